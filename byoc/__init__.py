@@ -1,0 +1,7 @@
+"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+
+from pathlib import Path as _Path
+
+# In a checkout annotations/, cost_models/ and codegens/ stand beside this package rather than in it.
+if not (_Path(__file__).parent / "codegens").is_dir():
+    __path__.append(str(_Path(__file__).parent.parent))
