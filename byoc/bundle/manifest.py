@@ -1,0 +1,97 @@
+"""The manifest of a bundle: what was asked, what was decided and why, and every file's hash.
+
+It is JSON, `manifest.json` in the bundle's folder. Paths in it are relative to that folder and never
+lead out of it.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from byoc.errors import InputError
+from byoc.yamlfile import Strict
+
+FORMAT = 1
+NAME = "manifest.json"
+_BLOCK = 1 << 20
+
+
+class FileEntry(Strict):
+    """A file of the bundle."""
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class RegionEntry(Strict):
+    """A region: its model, and what the codegen made of it."""
+
+    name: str
+    model: str
+    codegen: str
+    composites: tuple[str, ...]
+    artifact_files: dict[str, str]
+    """file name as the codegen gave it, to the path in the bundle"""
+    artifact_metadata: dict[str, str]
+
+
+class Manifest(Strict):
+    """Everything that the manifest holds."""
+
+    format: int
+    versions: dict[str, str]
+    asked: dict[str, Any]
+    target: str
+    model: str
+    regions: tuple[RegionEntry, ...]
+    report: dict[str, Any]
+    files: dict[str, FileEntry]
+
+
+def read_manifest(bundle: Path) -> Manifest:
+    """Return a bundle's manifest after checking every file it names.
+
+    Raises InputError: not a bundle, another format, a file missing, changed, or outside the folder.
+    """
+    path = bundle / NAME
+    if not path.is_file():
+        raise InputError(f"{bundle}: not a bundle: it holds no {NAME}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found = content.get("format") if isinstance(content, dict) else None
+        if found != FORMAT:
+            raise InputError(f"{path}: format {found}; this version of byoc reads format {FORMAT}")
+        manifest = Manifest.model_validate(content)
+    except (ValueError, ValidationError, RecursionError) as error:
+        raise InputError(f"{path}: not a manifest: {str(error).splitlines()[0]}") from None
+    for name, entry in manifest.files.items():
+        _check_file(bundle, name, entry)
+    return manifest
+
+
+def inside(bundle: Path, name: str) -> Path:
+    """Return the path of a bundle's file. Raises InputError for one that leads out of the folder."""
+    path = (bundle / name).resolve()
+    if not path.is_relative_to(bundle.resolve()):
+        raise InputError(f"{bundle / NAME}: the file '{name}' is not inside the bundle")
+    return path
+
+
+def describe_file(path: Path) -> FileEntry:
+    """Return a file's size and hash."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return FileEntry(sha256=digest.hexdigest(), bytes=path.stat().st_size)
+
+
+def _check_file(bundle: Path, name: str, entry: FileEntry) -> None:
+    path = inside(bundle, name)
+    if not path.is_file():
+        raise InputError(f"{bundle}: the file '{name}' of the bundle is missing")
+    if path.stat().st_size != entry.bytes or describe_file(path) != entry:
+        raise InputError(f"{bundle}: the file '{name}' is not as it was written: its hash differs")

@@ -1,0 +1,104 @@
+"""Emitting a bundle: models and weights to a folder, each region through its codegen, the manifest."""
+
+import json
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from byoc.bundle.manifest import FORMAT, NAME, Manifest, RegionEntry, describe_file
+from byoc.bundle.regions import read_region
+from byoc.bundle.weights import WeightFile, move_weights
+from byoc.codegen import Artifact, Codegen, CompileError, Region
+from byoc.errors import ByocError
+from byoc.graph.extract import call_model
+from byoc.graph.index import GraphIndex, stated_types
+from byoc.plan import Plan
+
+MODEL = "model.onnx"
+_ARTIFACTS = "artifacts"
+
+
+def write_bundle(
+    plan: Plan,
+    folder: Path,
+    codegen: Codegen,
+    options: Mapping[str, str],
+    progress: Callable[[str], None],
+) -> tuple[RegionEntry, ...]:
+    """Write everything but the manifest into an empty folder, and return what the regions became.
+
+    Raises CompileError, naming the region, when the codegen refuses one.
+    """
+    progress("write weights")
+    with WeightFile(folder) as weights:
+        proto = move_weights(plan.proto, plan.model.folder, weights)
+    save(proto, folder / MODEL)
+    index = GraphIndex(proto, stated_types(proto))
+    entries = []
+    for name in plan.region_names:
+        call = next(node for node in index.nodes if node.name == name)
+        path = folder / f"{name}.onnx"
+        save(call_model(index, call, plan.model.values), path)
+        region = read_region(path, name, plan.target.name)
+        progress(f"compile {name} with {codegen.name}")
+        entries.append(_store(folder, region, codegen.name, _compile(codegen, region, options)))
+    return tuple(entries)
+
+
+def write_manifest(
+    folder: Path, plan: Plan, regions: tuple[RegionEntry, ...], report: Mapping[str, Any]
+) -> None:
+    """Write the manifest of a bundle whose other files are all written."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != NAME)
+    manifest = Manifest(
+        format=FORMAT,
+        versions={"byoc": version("onnx-byoc"), "onnx": onnx.__version__},
+        asked=dict(plan.asked),
+        target=plan.target.name,
+        model=MODEL,
+        regions=regions,
+        report=dict(report),
+        files={path.relative_to(folder).as_posix(): describe_file(path) for path in files},
+    )
+    text = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True)
+    (folder / NAME).write_text(text + "\n", encoding="utf-8")
+
+
+def save(proto: onnx.ModelProto, path: Path) -> None:
+    """Write a model whose weights lie elsewhere; the same model gives the same bytes."""
+    path.write_bytes(proto.SerializeToString(deterministic=True))
+
+
+def _compile(codegen: Codegen, region: Region, options: Mapping[str, str]) -> Artifact:
+    try:
+        return codegen.compile(region, options)
+    except ByocError as error:
+        raise CompileError(f"codegen {codegen.name}: {region.name}: {error}") from error
+    except Exception as error:  # a plug-in can fail in any way; say whose fault it was
+        raise CompileError(
+            f"codegen {codegen.name}: {region.name}: failed with {type(error).__name__}: {error}"
+        ) from error
+
+
+def _store(folder: Path, region: Region, codegen: str, artifact: Artifact) -> RegionEntry:
+    place = folder / _ARTIFACTS / region.name
+    files = {}
+    for name, content in artifact.files.items():
+        if not name or Path(name).name != name:
+            raise CompileError(
+                f"codegen {codegen}: {region.name}: '{name}' is not a plain file name for an artifact"
+            )
+        place.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(content)
+        files[name] = f"{_ARTIFACTS}/{region.name}/{name}"
+    return RegionEntry(
+        name=region.name,
+        model=region.path.name,
+        codegen=codegen,
+        composites=region.composites,
+        artifact_files=files,
+        artifact_metadata=dict(artifact.metadata),
+    )

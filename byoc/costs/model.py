@@ -1,0 +1,70 @@
+"""Cost models: how many seconds a unit takes on a device, and what moving and launching cost."""
+
+from typing import Annotated, Literal, Protocol
+
+from pydantic import Field
+
+from byoc.costs.work import Work
+from byoc.yamlfile import Strict
+
+_Positive = Annotated[float, Field(gt=0)]
+_NotNegative = Annotated[float, Field(ge=0)]
+
+
+class CostModel(Protocol):
+    """What the partitioner asks of a device. All answers are in seconds."""
+
+    @property
+    def name(self) -> str:
+        """The device's name."""
+
+    def execution(self, work: Work, dtype: str) -> float:
+        """Return how long some work takes whose results are of the given dtype."""
+
+    def transfer(self, size: int) -> float:
+        """Return how long a tensor of `size` bytes takes to the device, or back."""
+
+    @property
+    def launch(self) -> float:
+        """What starting one region costs."""
+
+
+class Link(Strict):
+    """What lies between the host and the device."""
+
+    bandwidth: _Positive
+    """bytes per second"""
+    latency: _NotNegative = 0.0
+    """seconds per transfer"""
+
+
+class Roofline(Strict):
+    """A device bound by arithmetic or by memory (Williams, Waterman, Patterson 2009).
+
+    seconds = overhead + max(operations / peak, bytes / bandwidth)
+    """
+
+    kind: Literal["roofline"]
+    name: str
+    description: str = ""
+    peak: dict[str, _Positive]
+    """operations per second by dtype; `default` stands for the others"""
+    bandwidth: _Positive
+    """bytes per second to and from memory"""
+    overhead: _NotNegative = 0.0
+    """seconds for each operator"""
+    launch: _NotNegative = 0.0
+    """seconds for each region"""
+    link: Link | None = None
+    """absent for the host"""
+
+    def execution(self, work: Work, dtype: str) -> float:
+        """Return the roofline time; nothing for a view, which moves and computes nothing."""
+        if not work.operations and not work.bytes:
+            return 0.0
+        peak = self.peak.get(dtype, self.peak.get("default", min(self.peak.values())))
+        return self.overhead + max(work.operations / peak, work.bytes / self.bandwidth)
+
+    def transfer(self, size: int) -> float:
+        """Return latency plus size over the link's bandwidth; 0 without a link."""
+        return 0.0 if self.link is None else self.link.latency + size / self.link.bandwidth

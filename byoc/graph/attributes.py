@@ -1,0 +1,79 @@
+"""The attributes that a node has in effect: written, the schema's default, or the documented one."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import onnx
+from onnx import NodeProto
+
+from byoc.graph.types import TensorType
+
+# Defaults that the operators' documentation gives in words, because they depend on the rank.
+_ONES = ("strides", "dilations")
+
+
+@cache
+def schema_of(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | None:
+    """Return ONNX's schema of an operator at an operator-set version, None when it has none."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def written(node: NodeProto) -> dict[str, Any]:
+    """Return the attributes written on a node; text as str."""
+    return {a.name: _text(onnx.helper.get_attribute_value(a)) for a in node.attribute}
+
+
+def effective(
+    node: NodeProto, schema: onnx.defs.OpSchema, types: Mapping[str, TensorType]
+) -> dict[str, Any]:
+    """Return every attribute that has a value, written or not.
+
+    `kernel_shape`, `strides`, `dilations` and `pads` of convolutions and pools follow their
+    documentation: the weight's extents, ones, and zeros.
+    """
+    values = {
+        name: _text(onnx.helper.get_attribute_value(attribute.default_value))
+        for name, attribute in schema.attributes.items()
+        if attribute.default_value.name
+    }
+    values |= written(node)
+    missing = [name for name in schema.attributes if name not in values]
+    if not missing:
+        return values
+    axes = _kernel(node, values, types)
+    for name in missing:
+        if axes is None:
+            break
+        if name == "kernel_shape":
+            values[name] = list(axes)
+        elif name in _ONES:
+            values[name] = [1] * len(axes)
+        elif name == "pads" and values.get("auto_pad", "NOTSET") == "NOTSET":
+            values[name] = [0] * (2 * len(axes))
+    return values
+
+
+def _kernel(
+    node: NodeProto, values: Mapping[str, Any], types: Mapping[str, TensorType]
+) -> tuple[int, ...] | None:
+    if "kernel_shape" in values:
+        return tuple(values["kernel_shape"])
+    weight = types.get(node.input[1]) if len(node.input) > 1 else None
+    if weight is None or weight.shape is None:
+        return None
+    axes = weight.shape[2:]
+    return tuple(dim for dim in axes if isinstance(dim, int)) if all(
+        isinstance(dim, int) for dim in axes
+    ) else None
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, list) and value and isinstance(value[0], bytes):
+        return [item.decode("utf-8", "replace") for item in value]
+    return value

@@ -1,0 +1,92 @@
+"""Cutting stand-alone models out of a model: some of its nodes, or the body of a function it calls."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from onnx import FunctionProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
+
+from byoc.graph.index import GraphIndex
+from byoc.graph.outline import interface
+
+
+def nodes_model(index: GraphIndex, nodes: Sequence[int], name: str) -> ModelProto:
+    """Return a model of the given nodes, with the constants they need.
+
+    Its inputs and outputs are what crosses to the rest of the graph, by the same names. External data
+    stays where it is.
+    """
+    border = interface(index, nodes)
+    inner = sorted({*nodes, *border.sunk})
+    return _model(
+        index,
+        name,
+        [index.nodes[i] for i in inner],
+        border.inputs,
+        border.outputs,
+        border.constants,
+        index.proto.functions,
+        index.values,
+    )
+
+
+def call_model(index: GraphIndex, call: NodeProto, values: Mapping[str, TypeProto]) -> ModelProto:
+    """Return the body of the function that a node calls as a model of its own.
+
+    What the node passes in as constants become initializers of the model; the functions that the body
+    calls come along. `values` gives the types of inputs and outputs, and of what is inside where known.
+    """
+    function = next(
+        f for f in index.proto.functions if (f.domain, f.name) == (call.domain, call.op_type)
+    )
+    data = [name for name in call.input if not index.is_constant(name)]
+    constants = [name for name in call.input if index.is_constant(name)]
+    others = [f for f in index.proto.functions if f is not function]
+    model = _model(
+        index, call.op_type, function.node, data, function.output, constants, others, values
+    )
+    made = {name for node in function.node for name in node.output if name}
+    model.graph.value_info.extend(_infos(sorted(made - set(function.output)), values))
+    model.metadata_props.extend(function.metadata_props)
+    return model
+
+
+def _model(  # noqa: PLR0913, PLR0917 - the parts of a model
+    index: GraphIndex,
+    name: str,
+    nodes: Iterable[NodeProto],
+    inputs: Iterable[str],
+    outputs: Iterable[str],
+    constants: Iterable[str],
+    functions: Iterable[FunctionProto],
+    values: Mapping[str, TypeProto],
+) -> ModelProto:
+    model = ModelProto(ir_version=index.proto.ir_version)
+    model.graph.name = name
+    model.graph.node.extend(nodes)
+    model.graph.input.extend(_infos(inputs, values))
+    model.graph.output.extend(_infos(outputs, values))
+    model.graph.initializer.extend(index.initializers[name] for name in constants)
+    called = _called(model.graph.node, {(f.domain, f.name, f.overload): f for f in functions})
+    model.functions.extend(called)
+    used = {node.domain for node in model.graph.node} | {f.domain for f in called}
+    for domain in sorted({"", *used} & index.opsets.keys()):
+        model.opset_import.append(helper.make_opsetid(domain, index.opsets[domain]))
+    return model
+
+
+def _called(
+    nodes: Iterable[NodeProto], functions: Mapping[tuple[str, str, str], FunctionProto]
+) -> list[FunctionProto]:
+    """Return the functions that nodes call, and those that these call, inner ones first."""
+    found: dict[tuple[str, str, str], FunctionProto] = {}
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        key = (node.domain, node.op_type, node.overload)
+        if key in functions and key not in found:
+            found[key] = functions[key]
+            pending.extend(functions[key].node)
+    return [function for key, function in functions.items() if key in found]
+
+
+def _infos(names: Iterable[str], values: Mapping[str, TypeProto]) -> list[ValueInfoProto]:
+    return [helper.make_value_info(name, values[name]) for name in names if name in values]

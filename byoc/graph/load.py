@@ -1,0 +1,154 @@
+"""Reading a model: from a file to a checked, sorted, typed `Model`, or one clear sentence.
+
+The user's protobuf is kept as it came, apart from what is asked for (`dims`) or needed (a topological
+order). Checks and shape inference run on a skeleton without the weights, so their cost does not grow
+with the size of the weights.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import onnx
+from google.protobuf import json_format, text_format
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import ModelProto, TensorProto, TypeProto
+
+from byoc.errors import InputError
+from byoc.graph.copying import copy_without
+from byoc.graph.dims import fix_dims
+from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.tensors import check_tensor
+from byoc.graph.walk import topological_order, walk_tensors
+
+_UNREADABLE = (
+    DecodeError,
+    text_format.ParseError,
+    json_format.ParseError,
+    json.JSONDecodeError,
+    onnx.parser.ParseError,
+    UnicodeDecodeError,
+)
+# Smaller constants (shapes, axes, pads) steer shape inference; larger ones only carry weight.
+_SKELETON_BYTES = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model that passed the checks: nodes sorted, types known as far as inference goes.
+
+    `source` is what the user called it, `folder` where its external data lies (None: there is none),
+    `notes` are sentences worth telling the user. The protobuf must not be edited.
+    """
+
+    proto: ModelProto
+    source: str
+    folder: Path | None
+    values: Mapping[str, TypeProto]
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def index(self) -> GraphIndex:
+        """Look-ups over the main graph."""
+        return GraphIndex(self.proto, self.values)
+
+    @property
+    def name(self) -> str:
+        """A short name for files and titles: `zoo:squeezenet` and `a/squeezenet.onnx` alike."""
+        return Path(self.source.rpartition(":")[2]).stem or "model"
+
+
+def read_file(path: Path) -> ModelProto:
+    """Return the protobuf in a file (.onnx, or ONNX's text forms by suffix), weights not loaded.
+
+    Raises InputError when there is no such file, or it is not an ONNX model.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, not an ONNX model")
+    try:
+        proto = onnx.load(path, load_external_data=False)
+    except _UNREADABLE:
+        size = path.stat().st_size
+        raise InputError(
+            f"{path}: not an ONNX model, or a truncated one ({size} bytes could not be decoded)"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    return proto
+
+
+def prepare(
+    proto: ModelProto,
+    source: str,
+    folder: Path | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> Model:
+    """Return the checked and typed model for a protobuf, which is not changed.
+
+    `dims` gives symbolic dimensions a value. Raises InputError, beginning with `source`, when the
+    model is not valid ONNX, has a cycle, or has no dimension of a given name.
+    """
+    try:
+        if not proto.HasField("graph") or not proto.opset_import:
+            raise InputError("not an ONNX model: it has no graph or names no operator set")
+        for tensor in walk_tensors(proto):
+            check_tensor(tensor, folder)
+        proto = _sorted(proto)
+        if dims:
+            proto = fix_dims(proto, dims)
+        skeleton = _skeleton(proto)
+        _check(skeleton)
+        values, notes = _infer(skeleton, proto)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    return Model(proto, source, folder, values, notes)
+
+
+def _sorted(proto: ModelProto) -> ModelProto:
+    try:
+        order = topological_order(proto.graph.node)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    if order == list(range(len(order))):
+        return proto
+    result = copy_without(proto, "node")
+    result.graph.node.extend(proto.graph.node[i] for i in order)
+    return result
+
+
+def _skeleton(proto: ModelProto) -> ModelProto:
+    """Return the model with its large initializers turned into plain graph inputs."""
+    graph = proto.graph
+    result = copy_without(proto, "initializer")
+    inputs = {value.name for value in graph.input}
+    for tensor in graph.initializer:
+        if tensor.data_location != TensorProto.EXTERNAL and tensor.ByteSize() <= _SKELETON_BYTES:
+            result.graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            result.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    return result
+
+
+def _check(skeleton: ModelProto) -> None:
+    try:
+        onnx.checker.check_model(skeleton)
+    except (onnx.checker.ValidationError, EncodeError, ValueError) as error:
+        raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
+
+
+def _infer(
+    skeleton: ModelProto, proto: ModelProto
+) -> tuple[dict[str, TypeProto], tuple[str, ...]]:
+    stated = stated_types(proto)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
+    except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError) as error:
+        return stated, (f"shapes are known only where stated: {' '.join(str(error).split())}",)
+    # Inference never knows less than the file, and dims that were just fixed reach inner tensors.
+    return stated | stated_types(inferred), ()

@@ -1,0 +1,269 @@
+"""Outlining: chosen nodes become a function that the graph calls; composites inside it, too.
+
+A region becomes a model-local function in its target's domain, named after the region; each composite
+in it a function of its own, named after the composite, with one overload (ONNX IR 10) for each body
+that differs. Functions cannot capture outer names, so a region's constants are inputs of its function;
+what computes a constant goes into each region that reads it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onnx import FunctionProto, ModelProto, NodeProto, ValueInfoProto, helper
+
+from byoc.errors import InputError
+from byoc.graph.copying import copy_without
+from byoc.graph.index import GraphIndex
+from byoc.graph.walk import topological_order
+
+# Function overloads and node metadata came with IR 10; onnxruntime reads up to 13.
+LEAST_IR = 10
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that stay together; with a composite's name, they become a function of that name.
+
+    `formal` maps each tensor of a composite to its name in the function (`x`, `w`, ...); the inputs
+    come first, in the order of the signature, then whatever the nodes make. `absent` names optional
+    inputs of the signature that this instance leaves out.
+    """
+
+    nodes: tuple[int, ...]
+    composite: str | None = None
+    inputs: tuple[tuple[str, str], ...] = ()
+    inner: tuple[tuple[str, str], ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A region to outline: its name, its target's domain, its groups in topological order."""
+
+    name: str
+    domain: str
+    groups: tuple[Group, ...]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> list[int]:
+        """Every node of the region, in topological order."""
+        return sorted(node for group in self.groups for node in group.nodes)
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What crosses a region's border, by tensor name; `sunk` are the constant nodes taken in."""
+
+    inputs: tuple[str, ...]
+    constants: tuple[str, ...]
+    outputs: tuple[str, ...]
+    sunk: tuple[int, ...]
+
+
+def interface(index: GraphIndex, nodes: Sequence[int]) -> Interface:
+    """Return what a set of nodes reads from and gives to the rest of the graph."""
+    used = list(dict.fromkeys(name for node in nodes for name in index.reads[node]))
+    sunk = index.constants_behind(used)
+    used += [name for node in sunk for name in index.reads[node]]
+    made = {name for node in (*nodes, *sunk) for name in index.nodes[node].output}
+    outer = [name for name in dict.fromkeys(used) if name not in made]
+    inside, wanted = set(nodes), set(index.outputs)
+    return Interface(
+        inputs=tuple(name for name in outer if not index.is_constant(name)),
+        constants=tuple(name for name in outer if index.is_constant(name)),
+        outputs=tuple(
+            name
+            for node in nodes
+            for name in index.nodes[node].output
+            if name in wanted or not inside.issuperset(index.consumers.get(name, ()))
+        ),
+        sunk=tuple(sunk),
+    )
+
+
+def outline(
+    index: GraphIndex, cuts: Sequence[Cut], metadata: Mapping[int, Mapping[str, str]]
+) -> ModelProto:
+    """Return the model with each cut outlined as a function; the original is left alone.
+
+    `metadata` holds what to write on nodes that stay (node number to keys and values). The cuts must
+    be disjoint and contract to an acyclic graph (ValueError). Raises InputError when the model already
+    uses a cut's domain.
+    """
+    for cut in cuts:
+        if cut.domain in index.opsets or any(f.domain == cut.domain for f in index.proto.functions):
+            raise InputError(f"the model already uses the domain '{cut.domain}': partitioned before?")
+    composites = _Composites(index)
+    calls: dict[int, NodeProto] = {}
+    functions: list[FunctionProto] = []
+    gone: set[int] = set()
+    for cut in cuts:
+        border = interface(index, cut.nodes)
+        functions.append(_region_function(index, cut, border, composites))
+        calls[cut.nodes[-1]] = _call(cut, border)
+        gone.update(cut.nodes)
+    gone |= _unread_constants(index, cuts, gone)
+
+    nodes = []
+    for i, node in enumerate(index.nodes):
+        if i in calls:
+            nodes.append(calls[i])
+        elif i not in gone:
+            nodes.append(_annotated(node, metadata.get(i, {})))
+    nodes = [nodes[i] for i in topological_order(nodes)]
+    return _assemble(index, nodes, [*composites.functions, *functions], {cut.domain for cut in cuts})
+
+
+class _Composites:
+    """The composite functions made so far; equal bodies share one."""
+
+    def __init__(self, index: GraphIndex) -> None:
+        self._index = index
+        self._overloads: dict[tuple[str, str], dict[bytes, str]] = {}
+        self.functions: list[FunctionProto] = []
+
+    def call(self, domain: str, group: Group) -> NodeProto:
+        """Return the node that calls a group's function, which is made if there is none yet."""
+        name = group.composite
+        assert name is not None
+        function = self._function(domain, name, group)
+        body = function.SerializeToString(deterministic=True)
+        overloads = self._overloads.setdefault((domain, name), {})
+        if body not in overloads:
+            overloads[body] = "" if not overloads else str(len(overloads))
+            function.overload = overloads[body]
+            self.functions.append(function)
+        call = helper.make_node(
+            name,
+            [tensor for _, tensor in group.inputs],
+            [tensor for formal, tensor in group.inner if formal in function.output],
+            name=self._index.nodes[group.nodes[-1]].name,
+            domain=domain,
+            overload=overloads[body],
+        )
+        _note(call, group.metadata)
+        return call
+
+    def _function(self, domain: str, name: str, group: Group) -> FunctionProto:
+        formal = {tensor: variable for variable, tensor in (*group.inputs, *group.inner)}
+        formal[""] = ""
+        nodes = []
+        for i in group.nodes:
+            node = NodeProto()
+            node.CopyFrom(self._index.nodes[i])
+            node.input[:] = [formal[tensor] for tensor in node.input]
+            node.output[:] = [formal.get(tensor, "") for tensor in node.output]
+            node.name = node.output[0]
+            del node.metadata_props[:]
+            node.doc_string = ""
+            nodes.append(node)
+        outputs = interface(self._index, group.nodes).outputs
+        return helper.make_function(
+            domain,
+            name,
+            [variable for variable, _ in group.inputs],
+            [formal[tensor] for tensor in outputs],
+            nodes,
+            opset_imports=_imports(self._index, nodes),
+        )
+
+
+def _region_function(
+    index: GraphIndex, cut: Cut, border: Interface, composites: _Composites
+) -> FunctionProto:
+    nodes = [index.nodes[i] for i in border.sunk]
+    for group in cut.groups:
+        if group.composite is None:
+            nodes += [_annotated(index.nodes[i], group.metadata) for i in group.nodes]
+        else:
+            nodes.append(composites.call(cut.domain, group))
+    nodes = [nodes[i] for i in topological_order(nodes)]
+    function = helper.make_function(
+        cut.domain,
+        cut.name,
+        [*border.inputs, *border.constants],
+        border.outputs,
+        nodes,
+        opset_imports=_imports(index, nodes),
+    )
+    _note(function, cut.metadata)
+    return function
+
+
+def _call(cut: Cut, border: Interface) -> NodeProto:
+    call = helper.make_node(
+        cut.name,
+        [*border.inputs, *border.constants],
+        border.outputs,
+        name=cut.name,
+        domain=cut.domain,
+    )
+    _note(call, cut.metadata)
+    return call
+
+
+def _unread_constants(index: GraphIndex, cuts: Sequence[Cut], gone: set[int]) -> set[int]:
+    """Return the constant nodes that only the outlined nodes read, so that the graph can drop them."""
+    sunk = {node for cut in cuts for node in interface(index, cut.nodes).sunk}
+    dropped: set[int] = set()
+    wanted = set(index.outputs)
+    for node in sorted(sunk, reverse=True):
+        outputs = index.nodes[node].output
+        users = {user for name in outputs for user in index.consumers.get(name, ())}
+        if wanted.isdisjoint(outputs) and users <= gone | dropped:
+            dropped.add(node)
+    return dropped
+
+
+def _assemble(
+    index: GraphIndex, nodes: Sequence[NodeProto], functions: Sequence[FunctionProto], domains: set[str]
+) -> ModelProto:
+    """Return the model around the new nodes: all that it came with, and the functions."""
+    source = index.proto
+    result = copy_without(source, "node", "value_info")
+    if not index.overridable:
+        # Before IR 4 every initializer had to be an input too; from IR 4 on that makes it a default.
+        data = [value for value in result.graph.input if value.name in set(index.inputs)]
+        del result.graph.input[:]
+        result.graph.input.extend(data)
+    result.ir_version = max(source.ir_version, LEAST_IR)
+    result.graph.node.extend(nodes)
+    result.functions.extend(functions)
+    for domain in sorted(domains):
+        result.opset_import.append(helper.make_opsetid(domain, 1))
+    made = {name for node in nodes for name in node.output if name}
+    result.graph.value_info.extend(_infos(index, made))
+    return result
+
+
+def _infos(index: GraphIndex, made: set[str]) -> Iterator[ValueInfoProto]:
+    """Yield the type of each value of the new main graph: as the user wrote it, else as inferred."""
+    stated = {value.name: value for value in index.proto.graph.value_info}
+    for name in sorted(made - set(index.outputs)):
+        if name in stated:
+            yield stated[name]
+        elif name in index.values:
+            yield helper.make_value_info(name, index.values[name])
+
+
+def _imports(index: GraphIndex, nodes: Sequence[NodeProto]) -> list:
+    return [
+        helper.make_opsetid(domain, index.opsets.get(domain, 1))
+        for domain in sorted({*index.opsets, *(node.domain for node in nodes)})
+    ]
+
+
+def _annotated(node: NodeProto, metadata: Mapping[str, str]) -> NodeProto:
+    if not metadata:
+        return node
+    result = NodeProto()
+    result.CopyFrom(node)
+    _note(result, metadata)
+    return result
+
+
+def _note(proto: NodeProto | FunctionProto, metadata: Mapping[str, str]) -> None:
+    for key, value in metadata.items():
+        entry = proto.metadata_props.add()
+        entry.key, entry.value = key, value

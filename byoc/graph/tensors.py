@@ -1,0 +1,103 @@
+"""The bytes of stored tensors, embedded or in files beside the model.
+
+External data follows the ONNX specification (docs/ExternalData.md): `location` is a path relative to
+the model's folder, `offset` and `length` are in bytes. A location is never followed out of that
+folder, by `..`, by an absolute path or by a link.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto
+
+from byoc.errors import InputError
+from byoc.graph.types import DTYPES, bits
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """Where a tensor's bytes lie: a file, an offset and a length in bytes."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+def stored_bytes(tensor: TensorProto) -> int:
+    """Return the bytes that a tensor's shape and dtype ask for in raw form."""
+    return -(-prod(tensor.dims) * bits(DTYPES[tensor.data_type]) // 8)
+
+
+def external(tensor: TensorProto, folder: Path | None) -> External | None:
+    """Return where a tensor's bytes lie, None when they are in the tensor itself.
+
+    Raises InputError when the place is not a file inside the folder, or too short.
+    """
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return None
+    fields = {entry.key: entry.value for entry in tensor.external_data}
+    location = fields.get("location", "")
+    where = f"tensor '{tensor.name}' has external data in '{location}'"
+    if folder is None:
+        raise InputError(f"{where}, and a model in memory has no folder to look in")
+    root = folder.resolve()
+    path = (root / location).resolve()
+    if not location or not path.is_relative_to(root):
+        raise InputError(f"{where}, which is not inside the model's folder")
+    if not path.is_file():
+        raise InputError(f"{where}, and there is no such file beside the model")
+    needed = stored_bytes(tensor)
+    offset = _count(fields.get("offset", "0"), f"{where} at offset")
+    length = _count(fields.get("length", str(needed)), f"{where} of length")
+    if length != needed:
+        raise InputError(f"{where} of {length} bytes, but its shape and dtype ask for {needed}")
+    if offset + length > path.stat().st_size:
+        raise InputError(
+            f"{where} up to byte {offset + length}, but the file has {path.stat().st_size}"
+        )
+    return External(path, offset, length)
+
+
+def check_tensor(tensor: TensorProto, folder: Path | None) -> None:
+    """Raise InputError unless the tensor's data is there, and as long as shape and dtype say."""
+    if tensor.data_type not in DTYPES:
+        raise InputError(f"tensor '{tensor.name}' has the unknown data type {tensor.data_type}")
+    if any(dim < 0 for dim in tensor.dims):
+        raise InputError(f"tensor '{tensor.name}' has a negative dimension")
+    if external(tensor, folder) is not None:
+        return
+    if not tensor.HasField("raw_data"):
+        try:
+            onnx.checker.check_tensor(tensor)
+        except onnx.checker.ValidationError as error:
+            raise InputError(f"tensor '{tensor.name}': {' '.join(str(error).split())}") from None
+    elif len(tensor.raw_data) != stored_bytes(tensor):
+        raise InputError(
+            f"tensor '{tensor.name}' holds {len(tensor.raw_data)} bytes, "
+            f"but its shape and dtype ask for {stored_bytes(tensor)}"
+        )
+
+
+def raw_bytes(tensor: TensorProto, folder: Path | None) -> bytes:
+    """Return a tensor's bytes in raw form (little endian, packed), wherever they are stored.
+
+    Raises ValueError for strings, which have no raw form.
+    """
+    place = external(tensor, folder)
+    if place is not None:
+        with place.path.open("rb") as file:
+            file.seek(place.offset)
+            return file.read(place.length)
+    if tensor.HasField("raw_data"):
+        return tensor.raw_data
+    if tensor.data_type == TensorProto.STRING:
+        raise ValueError("strings have no raw form")
+    return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
+
+
+def _count(text: str, what: str) -> int:
+    if not text.isdecimal():
+        raise InputError(f"{what} '{text}', which is not a number of bytes")
+    return int(text)

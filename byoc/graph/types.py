@@ -1,0 +1,89 @@
+"""Tensor types: element type by the name users write, shape, and bytes."""
+
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+import onnx
+from onnx import TensorProto, TypeProto
+
+Dim = int | str | None
+"""A known extent, the name of a symbolic one, or nothing known."""
+
+# ONNX names two types by their C spelling; everyone else in the field says the number of bits.
+_SPELLED = {"FLOAT": "float32", "DOUBLE": "float64"}
+
+DTYPES: dict[int, str] = {
+    number: _SPELLED.get(name, name.lower())
+    for name, number in TensorProto.DataType.items()
+    if name != "UNDEFINED"
+}
+"""Element type number (`onnx.TensorProto.DataType`) to its name here: `float32`, `int8`, ..."""
+
+
+NUMBERS: dict[str, int] = {name: number for number, name in DTYPES.items()}
+"""The inverse of `DTYPES`."""
+
+# Stored two or four to a byte (onnx.proto, TensorProto.raw_data); numpy holds each in a byte.
+_PACKED_BITS = {"int4": 4, "uint4": 4, "float4e2m1": 4, "int2": 2, "uint2": 2}
+_POINTER_BITS = 64
+
+
+@cache
+def bits(dtype: str) -> int:
+    """Return the bits that one element takes when packed; a string counts as a pointer."""
+    if dtype == "string":
+        return _POINTER_BITS
+    if dtype in _PACKED_BITS:
+        return _PACKED_BITS[dtype]
+    return int(onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[dtype]).itemsize) * 8
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """What is known of a tensor: `dtype` as in `DTYPES`, `shape` None when not even the rank is."""
+
+    dtype: str
+    shape: tuple[Dim, ...] | None
+
+    @property
+    def elements(self) -> int | None:
+        """The number of elements, None unless every dimension is known."""
+        if self.shape is None:
+            return None
+        known = [dim for dim in self.shape if isinstance(dim, int)]
+        return prod(known) if len(known) == len(self.shape) else None
+
+    @property
+    def bytes(self) -> int | None:
+        """The bytes of the packed tensor, None unless every dimension is known."""
+        return None if self.elements is None else -(-self.elements * bits(self.dtype) // 8)
+
+    def __str__(self) -> str:
+        """Return for instance `float32[1, 3, N, ?]`."""
+        if self.shape is None:
+            return f"{self.dtype}[...]"
+        return f"{self.dtype}[{', '.join('?' if dim is None else str(dim) for dim in self.shape)}]"
+
+
+def read_type(proto: TypeProto) -> TensorType | None:
+    """Return the type of a tensor, None for a sequence, map, optional or sparse tensor."""
+    if proto.WhichOneof("value") != "tensor_type":
+        return None
+    tensor = proto.tensor_type
+    if tensor.elem_type not in DTYPES:
+        return None
+    if not tensor.HasField("shape"):
+        return TensorType(DTYPES[tensor.elem_type], None)
+    return TensorType(DTYPES[tensor.elem_type], tuple(map(_read_dim, tensor.shape.dim)))
+
+
+def write_type(tensor: TensorType) -> TypeProto:
+    """Return the ONNX form of a type; the inverse of `read_type`."""
+    return onnx.helper.make_tensor_type_proto(NUMBERS[tensor.dtype], tensor.shape)
+
+
+def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    if dim.HasField("dim_value"):
+        return dim.dim_value
+    return dim.dim_param or None

@@ -1,0 +1,101 @@
+"""Walking a model: every graph in it, what a node reads, a sort that never recurses."""
+
+from collections.abc import Iterator, Sequence
+
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+
+def bodies(node: NodeProto) -> Iterator[GraphProto]:
+    """Yield the sub-graphs that a node carries as attributes (If, Loop, Scan and the like)."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """Yield a graph and every body inside it, however deep."""
+    pending = [graph]
+    while pending:
+        current = pending.pop()
+        yield current
+        for node in current.node:
+            pending.extend(bodies(node))
+
+
+def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield every stored tensor of a model: initializers and tensor attributes, bodies included."""
+    for graph in walk_graphs(model.graph):
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    yield from attribute_tensors(model)
+
+
+def attribute_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield the tensors that nodes carry as attributes, in bodies and functions too."""
+    pending = [*model.graph.node, *(node for f in model.functions for node in f.node)]
+    while pending:
+        node = pending.pop()
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+        pending.extend(inner for body in bodies(node) for inner in body.node)
+
+
+def reads(node: NodeProto) -> list[str]:
+    """Return the tensors that a node reads, without duplicates: inputs, then what bodies capture."""
+    names = dict.fromkeys(name for name in node.input if name)
+    for body in bodies(node):
+        names.update(dict.fromkeys(captures(body)))
+    return list(names)
+
+
+def captures(graph: GraphProto) -> list[str]:
+    """Return the outer names that a body reads, in the order of their first use."""
+    local = {value.name for value in graph.input}
+    local.update(tensor.name for tensor in graph.initializer)
+    local.update(sparse.values.name for sparse in graph.sparse_initializer)
+    outer: dict[str, None] = {}
+    for node in graph.node:
+        outer.update((name, None) for name in reads(node) if name not in local)
+        local.update(node.output)
+    outer.update((value.name, None) for value in graph.output if value.name not in local)
+    return list(outer)
+
+
+def topological_order(nodes: Sequence[NodeProto]) -> list[int]:
+    """Return an order of the nodes in which producers stand before consumers (Kahn).
+
+    The given order is kept wherever it is already right. Raises ValueError naming a node when the
+    nodes form a cycle. Works without recursion, so chains of any length are fine.
+    """
+    producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    followers: list[list[int]] = [[] for _ in nodes]
+    missing = [0] * len(nodes)
+    for i, node in enumerate(nodes):
+        for source in {producer[name] for name in reads(node) if name in producer}:
+            followers[source].append(i)
+            missing[i] += 1
+    if all(i < j for i, after in enumerate(followers) for j in after):
+        return list(range(len(nodes)))
+    ready = [i for i, count in enumerate(missing) if not count]
+    order: list[int] = []
+    for i in ready:  # grows while it is walked
+        order.append(i)
+        for j in followers[i]:
+            missing[j] -= 1
+            if not missing[j]:
+                ready.append(j)
+    if len(order) < len(nodes):
+        stuck = next(i for i, count in enumerate(missing) if count)
+        raise ValueError(f"the nodes form a cycle through {describe(nodes[stuck])}")
+    return order
+
+
+def describe(node: NodeProto) -> str:
+    """Return how messages name a node: `Conv 'conv1'`, or by its first output when it has no name."""
+    name = node.name or next((output for output in node.output if output), "")
+    return f"{node.op_type} '{name}'"

@@ -1,0 +1,21 @@
+"""Where each unit runs: a `Problem` goes in, a `Strategy` solves it, a `Placement` comes out.
+
+A problem holds units, tensors and costs as numpy arrays and has never heard of ONNX. A placement
+labels every unit with a device (0 = host), gathers what is launched as one into regions, and says
+what that costs and, where the strategy can prove it, what no placement can fall below.
+"""
+
+from byoc.placement.objective import Cost, evaluate
+from byoc.placement.problem import Problem
+from byoc.placement.regions import contraction_is_acyclic, form_regions
+from byoc.placement.strategy import Placement, Strategy
+
+__all__ = [
+    "Cost",
+    "Placement",
+    "Problem",
+    "Strategy",
+    "contraction_is_acyclic",
+    "evaluate",
+    "form_regions",
+]

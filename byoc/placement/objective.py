@@ -1,0 +1,67 @@
+"""What a placement costs: execution, transfer and launch."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from byoc.placement.problem import Ints, Problem
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one inference, one thing at a time; inf where a unit is placed that is refused."""
+
+    execution: float
+    transfer: float
+    launch: float
+
+    @property
+    def total(self) -> float:
+        """Seconds in all."""
+        return self.execution + self.transfer + self.launch
+
+
+def evaluate(problem: Problem, labels: Ints, regions: Ints) -> Cost:
+    """Return the cost of running unit `v` on device `labels[v]`, compiled as part of `regions[v]`.
+
+    `labels` and `regions` are int64 (units,); a unit on the host has region -1. A tensor is paid
+    for once per direction and device, however many consumers it has there, and goes from one
+    accelerator to another by way of the host. Sums are rounded once (`math.fsum`), so that they do
+    not depend on the order of the units. Raises ValueError where the two arrays do not fit the
+    problem or each other.
+    """
+    return Cost(
+        math.fsum(problem.seconds[np.arange(problem.units), labels]),
+        _transfer(problem, labels),
+        math.fsum(problem.launch[_region_devices(problem, labels, regions) - 1]),
+    )
+
+
+def _transfer(problem: Problem, labels: Ints) -> float:
+    # wanted[t, d]: device d needs a copy of tensor t that is not made there.
+    wanted = np.zeros((problem.tensors, 1 + problem.devices), np.bool_)
+    wanted[problem.consumed, labels[problem.consumers]] = True
+    wanted[:, 0] |= problem.is_output
+    # Producer -1 reads the host's 0 that is appended.
+    home = np.append(labels, 0)[problem.producer]
+    wanted[np.arange(problem.tensors), home] = False
+    leaving = np.flatnonzero((home > 0) & wanted.any(axis=1))
+    return math.fsum(problem.to_host[leaving, home[leaving] - 1]) + math.fsum(
+        problem.to_device[wanted[:, 1:]]
+    )
+
+
+def _region_devices(problem: Problem, labels: Ints, regions: Ints) -> Ints:
+    if labels.shape != (problem.units,) or regions.shape != (problem.units,):
+        raise ValueError(
+            f"labels and regions must hold one number for each of {problem.units} units"
+        )
+    placed = np.flatnonzero(labels > 0)
+    if not np.array_equal(labels > 0, regions >= 0):
+        raise ValueError("a unit has a region exactly if it is placed on an accelerator")
+    ids, first = np.unique(regions[placed], return_index=True)
+    devices = labels[placed][first]
+    if (devices[np.searchsorted(ids, regions[placed])] != labels[placed]).any():
+        raise ValueError("a region holds units of more than one device")
+    return devices

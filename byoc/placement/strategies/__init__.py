@@ -1,0 +1,1 @@
+"""The strategies that come with byoc, found by entry point as an outsider's are."""

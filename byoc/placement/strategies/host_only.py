@@ -1,0 +1,20 @@
+"""The baseline: nothing is placed on an accelerator."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from byoc.placement.problem import Problem
+from byoc.placement.strategy import Placement
+
+
+@dataclass(frozen=True)
+class HostOnly:
+    """Run everything on the host."""
+
+    name: ClassVar[str] = "host-only"
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return the placement that has no region."""
+        return Placement.of(problem, np.zeros(problem.units, np.int64))

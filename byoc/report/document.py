@@ -1,0 +1,104 @@
+"""The report as data: what `--format json` prints, the manifest keeps, and the text is made of."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from byoc.graph.types import TensorType
+from byoc.plan import Plan, PlannedRegion
+from byoc.verify.compare import Verification
+
+
+def document(
+    plan: Plan, verification: Verification | None = None, bundle: Path | None = None
+) -> dict[str, Any]:
+    """Return the report of a plan. Seconds and bytes throughout; operations count a MAC as two.
+
+    Keys: model, target, strategy, nodes, compute, predicted, regions, host_reasons, notes,
+    verification, bundle. Floats are finite; an unknown size is null.
+    """
+    cost, alone = plan.placement.cost, plan.host_only
+    done, total = plan.offloaded_operations
+    offloaded = sum(len(region.nodes) for region in plan.regions)
+    on_host = sum(len(unit.nodes) for unit, _ in plan.host_units)
+    return {
+        "model": plan.model.source,
+        "target": plan.target.name,
+        "strategy": plan.asked.get("strategy"),
+        "nodes": {
+            "total": offloaded + on_host,
+            "offloaded": offloaded,
+            "host": on_host,
+            "constant": len(plan.model.index.constant_nodes),
+        },
+        "compute": {"operations": total, "offloaded": done / total if total else 0.0},
+        "predicted": {
+            "seconds": cost.total,
+            "execution": cost.execution,
+            "transfer": cost.transfer,
+            "launch": cost.launch,
+            "host_only": alone.total,
+            "bound": plan.placement.bound,
+        },
+        "regions": [_region(plan, region) for region in plan.regions],
+        "host_reasons": _reasons(plan),
+        "notes": [*plan.model.notes, *plan.placement.notes, *_estimates(plan)],
+        "verification": None if verification is None else _verification(verification),
+        "bundle": None if bundle is None else str(bundle),
+    }
+
+
+def _region(plan: Plan, region: PlannedRegion) -> dict[str, Any]:
+    types = plan.model.index.types
+    return {
+        "name": region.name,
+        "device": plan.target.name,
+        "nodes": len(region.nodes),
+        "composites": dict(
+            sorted(Counter(u.composite for u in region.units if u.composite).items())
+        ),
+        "inputs": [_value(name, types.get(name)) for name in region.border.inputs],
+        "outputs": [_value(name, types.get(name)) for name in region.border.outputs],
+        "seconds": region.seconds,
+    }
+
+
+def _value(name: str, kind: TensorType | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "dtype": kind.dtype if kind else None,
+        "shape": list(kind.shape) if kind and kind.shape is not None else None,
+        "bytes": kind.bytes if kind else None,
+    }
+
+
+def _reasons(plan: Plan) -> list[dict[str, Any]]:
+    """Return the reasons for staying on the host, the one with the most nodes first."""
+    counts: Counter[str] = Counter()
+    for unit, verdict in plan.host_units:
+        counts[str(verdict)] += len(unit.nodes)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [{"reason": reason, "nodes": nodes} for reason, nodes in ordered]
+
+
+def _estimates(plan: Plan) -> Iterable[str]:
+    count = plan.posed.estimated
+    if count:
+        yield f"the cost of {count} units is an estimate: their operator or a shape is not known exactly"
+    if plan.placement.cost.total > plan.host_only.total:
+        yield "the placement is predicted to be slower than the host alone"
+
+
+def _verification(verification: Verification) -> dict[str, Any]:
+    outputs = [asdict(output) | {"within": output.within} for output in verification.outputs]
+    for output in outputs:  # JSON has no infinity
+        output.update({k: None for k in ("absolute", "relative") if not isfinite(output[k])})
+    return {
+        "against": verification.against,
+        "passed": verification.passed,
+        "largest_relative_error": max((o["relative"] or 0.0 for o in outputs), default=0.0),
+        "outputs": outputs,
+    }

@@ -1,0 +1,144 @@
+"""The annotator: which nodes an accelerator takes, and for every other one why not.
+
+A node is taken when one of the rules for its operator accepts it. Where all refuse, the reasons are
+those of the rule that came nearest (the fewest objections, the first of equals).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from onnx import NodeProto
+from onnx.defs import OpSchema
+
+from byoc.graph.attributes import effective, schema_of
+from byoc.graph.index import GraphIndex
+from byoc.graph.types import TensorType
+from byoc.rules.schema import AttributeRule, ElementRule, OpRule, RuleFile, TensorRule
+from byoc.verdict import YES, Mark, Verdict, refuse
+
+
+def annotate(index: GraphIndex, rules: RuleFile) -> list[Mark]:
+    """Return a mark for each node of the main graph, in the order of the nodes.
+
+    Constant nodes are marked like any other; whether they are placed is not decided here.
+    """
+    by_op: dict[str, list[tuple[str, OpRule]]] = {}
+    for i, rule in enumerate(rules.ops):
+        for op in rule.op:
+            by_op.setdefault(op, []).append((f"ops[{i}]", rule))
+    return [_mark(node, index, by_op, rules) for node in index.nodes]
+
+
+def _mark(
+    node: NodeProto,
+    index: GraphIndex,
+    by_op: Mapping[str, Sequence[tuple[str, OpRule]]],
+    rules: RuleFile,
+) -> Mark:
+    name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    candidates = by_op.get(name, ())
+    if not candidates:
+        return Mark(refuse(f"{name} is not among the operators of {rules.target}"))
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    schema = schema_of(node.op_type, domain, index.opsets.get(domain, 1))
+    if schema is None:
+        return Mark(refuse(f"{name} has no operator schema in ONNX to check it against"))
+    if not any(name in index.consumers or name in index.outputs for name in node.output):
+        return Mark(refuse(f"nothing reads what {name} makes"))
+    attributes = effective(node, schema, index.types)
+    refusals = []
+    for place, rule in candidates:
+        reasons = tuple(_objections(rule, node, schema, attributes, index, rule.dtype or rules.dtype))
+        if not reasons:
+            return Mark(YES, place, rule.standalone)
+        refusals.append(reasons)
+    return Mark(Verdict(tuple(f"{name}: {reason}" for reason in min(refusals, key=len))))
+
+
+def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known of one node
+    rule: OpRule,
+    node: NodeProto,
+    schema: OpSchema,
+    attributes: Mapping[str, Any],
+    index: GraphIndex,
+    dtypes: Sequence[str],
+) -> Iterator[str]:
+    opset = index.opsets.get(node.domain.replace("ai.onnx", ""), 1)
+    yield from _bounds("the operator set", opset, rule.opset.min, rule.opset.max)
+    seen = set()
+    for formal, free, tensor in _tensors(node, schema):
+        seen.add(formal)
+        wanted = rule.tensors.get(formal, _NO_RULE)
+        yield from _tensor(formal, tensor, wanted, dtypes if free else (), index)
+    for formal, wanted in rule.tensors.items():
+        if formal not in seen and wanted.absent is False:
+            yield f"{formal} is absent"
+    for name, allowed in rule.attributes.items():
+        yield from _attribute(name, attributes.get(name), allowed)
+
+
+_NO_RULE = TensorRule()
+
+
+def _tensors(node: NodeProto, schema: OpSchema) -> Iterator[tuple[str, bool, str]]:
+    """Yield formal name, whether its dtype is a type variable, and tensor, for all that are given."""
+    for names, formals in ((node.input, schema.inputs), (node.output, schema.outputs)):
+        for position, tensor in enumerate(names):
+            if not tensor or not formals:
+                continue
+            formal = formals[min(position, len(formals) - 1)]  # the last may be variadic
+            yield formal.name, "(" not in formal.type_str, tensor
+
+
+def _tensor(
+    formal: str, tensor: str, rule: TensorRule, dtypes: Sequence[str], index: GraphIndex
+) -> Iterator[str]:
+    if rule.absent:
+        yield f"{formal} is given, but must be absent"
+        return
+    known = index.types.get(tensor)
+    if known is None:
+        yield f"the type of {formal} is not known"
+        return
+    allowed = rule.dtype or dtypes
+    if allowed and known.dtype not in allowed:
+        yield f"{formal} is {known.dtype}; supported: {', '.join(allowed)}"
+    if rule.rank is not None:
+        yield from _rank(formal, known, rule.rank)
+    if rule.constant is not None and index.is_constant(tensor) != rule.constant:
+        yield f"{formal} must {'' if rule.constant else 'not '}be a constant"
+
+
+def _rank(formal: str, known: TensorType, allowed: Sequence[int]) -> Iterator[str]:
+    if known.shape is None:
+        yield f"the rank of {formal} is not known"
+    elif len(known.shape) not in allowed:
+        yield f"{formal} has rank {len(known.shape)}; supported: {', '.join(map(str, allowed))}"
+
+
+def _attribute(name: str, value: Any, rule: AttributeRule) -> Iterator[str]:
+    if rule.absent is not None and (value is None) != rule.absent:
+        yield f"{name} must be absent" if rule.absent else f"{name} must be given"
+    if value is None or rule.absent:
+        return
+    yield from _value(name, value, rule)
+    if rule.length is not None and len(value) not in rule.length:
+        yield f"{name} has {len(value)} elements; supported: {', '.join(map(str, rule.length))}"
+    if rule.each is not None:
+        for position, element in enumerate(value):
+            yield from _value(f"{name}[{position}]", element, rule.each)
+
+
+def _value(name: str, value: Any, rule: AttributeRule | ElementRule) -> Iterator[str]:
+    if rule.one_of is not None and value not in rule.one_of:
+        yield f"{name} is {value}; supported: {', '.join(map(str, rule.one_of))}"
+    yield from _bounds(name, value, rule.min, rule.max)
+
+
+def _bounds(name: str, value: Any, low: float | None, high: float | None) -> Iterator[str]:
+    if low is not None and value < low:
+        yield f"{name} is {value}, at least {low:g} is supported"
+    if high is not None and value > high:
+        yield f"{name} is {value}, at most {high:g} is supported"
+
+

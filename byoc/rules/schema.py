@@ -1,0 +1,84 @@
+"""The rule file: what an accelerator takes, as types that YAML is checked against.
+
+Every key is documented in docs/rules.md. The types say what the keys are; `byoc.rules.lint` holds the
+file against ONNX's own operator schemas, and `byoc.rules.annotate` applies it to a model.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from byoc.yamlfile import Strict
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, (str, int, float, bool)) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length=1)]
+"""One name or a list of them."""
+
+Scalar = bool | int | float | str
+Values = Annotated[tuple[Scalar, ...], BeforeValidator(_as_list), Field(min_length=1)]
+
+
+class Bounds(Strict):
+    """A number's limits, both included."""
+
+    min: float | None = None
+    max: float | None = None
+
+
+class AttributeRule(Bounds):
+    """What an attribute may be. All that is given must hold."""
+
+    one_of: Values | None = None
+    each: "ElementRule | None" = None
+    length: Annotated[tuple[int, ...], BeforeValidator(_as_list)] | None = None
+    absent: bool | None = None
+
+
+class ElementRule(Bounds):
+    """What each element of a list attribute may be."""
+
+    one_of: Values | None = None
+
+
+class TensorRule(Strict):
+    """What an input or output may be, by its name in ONNX's operator schema."""
+
+    dtype: Names | None = None
+    rank: Annotated[tuple[int, ...], BeforeValidator(_as_list)] | None = None
+    constant: bool | None = None
+    absent: bool | None = None
+
+
+class OpRule(Strict):
+    """One or more operators and the constraints under which the accelerator takes them."""
+
+    op: Names
+    opset: Bounds = Bounds()
+    dtype: Names | None = None
+    tensors: dict[str, TensorRule] = {}
+    attributes: dict[str, AttributeRule] = {}
+    standalone: bool = True
+
+
+class CompositeRule(Strict):
+    """Operators that the accelerator runs as one."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    pattern: str
+
+
+class RuleFile(Strict):
+    """A target: its operators, its composites, and what it uses unless told otherwise."""
+
+    target: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
+    description: str = ""
+    codegen: str = "reference"
+    cost_model: str
+    regions: Literal["connected", "phase"] = "connected"
+    dtype: Names
+    ops: Annotated[tuple[OpRule, ...], Field(min_length=1)]
+    composites: tuple[CompositeRule, ...] = ()

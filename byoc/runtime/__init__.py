@@ -1,0 +1,1 @@
+"""Running a bundle here. `byoc.load(path)` gives a function from inputs to outputs."""

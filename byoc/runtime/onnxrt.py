@@ -1,0 +1,71 @@
+"""The only door to onnxruntime, which is not installed everywhere: users bring the build they need."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from byoc.errors import InputError, MissingRuntimeError
+
+HOW_TO_GET_IT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
+_ERRORS_ONLY = 3
+
+
+def has_runtime() -> bool:
+    """Return whether onnxruntime can be imported."""
+    try:
+        _onnxruntime()
+    except MissingRuntimeError:
+        return False
+    return True
+
+
+def open_session(
+    model: Path | ModelProto, folder: Path | None = None, optimize: bool = True
+) -> Any:
+    """Return an onnxruntime session on the CPU for a model file, or for a model in memory.
+
+    `folder` is where the external data of a model in memory lies. Without `optimize` onnxruntime runs
+    the graph as it is written, which is what results are compared with: its own optimizations move
+    them. Raises MissingRuntimeError, and InputError when onnxruntime refuses the model.
+    """
+    ort = _onnxruntime()
+    options = ort.SessionOptions()
+    options.log_severity_level = _ERRORS_ONLY
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if folder is not None:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(folder)
+        )
+    source = model.SerializeToString() if isinstance(model, ModelProto) else str(model)
+    try:
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own exception types share no base but this
+        raise InputError(f"onnxruntime cannot load the model: {_sentence(error)}") from None
+
+
+def run_session(session: Any, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
+    """Return the outputs of a session by name. Raises InputError when onnxruntime refuses to run."""
+    names = [output.name for output in session.get_outputs()]
+    try:
+        values = session.run(names, dict(inputs))
+    except Exception as error:  # as above
+        raise InputError(f"onnxruntime cannot run the model: {_sentence(error)}") from None
+    return dict(zip(names, values, strict=True))
+
+
+def _onnxruntime() -> ModuleType:
+    try:
+        import onnxruntime  # noqa: PLC0415 - optional
+    except ImportError:
+        raise MissingRuntimeError(HOW_TO_GET_IT) from None
+    return onnxruntime
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split())

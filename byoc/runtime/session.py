@@ -1,0 +1,111 @@
+"""Running a bundle: host segments on onnxruntime, regions on their codegen's executor."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from byoc.bundle.read import Bundle, open_bundle
+from byoc.codegen import Executable, find_codegen
+from byoc.errors import ByocError, InputError
+from byoc.graph.extract import nodes_model
+from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.outline import interface
+from byoc.runtime.onnxrt import open_session, run_session
+from byoc.runtime.segments import steps
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One step made ready: what it is called, what it reads, and the function that runs it."""
+
+    name: str
+    inputs: tuple[str, ...]
+    run: Callable[[Values], Values]
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """A loaded bundle. Call it with inputs by name to get outputs by name."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    constants: Values
+    stages: Sequence[Stage]
+
+    def __call__(self, inputs: Values) -> dict[str, Any]:
+        """Return the outputs for inputs given as numpy arrays.
+
+        Raises InputError naming a missing or unknown input, or the stage that failed.
+        """
+        missing = [name for name in self.inputs if name not in inputs]
+        unknown = [name for name in inputs if name not in self.inputs]
+        if missing or unknown:
+            what = f"missing input '{missing[0]}'" if missing else f"no input '{unknown[0]}'"
+            raise InputError(f"{what}; the model's inputs: {', '.join(self.inputs)}")
+        values = {**self.constants, **inputs}
+        for stage in self.stages:
+            try:
+                values.update(stage.run({name: values[name] for name in stage.inputs}))
+            except ByocError as error:
+                raise InputError(f"{stage.name}: {error}") from error
+        return {name: values[name] for name in self.outputs}
+
+
+def load(path: str | Path) -> Session:
+    """Return a bundle made ready to run.
+
+    Raises InputError when it is not a whole bundle or a codegen is missing or cannot run artifacts, and
+    MissingRuntimeError without onnxruntime when the host has something to run.
+    """
+    return load_bundle(open_bundle(Path(path)))
+
+
+def load_bundle(bundle: Bundle) -> Session:
+    """Return an opened bundle made ready to run; raises as `load` does."""
+    proto = bundle.model()
+    index = GraphIndex(proto, stated_types(proto))
+    regions = {stage.name: stage for stage in map(_region, bundle.regions())}
+    calls = {
+        i
+        for i, node in enumerate(index.nodes)
+        if node.domain == f"byoc.{bundle.manifest.target}" and node.op_type in regions
+    }
+    stages = [
+        regions[index.nodes[step.nodes[0]].op_type]
+        if step.call
+        else _segment(index, step.nodes, number, bundle.folder)
+        for number, step in enumerate(steps(index, calls))
+    ]
+    stored = {name for name in index.outputs if name in index.initializers}
+    return Session(
+        tuple(index.inputs),
+        tuple(index.outputs),
+        {name: _value(index.initializers[name], bundle.folder) for name in stored},
+        stages,
+    )
+
+
+def _segment(index: GraphIndex, nodes: tuple[int, ...], number: int, folder: Path) -> Stage:
+    session = open_session(nodes_model(index, nodes, f"host_{number}"), folder)
+    inputs = interface(index, nodes).inputs
+    return Stage(f"host segment {number}", inputs, lambda values: run_session(session, values))
+
+
+def _region(entry: tuple[str, Any, Any]) -> Stage:
+    name, region, artifact = entry
+    codegen = find_codegen(name)
+    if not isinstance(codegen, Executable):
+        raise InputError(f"codegen {name} cannot run what it compiles here (it has no `load`)")
+    run = codegen.load(region, artifact)
+    return Stage(region.name, tuple(value.name for value in region.inputs), run)
+
+
+def _value(tensor: onnx.TensorProto, folder: Path) -> NDArray[np.generic]:
+    return onnx.numpy_helper.to_array(tensor, str(folder))

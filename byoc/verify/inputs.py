@@ -1,0 +1,39 @@
+"""Seeded inputs for any model, from the types of its inputs."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from byoc.errors import InputError
+from byoc.graph.index import GraphIndex
+from byoc.graph.types import NUMBERS, TensorType
+
+
+def sample_inputs(index: GraphIndex, seed: int = 0) -> dict[str, NDArray[np.generic]]:
+    """Return an array for each graph input that has no default: the same ones for the same seed.
+
+    Floats are standard normal, integers 0 or 1, booleans either; an unknown dimension gets extent 1.
+    Raises InputError for an input that is no tensor, or of a type for which there are no samples.
+    """
+    generator = np.random.default_rng(seed)
+    defaults = {tensor.name for tensor in index.proto.graph.initializer}
+    return {
+        name: _sample(name, index.types, generator)
+        for name in index.inputs
+        if name not in defaults
+    }
+
+
+def _sample(
+    name: str, types: Mapping[str, TensorType], generator: np.random.Generator
+) -> NDArray[np.generic]:
+    kind = types.get(name)
+    if kind is None or kind.shape is None or kind.dtype in ("string", "complex64", "complex128"):
+        raise InputError(f"no sample input can be made for '{name}' ({kind or 'not a tensor'})")
+    shape = tuple(dim if isinstance(dim, int) else 1 for dim in kind.shape)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[kind.dtype])
+    if "int" in kind.dtype or kind.dtype == "bool":
+        return generator.integers(0, 2, shape).astype(dtype)
+    return generator.standard_normal(shape).astype(dtype)

@@ -1,0 +1,31 @@
+"""Verifying: the original on plain onnxruntime against the bundle on its executors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx
+
+from byoc.bundle.read import Bundle
+from byoc.graph.load import Model
+from byoc.runtime.onnxrt import open_session, run_session
+from byoc.runtime.session import load_bundle
+from byoc.verify.compare import Verification, compare
+from byoc.verify.inputs import sample_inputs
+
+
+def verify(bundle: Bundle, model: Model, inputs: Mapping[str, Any] | None = None) -> Verification:
+    """Return how far the bundle's outputs are from those of the model it was made from.
+
+    Both run on the same inputs, seeded ones unless given. The model runs on onnxruntime with its
+    optimizations off, since they move results. Raises MissingRuntimeError, and InputError when either
+    side does not run.
+    """
+    given = sample_inputs(model.index) if inputs is None else inputs
+    expected = run_plain(model.proto, model, given)
+    actual = load_bundle(bundle)(given)
+    return Verification(model.source, tuple(compare(expected, actual)))
+
+
+def run_plain(proto: onnx.ModelProto, model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what plain onnxruntime gives for a model, its own or one made of it."""
+    return run_session(open_session(proto, model.folder, optimize=False), inputs)

@@ -1,0 +1,120 @@
+"""YAML files that describe themselves wrongly get every error at once, each with its path.
+
+One way in for all of byoc's YAML: safe loading, no duplicate keys, then validation by a pydantic type.
+"""
+
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from byoc.errors import InputError, nearest
+
+
+class Strict(BaseModel):
+    """Base of the types that describe YAML: immutable, and a key that is not known is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+T = TypeVar("T", bound=BaseModel)
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, but a key that stands twice is an error rather than the last one winning."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if key.value in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key '{key.value}' stands twice", key.start_mark
+            )
+        seen.add(str(key.value))
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def read_yaml(path: Path, kind: type[T]) -> T:
+    """Return the file's content as a `kind`.
+
+    Raises InputError, a line for each thing wrong with the file (`dla.yaml: ops[3].opp: ...`).
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InputError(f"{path}: cannot be read: {reason}") from None
+    try:
+        content = yaml.load(text, _Loader)  # noqa: S506 - derived from the safe loader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise InputError(f"{path}{place}: not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a mapping of keys at the top")
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        lines = [f"{path}: {_explain(detail, kind)}" for detail in error.errors()]
+        raise InputError("\n".join(lines)) from None
+
+
+def _explain(detail: ErrorDetails, kind: type[BaseModel]) -> str:
+    place = _place(detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        fields = _fields_at(kind, detail["loc"][:-1])
+        name = str(detail["loc"][-1])
+        return f"{place}: no such key{nearest(name, fields)}; known: {', '.join(fields)}"
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{place}: {message[:1].lower()}{message[1:]}"
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif not step.startswith(("list[", "function-", "dict[")) and step not in _UNION_TAGS:
+            path += f".{step}" if path else step
+    return path or "the file"
+
+
+# pydantic names the member of a union that it tried; a user wrote no such key.
+_UNION_TAGS = {"str", "int", "float", "bool"}
+
+
+def _fields_at(kind: Any, location: tuple[int | str, ...]) -> list[str]:
+    """Return the keys allowed at a place, by following the annotations down to it."""
+    for step in location:
+        kind = _member(kind)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields.get(str(step)) or next(
+                (f for f in kind.model_fields.values() if f.alias == step), None
+            )
+            kind = field.annotation if field else None
+        elif get_origin(kind) in (dict, tuple, list):
+            kind = get_args(kind)[1 if get_origin(kind) is dict else 0]
+    kind = _member(kind)
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [field.alias or name for name, field in kind.model_fields.items()]
+    return []
+
+
+def _member(kind: Any) -> Any:
+    """Return the part of a union that has keys of its own, else the type itself."""
+    if get_origin(kind) in (Union, UnionType):
+        parts = [part for part in get_args(kind) if part is not type(None)]
+        models = [p for p in parts if isinstance(p, type) and issubclass(p, BaseModel)]
+        return models[0] if models else parts[0]
+    return kind

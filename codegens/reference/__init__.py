@@ -1,0 +1,27 @@
+"""The codegen that needs no vendor: a region is run as the ONNX model that it is, by onnxruntime.
+
+It is what a target uses until its own codegen exists, and what others are compared with. Compiling
+makes nothing, since the region's model is in the bundle already.
+"""
+
+from collections.abc import Mapping
+
+from byoc.codegen import Artifact, CompileError, Executor, Region
+from byoc.runtime.onnxrt import open_session, run_session
+
+
+class Reference:
+    """Runs regions on onnxruntime."""
+
+    name = "reference"
+
+    def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+        """Return an artifact without files. Raises CompileError for any option: there are none."""
+        if options:
+            raise CompileError(f"codegen reference has no option '{next(iter(options))}'")
+        return Artifact()
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        """Return a function that runs the region's model. Raises MissingRuntimeError."""
+        session = open_session(region.path)
+        return lambda inputs: run_session(session, inputs)
