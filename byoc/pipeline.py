@@ -10,10 +10,10 @@ from typing import Any
 
 import onnx
 
-from byoc.bundle.read import open_bundle
+from byoc.bundle.read import Bundle, open_bundle
 from byoc.bundle.staging import check_destination, staged
-from byoc.bundle.write import write_bundle, write_manifest
-from byoc.codegen import Codegen, find_codegen
+from byoc.bundle.write import make_manifest, write_bundle, write_manifest
+from byoc.codegen import Codegen, Executable, find_codegen
 from byoc.costs.load import load_cost_model
 from byoc.costs.pose import Posed, pose
 from byoc.errors import InputError
@@ -28,7 +28,7 @@ from byoc.plugins import load as load_plugin
 from byoc.report.document import document
 from byoc.rules.annotate import annotate
 from byoc.rules.load import Target, load_rules
-from byoc.runtime.onnxrt import has_runtime
+from byoc.runtime.onnxrt import HOW_TO_GET_IT, has_runtime
 from byoc.verify.compare import Verification
 from byoc.verify.run import verify as verify_bundle
 from byoc.zoo import load as load_zoo
@@ -125,7 +125,7 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         loaded, target, solver, (host_cost_model, cost_model or target.rules.cost_model), asked, progress
     )
     if output is None:
-        return Result(plan, document(plan))
+        return Result(plan, document(plan, "nothing was compiled, since no output was given (-o)"))
     return _emit(plan, Path(output), compiler, codegen_options or {}, verify, progress)
 
 
@@ -201,15 +201,8 @@ def _group(nodes: Sequence[onnx.NodeProto], unit: Unit) -> Group:
     rules = {"byoc.rules": ", ".join(unit.rules)}
     if unit.match is None:
         return Group(unit.nodes, metadata=rules)
-    match = unit.match
-    made = {line.output for line in match.pattern.nodes}
-    return Group(
-        unit.nodes,
-        match.pattern.name,
-        inputs=tuple((name, match.tensors.get(name, "")) for name in match.pattern.inputs),
-        inner=tuple((name, tensor) for name, tensor in match.tensors.items() if name in made),
-        metadata=rules | {"byoc.nodes": ", ".join(nodes[i].name or nodes[i].output[0] for i in unit.nodes)},
-    )
+    names = ", ".join(nodes[i].name or nodes[i].output[0] for i in unit.nodes)
+    return Group(unit.nodes, unit.match.as_composite(nodes), rules | {"byoc.nodes": names})
 
 
 def _emit(  # noqa: PLR0913, PLR0917 - as above
@@ -221,16 +214,46 @@ def _emit(  # noqa: PLR0913, PLR0917 - as above
     progress: Progress,
 ) -> Result:
     """Write the bundle, verify it where it stands, and put it in its place only then."""
-    verification = None
     with staged(output) as folder:
         regions = write_bundle(plan, folder, codegen, options, progress)
-        write_manifest(folder, plan, regions, document(plan))
-        if verify and has_runtime():
-            progress("verify")
-            verification = verify_bundle(open_bundle(folder), plan.model)
-            require(verification)
-            write_manifest(folder, plan, regions, document(plan, verification))
-    return Result(plan, document(plan, verification, output), output, verification)
+        manifest = make_manifest(folder, plan, regions)
+        outcome = _outcome(plan, Bundle(folder, manifest), codegen, verify, progress)
+        manifest = manifest.model_copy(update={"report": document(plan, outcome)})
+        write_manifest(folder, manifest)
+    verification = None if isinstance(outcome, str) else outcome
+    return Result(plan, document(plan, outcome, output), output, verification)
+
+
+def _outcome(
+    plan: Plan, bundle: Bundle, codegen: Codegen, verify: bool, progress: Progress
+) -> Verification | str:
+    """Return the verification, which has passed, or why there is none."""
+    if not verify:
+        return "verification was turned off"
+    if not has_runtime():
+        return HOW_TO_GET_IT
+    if plan.regions and not isinstance(codegen, Executable):
+        return f"codegen {codegen.name} cannot run here what it compiles"
+    progress("verify")
+    verification = verify_bundle(bundle, plan.model)
+    require(verification)
+    return verification
+
+
+def verify_against(bundle: str | Path, against: str | Path | None = None) -> Verification:
+    """Compare a bundle with its original on seeded inputs, and return the errors of all outputs.
+
+    `against` is the original, a path or `zoo:NAME`. Without it a zoo model is found by the name in the
+    manifest; for any other, the bundle is compared with its own partitioned model, run whole on plain
+    onnxruntime. Raises InputError when either cannot be read or run, and MissingRuntimeError.
+    """
+    opened = open_bundle(Path(bundle))
+    asked = opened.manifest.asked
+    name = str(against or asked["model"])
+    if against is None and not name.startswith(_ZOO):
+        own = prepare(opened.model(), f"its own {opened.manifest.model}", opened.folder)
+        return verify_bundle(opened, own)
+    return verify_bundle(opened, load_model(name, asked["dims"]))
 
 
 def require(verification: Verification) -> None:

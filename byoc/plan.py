@@ -75,5 +75,4 @@ def host_reason(unit: Unit) -> Verdict:
     """Return why a unit that was placed on the host is there."""
     if not unit.verdict:
         return unit.verdict
-    name = unit.composite or "supported"
-    return refuse(f"{name}: the host is cheaper, once moving the data is counted")
+    return refuse("supported, but the host is cheaper once moving the data is counted")

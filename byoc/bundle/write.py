@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import onnx
 
@@ -48,21 +47,23 @@ def write_bundle(
     return tuple(entries)
 
 
-def write_manifest(
-    folder: Path, plan: Plan, regions: tuple[RegionEntry, ...], report: Mapping[str, Any]
-) -> None:
-    """Write the manifest of a bundle whose other files are all written."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != NAME)
-    manifest = Manifest(
+def make_manifest(folder: Path, plan: Plan, regions: tuple[RegionEntry, ...]) -> Manifest:
+    """Return the manifest for a folder whose files are all written."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return Manifest(
         format=FORMAT,
         versions={"byoc": version("onnx-byoc"), "onnx": onnx.__version__},
         asked=dict(plan.asked),
         target=plan.target.name,
         model=MODEL,
         regions=regions,
-        report=dict(report),
+        report={},
         files={path.relative_to(folder).as_posix(): describe_file(path) for path in files},
     )
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write a bundle's manifest, the last of its files."""
     text = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True)
     (folder / NAME).write_text(text + "\n", encoding="utf-8")
 

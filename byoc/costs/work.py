@@ -81,7 +81,7 @@ def work(index: GraphIndex, sizes: Sizes, nodes: tuple[int, ...]) -> Work:
     Operations add up; bytes are those of the tensors that enter and leave, since what is made and used
     inside never reaches memory.
     """
-    made = {name for i in nodes for name in index.nodes[i].output if name}
+    made = {name for i in nodes for name in index.nodes[i].output if index.is_used(name)}
     entering = dict.fromkeys(name for i in nodes for name in index.reads[i] if name not in made)
     inside = set(nodes)
     leaving = [

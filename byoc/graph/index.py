@@ -62,9 +62,9 @@ class GraphIndex:
         return [v.name for v in self.proto.graph.input if v.name not in self.initializers]
 
     @cached_property
-    def outputs(self) -> Sequence[str]:
-        """The graph outputs."""
-        return [value.name for value in self.proto.graph.output]
+    def outputs(self) -> Mapping[str, None]:
+        """The graph outputs, in order; a mapping so that looking one up is quick."""
+        return dict.fromkeys(value.name for value in self.proto.graph.output)
 
     @cached_property
     def producer(self) -> Mapping[str, int]:
@@ -84,6 +84,10 @@ class GraphIndex:
             for name in names:
                 users.setdefault(name, []).append(i)
         return users
+
+    def is_used(self, name: str) -> bool:
+        """Return whether a node reads a tensor, or the graph gives it out."""
+        return name in self.consumers or name in self.outputs
 
     @cached_property
     def constant_nodes(self) -> frozenset[int]:

@@ -1,9 +1,8 @@
 """Outlining: chosen nodes become a function that the graph calls; composites inside it, too.
 
 A region becomes a model-local function in its target's domain, named after the region; each composite
-in it a function of its own, named after the composite, with one overload (ONNX IR 10) for each body
-that differs. Functions cannot capture outer names, so a region's constants are inputs of its function;
-what computes a constant goes into each region that reads it.
+in it a call of a function of its own. Functions cannot capture outer names, so a region's constants are
+inputs of its function; what computes a constant goes into each region that reads it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,27 +11,22 @@ from dataclasses import dataclass, field
 from onnx import FunctionProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from byoc.errors import InputError
+from byoc.graph import composites
+from byoc.graph.composites import Composite
 from byoc.graph.copying import copy_without
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import topological_order
 
-# Function overloads and node metadata came with IR 10; onnxruntime reads up to 13.
+# The metadata of nodes and functions came with IR 10.
 LEAST_IR = 10
 
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that stay together; with a composite's name, they become a function of that name.
-
-    `formal` maps each tensor of a composite to its name in the function (`x`, `w`, ...); the inputs
-    come first, in the order of the signature, then whatever the nodes make. `absent` names optional
-    inputs of the signature that this instance leaves out.
-    """
+    """Nodes that stay together; those of a composite become a call of its function."""
 
     nodes: tuple[int, ...]
-    composite: str | None = None
-    inputs: tuple[tuple[str, str], ...] = ()
-    inner: tuple[tuple[str, str], ...] = ()
+    composite: Composite | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -94,13 +88,12 @@ def outline(
     for cut in cuts:
         if cut.domain in index.opsets or any(f.domain == cut.domain for f in index.proto.functions):
             raise InputError(f"the model already uses the domain '{cut.domain}': partitioned before?")
-    composites = _Composites(index)
     calls: dict[int, NodeProto] = {}
     functions: list[FunctionProto] = []
     gone: set[int] = set()
     for cut in cuts:
         border = interface(index, cut.nodes)
-        functions.append(_region_function(index, cut, border, composites))
+        functions.append(_region_function(index, cut, border))
         calls[cut.nodes[-1]] = _call(cut, border)
         gone.update(cut.nodes)
     gone |= _unread_constants(index, cuts, gone)
@@ -112,72 +105,19 @@ def outline(
         elif i not in gone:
             nodes.append(_annotated(node, metadata.get(i, {})))
     nodes = [nodes[i] for i in topological_order(nodes)]
-    return _assemble(index, nodes, [*composites.functions, *functions], {cut.domain for cut in cuts})
+    inner = _composite_functions(index, cuts)
+    return _assemble(index, nodes, [*inner, *functions], {cut.domain for cut in cuts})
 
 
-class _Composites:
-    """The composite functions made so far; equal bodies share one."""
-
-    def __init__(self, index: GraphIndex) -> None:
-        self._index = index
-        self._overloads: dict[tuple[str, str], dict[bytes, str]] = {}
-        self.functions: list[FunctionProto] = []
-
-    def call(self, domain: str, group: Group) -> NodeProto:
-        """Return the node that calls a group's function, which is made if there is none yet."""
-        name = group.composite
-        assert name is not None
-        function = self._function(domain, name, group)
-        body = function.SerializeToString(deterministic=True)
-        overloads = self._overloads.setdefault((domain, name), {})
-        if body not in overloads:
-            overloads[body] = "" if not overloads else str(len(overloads))
-            function.overload = overloads[body]
-            self.functions.append(function)
-        call = helper.make_node(
-            name,
-            [tensor for _, tensor in group.inputs],
-            [tensor for formal, tensor in group.inner if formal in function.output],
-            name=self._index.nodes[group.nodes[-1]].name,
-            domain=domain,
-            overload=overloads[body],
-        )
-        _note(call, group.metadata)
-        return call
-
-    def _function(self, domain: str, name: str, group: Group) -> FunctionProto:
-        formal = {tensor: variable for variable, tensor in (*group.inputs, *group.inner)}
-        formal[""] = ""
-        nodes = []
-        for i in group.nodes:
-            node = NodeProto()
-            node.CopyFrom(self._index.nodes[i])
-            node.input[:] = [formal[tensor] for tensor in node.input]
-            node.output[:] = [formal.get(tensor, "") for tensor in node.output]
-            node.name = node.output[0]
-            del node.metadata_props[:]
-            node.doc_string = ""
-            nodes.append(node)
-        outputs = interface(self._index, group.nodes).outputs
-        return helper.make_function(
-            domain,
-            name,
-            [variable for variable, _ in group.inputs],
-            [formal[tensor] for tensor in outputs],
-            nodes,
-            opset_imports=_imports(self._index, nodes),
-        )
-
-
-def _region_function(
-    index: GraphIndex, cut: Cut, border: Interface, composites: _Composites
-) -> FunctionProto:
+def _region_function(index: GraphIndex, cut: Cut, border: Interface) -> FunctionProto:
     nodes = [index.nodes[i] for i in border.sunk]
     for group in cut.groups:
         if group.composite is None:
             nodes += [_annotated(index.nodes[i], group.metadata) for i in group.nodes]
         else:
-            nodes.append(composites.call(cut.domain, group))
+            node = composites.call(index, cut.domain, group.composite)
+            _note(node, group.metadata)
+            nodes.append(node)
     nodes = [nodes[i] for i in topological_order(nodes)]
     function = helper.make_function(
         cut.domain,
@@ -189,6 +129,16 @@ def _region_function(
     )
     _note(function, cut.metadata)
     return function
+
+
+def _composite_functions(index: GraphIndex, cuts: Sequence[Cut]) -> list[FunctionProto]:
+    found: dict[tuple[str, str], FunctionProto] = {}
+    for cut in cuts:
+        for group in cut.groups:
+            if group.composite and (cut.domain, group.composite.name) not in found:
+                made = composites.function(index, cut.domain, group.composite)
+                found[cut.domain, group.composite.name] = made
+    return list(found.values())
 
 
 def _call(cut: Cut, border: Interface) -> NodeProto:

@@ -10,6 +10,7 @@ from itertools import permutations
 
 from onnx import NodeProto
 
+from byoc.graph.composites import Composite
 from byoc.graph.index import GraphIndex
 from byoc.patterns.pattern import Pattern, PatternNode
 
@@ -24,6 +25,18 @@ class Match:
     pattern: Pattern
     nodes: Mapping[str, int]
     tensors: Mapping[str, str]
+
+    def as_composite(self, nodes: Sequence[NodeProto]) -> Composite:
+        """Return what the match becomes in the graph, whose nodes are given."""
+        lines = self.pattern.nodes
+        chosen = [nodes[self.nodes[line.output]].op_type for line in lines]
+        other = [op.lower() for op, line in zip(chosen, lines, strict=True) if op != line.ops[0]]
+        return Composite(
+            name="_".join((self.pattern.name, *other)),
+            lines=tuple((line.output, self.nodes[line.output]) for line in lines),
+            inputs={name: self.tensors.get(name, "") for name in self.pattern.inputs},
+            inner={line.output: self.tensors[line.output] for line in lines},
+        )
 
 
 _Nodes = Mapping[str, int]
@@ -62,7 +75,7 @@ class _Search:
             return
         if number not in self.free or number in nodes.values() or not node.output[0]:
             return
-        if any(name in self.index.consumers or name in self.index.outputs for name in node.output[1:]):
+        if any(map(self.index.is_used, node.output[1:])):
             return
         bound = {**nodes, line.output: number}
         named = {**tensors, line.output: node.output[0]}

@@ -13,12 +13,13 @@ from byoc.verify.compare import Verification
 
 
 def document(
-    plan: Plan, verification: Verification | None = None, bundle: Path | None = None
+    plan: Plan, outcome: Verification | str, bundle: Path | None = None
 ) -> dict[str, Any]:
     """Return the report of a plan. Seconds and bytes throughout; operations count a MAC as two.
 
-    Keys: model, target, strategy, nodes, compute, predicted, regions, host_reasons, notes,
-    verification, bundle. Floats are finite; an unknown size is null.
+    `outcome` is the verification, or why there was none. Keys: model, target, strategy, nodes, compute,
+    predicted, regions, host_reasons, notes, verification, not_verified, bundle. Floats are finite; what
+    is not known or not there is null.
     """
     cost, alone = plan.placement.cost, plan.host_only
     done, total = plan.offloaded_operations
@@ -46,7 +47,8 @@ def document(
         "regions": [_region(plan, region) for region in plan.regions],
         "host_reasons": _reasons(plan),
         "notes": [*plan.model.notes, *plan.placement.notes, *_estimates(plan)],
-        "verification": None if verification is None else _verification(verification),
+        "verification": None if isinstance(outcome, str) else verification_document(outcome),
+        "not_verified": outcome if isinstance(outcome, str) else None,
         "bundle": None if bundle is None else str(bundle),
     }
 
@@ -92,7 +94,8 @@ def _estimates(plan: Plan) -> Iterable[str]:
         yield "the placement is predicted to be slower than the host alone"
 
 
-def _verification(verification: Verification) -> dict[str, Any]:
+def verification_document(verification: Verification) -> dict[str, Any]:
+    """Return a verification as data: against, passed, largest_relative_error, outputs."""
     outputs = [asdict(output) | {"within": output.within} for output in verification.outputs]
     for output in outputs:  # JSON has no infinity
         output.update({k: None for k in ("absolute", "relative") if not isfinite(output[k])})

@@ -43,7 +43,7 @@ def _mark(
     schema = schema_of(node.op_type, domain, index.opsets.get(domain, 1))
     if schema is None:
         return Mark(refuse(f"{name} has no operator schema in ONNX to check it against"))
-    if not any(name in index.consumers or name in index.outputs for name in node.output):
+    if not any(map(index.is_used, node.output)):
         return Mark(refuse(f"nothing reads what {name} makes"))
     attributes = effective(node, schema, index.types)
     refusals = []
@@ -66,7 +66,7 @@ def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known 
     opset = index.opsets.get(node.domain.replace("ai.onnx", ""), 1)
     yield from _bounds("the operator set", opset, rule.opset.min, rule.opset.max)
     seen = set()
-    for formal, free, tensor in _tensors(node, schema):
+    for formal, free, tensor in _tensors(node, schema, index):
         seen.add(formal)
         wanted = rule.tensors.get(formal, _NO_RULE)
         yield from _tensor(formal, tensor, wanted, dtypes if free else (), index)
@@ -80,11 +80,13 @@ def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known 
 _NO_RULE = TensorRule()
 
 
-def _tensors(node: NodeProto, schema: OpSchema) -> Iterator[tuple[str, bool, str]]:
-    """Yield formal name, whether its dtype is a type variable, and tensor, for all that are given."""
+def _tensors(
+    node: NodeProto, schema: OpSchema, index: GraphIndex
+) -> Iterator[tuple[str, bool, str]]:
+    """Yield formal name, whether its dtype is a type variable, and tensor, for all in use."""
     for names, formals in ((node.input, schema.inputs), (node.output, schema.outputs)):
         for position, tensor in enumerate(names):
-            if not tensor or not formals:
+            if not formals or not index.is_used(tensor):
                 continue
             formal = formals[min(position, len(formals) - 1)]  # the last may be variadic
             yield formal.name, "(" not in formal.type_str, tensor

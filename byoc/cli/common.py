@@ -1,0 +1,72 @@
+"""What the verbs share: the output format, consoles, progress, NAME=VALUE options, JSON."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    text = "text"
+    json = "json"
+
+
+FormatOption = Annotated[
+    Format, typer.Option("--format", help="text for people, json for programs.")
+]
+
+
+def console() -> Console:
+    """Return the console that results go to."""
+    return Console()
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Give a function that shows the current step on a terminal, and nothing anywhere else."""
+    errors = Console(stderr=True)
+    if not errors.is_terminal:
+        yield lambda step: None
+        return
+    with errors.status("starting") as status:
+        yield lambda step: status.update(escape(step))
+
+
+def pairs(values: Sequence[str], option: str) -> dict[str, str]:
+    """Return `NAME=VALUE` options as a mapping. A value without `=` is a usage error."""
+    result = {}
+    for value in values:
+        name, equals, content = value.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"'{value}' is not of the form NAME=VALUE", param_hint=option)
+        result[name] = content
+    return result
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on standard output."""
+    json.dump(document, sys.stdout, indent=2, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], form: Format) -> None:
+    """Print rows that share their keys as a table, or as a JSON list of objects."""
+    if form is Format.json:
+        print_json([dict(row) for row in rows])
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in rows[0] if rows else ():
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    console().print(table)

@@ -1,0 +1,33 @@
+"""`byoc inspect`: what is in a bundle."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from byoc.bundle.read import open_bundle
+from byoc.cli.common import Format, FormatOption, console, print_json, print_rows
+from byoc.report.text import print_report
+from byoc.report.units import quantity
+
+
+def inspect(
+    bundle: Annotated[Path, typer.Argument(help="A folder that `byoc partition -o` wrote.")],
+    form: FormatOption = Format.text,
+) -> None:
+    """Show what is in a bundle: the decision, and every file."""
+    manifest = open_bundle(bundle).manifest
+    if form is Format.json:
+        print_json(manifest.model_dump(mode="json"))
+        return
+    print_report(manifest.report, console())
+    print_rows(
+        [
+            {"file": name, "size": quantity(entry.bytes, "B"), "sha256": entry.sha256[:16]}
+            for name, entry in manifest.files.items()
+        ],
+        form,
+    )
+    asked = {name: value for name, value in manifest.asked.items() if value not in (None, {})}
+    typer.echo("asked: " + ", ".join(f"{name} {value}" for name, value in asked.items()))
+    typer.echo("made with: " + ", ".join(f"{n} {v}" for n, v in manifest.versions.items()))

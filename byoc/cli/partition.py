@@ -1,0 +1,66 @@
+"""`byoc partition`: cut a model, and write the bundle."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from byoc.cli.common import Format, FormatOption, console, pairs, print_json, progress
+from byoc.pipeline import partition as run
+from byoc.report.text import print_report
+
+
+def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
+    model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
+    rules: Annotated[str, typer.Option(help="A rule file, or the name of a built-in one.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the bundle here; without it, only plan."),
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="How to place the units.")] = "min-cut",
+    cost_model: Annotated[
+        str | None, typer.Option(help="The accelerator's costs; the rule file's unless given.")
+    ] = None,
+    host_cost_model: Annotated[str, typer.Option(help="The host's costs.")] = "host",
+    codegen: Annotated[
+        str | None, typer.Option(help="What compiles the regions; the rule file's unless given.")
+    ] = None,
+    codegen_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Passed to the codegen.")
+    ] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SIZE", help="Fix a symbolic dimension, such as batch=1."),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option(help="Run the result and the original, and compare.")
+    ] = True,
+    form: FormatOption = Format.text,
+) -> None:
+    """Cut a model between the host and an accelerator."""
+    options = pairs(codegen_option or [], "--codegen-option")
+    dims = {name: _size(name, value) for name, value in pairs(dim or [], "--dim").items()}
+    with progress() as show:
+        result = run(
+            model,
+            rules,
+            output=output,
+            strategy=strategy,
+            cost_model=cost_model,
+            host_cost_model=host_cost_model,
+            codegen=codegen,
+            codegen_options=options,
+            dims=dims,
+            verify=verify,
+            progress=show,
+        )
+    if form is Format.json:
+        print_json(result.report)
+    else:
+        print_report(result.report, console())
+
+
+def _size(name: str, value: str) -> int:
+    if not value.isdecimal():
+        raise typer.BadParameter(f"'{name}={value}': a size is a whole number", param_hint="--dim")
+    return int(value)

@@ -1,0 +1,41 @@
+"""`byoc verify`: run a bundle and its original on the same inputs, and compare."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from byoc.cli.common import Format, FormatOption, print_json, print_rows, progress
+from byoc.pipeline import require, verify_against
+from byoc.report.document import verification_document
+
+
+def verify(
+    bundle: Annotated[Path, typer.Argument(help="A folder that `byoc partition -o` wrote.")],
+    against: Annotated[
+        str | None,
+        typer.Option(help="The original: a file or zoo:NAME. Found by itself for zoo models."),
+    ] = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Check that a bundle computes what its model did."""
+    with progress() as show:
+        show("verify")
+        verification = verify_against(bundle, against)
+    if form is Format.json:
+        print_json(verification_document(verification))
+    else:
+        typer.echo(f"{bundle} against {verification.against}:")
+        rows = [
+            {
+                "output": output.name,
+                "dtype": output.dtype,
+                "largest_error": f"{output.absolute:.1e}",
+                "of_its_range": f"{output.relative:.1e}",
+                "allowed": f"{output.tolerance:g}",
+                "within": "yes" if output.within else "NO",
+            }
+            for output in verification.outputs
+        ]
+        print_rows(rows, form)
+    require(verification)

@@ -1,0 +1,79 @@
+"""The report as text: one line that says it all, a table of regions, the commonest reasons."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from byoc.report.units import count, quantity, share
+
+_REASONS = 3
+
+
+def summary(report: Mapping[str, Any]) -> str:
+    """Return the one-line summary of a report."""
+    nodes, predicted = report["nodes"], report["predicted"]
+    target, regions = report["target"], len(report["regions"])
+    return (
+        f"{report['model']}: {nodes['offloaded']} of {count(nodes['total'], 'node')} "
+        f"({share(report['compute']['offloaded'])} of the compute) on {target} in "
+        f"{count(regions, 'region')}, {nodes['host']} on the host; "
+        f"predicted {quantity(predicted['seconds'], 's')}, "
+        f"host alone {quantity(predicted['host_only'], 's')}; {_verified(report)}"
+    )
+
+
+def print_report(report: Mapping[str, Any], console: Console) -> None:
+    """Print the summary, the regions, and the commonest reasons for staying on the host."""
+    console.print(escape(summary(report)), soft_wrap=True, highlight=False)
+    if report["regions"]:
+        console.print(_regions(report))
+    if report["host_reasons"]:
+        console.print("\nOn the host, and why:")
+        for item in report["host_reasons"][:_REASONS]:
+            line = f"  {item['nodes']:>5}  {item['reason']}"
+            console.print(escape(line), soft_wrap=True, highlight=False)
+        rest = report["host_reasons"][_REASONS:]
+        if rest:
+            more = sum(item["nodes"] for item in rest)
+            console.print(f"  {more:>5}  for {count(len(rest), 'other reason')}", highlight=False)
+    for note in report["notes"]:
+        console.print(escape(f"note: {note}"), soft_wrap=True, highlight=False)
+    if report["bundle"]:
+        console.print(escape(f"\nWritten to {report['bundle']}"), soft_wrap=True, highlight=False)
+
+
+def _regions(report: Mapping[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("region", "device"):
+        table.add_column(name, overflow="fold")
+    for name in ("nodes", "inputs", "outputs", "predicted"):
+        table.add_column(name, justify="right")
+    for region in report["regions"]:
+        table.add_row(
+            escape(region["name"]),
+            escape(region["device"]),
+            str(region["nodes"]),
+            _crossing(region["inputs"]),
+            _crossing(region["outputs"]),
+            quantity(region["seconds"], "s"),
+        )
+    return table
+
+
+def _crossing(values: list[Mapping[str, Any]]) -> str:
+    sizes = [value["bytes"] for value in values]
+    known = sum(size for size in sizes if size is not None)
+    unknown = " + unknown" if None in sizes else ""
+    return f"{len(values)} ({quantity(known, 'B')}{unknown})"
+
+
+def _verified(report: Mapping[str, Any]) -> str:
+    verification = report["verification"]
+    if verification is not None:
+        error = verification["largest_relative_error"]
+        return f"verified, largest error {error:.1e} of the output's range"
+    return f"not verified: {report['not_verified']}"

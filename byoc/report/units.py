@@ -1,0 +1,36 @@
+"""Numbers as people read them: `4.1 ms`, `588 KiB`, `99.2 %`, `1 region`."""
+
+_SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def quantity(value: float, unit: str) -> str:
+    """Return a duration (`s`) with a decimal prefix, or a size (`B`) with a binary one."""
+    if unit == "B":
+        step = 0
+        while value >= 1024 and step < len(_BINARY) - 1:
+            value, step = value / 1024, step + 1
+        return f"{_digits(value)} {_BINARY[step]}"
+    for scale, prefix in _SMALL:
+        if value >= scale:
+            return f"{_digits(value / scale)} {prefix}{unit}"
+    return f"0 {unit}" if not value else f"{value:.1e} {unit}"
+
+
+def share(value: float) -> str:
+    """Return a part of one as a percentage that is never rounded up to the whole."""
+    if value == 1:
+        return "100 %"
+    return f"{min(value * 100, 99.9):.1f} %"
+
+
+def count(number: int, thing: str) -> str:
+    """Return `1 region`, `2 regions`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _digits(value: float) -> str:
+    """Return three digits, or all of the whole part when there are more."""
+    if value >= 100 or value == int(value):
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
