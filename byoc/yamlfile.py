@@ -54,7 +54,7 @@ def read_yaml(path: Path, kind: type[T]) -> T:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError(f"{path}: cannot be read: {reason}") from None
     try:
-        content = yaml.load(text, _Loader)  # noqa: S506 - derived from the safe loader
+        content = yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""

@@ -18,7 +18,5 @@ def read_region(path: Path, name: str, target: str) -> Region:
         path=path,
         inputs=tuple(Value(v.name, types[v.name]) for v in proto.graph.input),
         outputs=tuple(Value(v.name, types[v.name]) for v in proto.graph.output),
-        composites=tuple(
-            node.op_type for node in proto.graph.node if node.domain == f"byoc.{target}"
-        ),
+        composites=tuple(node.op_type for node in proto.graph.node if node.domain == f"byoc.{target}"),
     )

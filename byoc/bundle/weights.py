@@ -21,6 +21,7 @@ class WeightFile:
     """Writes tensors to `weights.bin` in a folder, one after the other; use as a context manager."""
 
     def __init__(self, folder: Path) -> None:
+        """Create the file in a folder."""
         self._file = (folder / NAME).open("wb")
 
     def __enter__(self) -> Self:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx
 
+from byoc.boundary.contract import check_contracts
 from byoc.bundle.manifest import FORMAT, NAME, Manifest, RegionEntry, describe_file
 from byoc.bundle.regions import read_region
 from byoc.bundle.weights import WeightFile, move_weights
@@ -29,7 +30,8 @@ def write_bundle(
 ) -> tuple[RegionEntry, ...]:
     """Write everything but the manifest into an empty folder, and return what the regions became.
 
-    Raises CompileError, naming the region, when the codegen refuses one.
+    Raises CompileError, naming the region, when the codegen refuses one, and ContractError when a
+    region and the host disagree on a tensor (a defect).
     """
     progress("write weights")
     with WeightFile(folder) as weights:
@@ -40,7 +42,9 @@ def write_bundle(
     for name in plan.region_names:
         call = next(node for node in index.nodes if node.name == name)
         path = folder / f"{name}.onnx"
-        save(call_model(index, call, plan.model.values), path)
+        model = call_model(index, call, plan.model.values)
+        check_contracts(model, plan.model.index)
+        save(model, path)
         region = read_region(path, name, plan.target.name)
         progress(f"compile {name} with {codegen.name}")
         entries.append(_store(folder, region, codegen.name, _compile(codegen, region, options)))

@@ -11,7 +11,7 @@ import traceback
 import typer
 
 from byoc.cli import codegens, inspect, partition, rules, verify, zoo
-from byoc.errors import ByocError
+from byoc.errors import InputError, MissingRuntimeError
 
 app = typer.Typer(
     name="byoc",
@@ -33,7 +33,7 @@ def main() -> None:
     """Run the command line and exit with the code that says whose fault it was."""
     try:
         app()
-    except ByocError as error:
+    except (InputError, MissingRuntimeError) as error:
         for line in str(error).splitlines():
             print(f"byoc: {line}", file=sys.stderr)  # noqa: T201
         sys.exit(1)

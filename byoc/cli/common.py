@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+_PIPE_WIDTH = 10_000
+
 
 class Format(StrEnum):
     """How results are printed."""
@@ -21,14 +23,12 @@ class Format(StrEnum):
     json = "json"
 
 
-FormatOption = Annotated[
-    Format, typer.Option("--format", help="text for people, json for programs.")
-]
+FormatOption = Annotated[Format, typer.Option("--format", help="text for people, json for programs.")]
 
 
 def console() -> Console:
-    """Return the console that results go to."""
-    return Console()
+    """Return the console that results go to; in a pipe nothing is folded to a terminal's width."""
+    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
 
 
 @contextmanager

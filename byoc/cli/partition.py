@@ -32,9 +32,7 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
         list[str] | None,
         typer.Option(metavar="NAME=SIZE", help="Fix a symbolic dimension, such as batch=1."),
     ] = None,
-    verify: Annotated[
-        bool, typer.Option(help="Run the result and the original, and compare.")
-    ] = True,
+    verify: Annotated[bool, typer.Option(help="Run the result and the original, and compare.")] = True,
     form: FormatOption = Format.text,
 ) -> None:
     """Cut a model between the host and an accelerator."""

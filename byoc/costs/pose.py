@@ -42,9 +42,7 @@ def pose(
         whole = work(index, sizes, unit.nodes)
         kind = index.types.get(index.nodes[unit.nodes[-1]].output[0])
         dtype = kind.dtype if kind else "float32"
-        seconds[row, 0] = sum(
-            host.execution(work(index, sizes, (node,)), dtype) for node in unit.nodes
-        )
+        seconds[row, 0] = sum(host.execution(work(index, sizes, (node,)), dtype) for node in unit.nodes)
         seconds[row, 1] = device.execution(whole, dtype) if unit.verdict else np.inf
         totals.append(whole)
     tensors, producer, consumers = _flows(index, units)
@@ -68,9 +66,7 @@ def pose(
     )
 
 
-def _flows(
-    index: GraphIndex, units: Sequence[Unit]
-) -> tuple[list[str], list[int], list[list[int]]]:
+def _flows(index: GraphIndex, units: Sequence[Unit]) -> tuple[list[str], list[int], list[list[int]]]:
     """Return the tensors that cross between units: name, producing unit (-1: host), consuming units."""
     unit_of = {node: row for row, unit in enumerate(units) for node in unit.nodes}
     names, producers, consumers = [], [], []

@@ -134,7 +134,7 @@ def _matmul(node: NodeProto, _: _Attributes, sizes: Sizes, output: int) -> int:
 
 
 def _pool(_: NodeProto, attributes: _Attributes, __: Sizes, output: int) -> int:
-    return output * prod(attributes.get("kernel_shape", (1,)))
+    return output * prod(map(int, attributes.get("kernel_shape", (1,))))
 
 
 def _global_pool(node: NodeProto, _: _Attributes, sizes: Sizes, __: int) -> int:
@@ -142,7 +142,8 @@ def _global_pool(node: NodeProto, _: _Attributes, sizes: Sizes, __: int) -> int:
 
 
 def _lrn(_: NodeProto, attributes: _Attributes, __: Sizes, output: int) -> int:
-    return output * (2 * attributes.get("size", 1) + 4)  # squares and their sum; scale, add, pow, div
+    # Squares and their sum over the window; then scale, add, power, divide.
+    return output * (2 * int(attributes.get("size", 1)) + 4)
 
 
 def _sum(node: NodeProto, _: _Attributes, __: Sizes, output: int) -> int:

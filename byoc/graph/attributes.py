@@ -66,9 +66,11 @@ def _kernel(
     if weight is None or weight.shape is None:
         return None
     axes = weight.shape[2:]
-    return tuple(dim for dim in axes if isinstance(dim, int)) if all(
-        isinstance(dim, int) for dim in axes
-    ) else None
+    return (
+        tuple(dim for dim in axes if isinstance(dim, int))
+        if all(isinstance(dim, int) for dim in axes)
+        else None
+    )
 
 
 def _text(value: Any) -> Any:

@@ -77,6 +77,7 @@ def _references(index: GraphIndex, node: NodeProto, line: str) -> Iterator[Attri
     if schema is None:
         raise InputError(f"{node.op_type} has no operator schema, so no composite can hold it")
     for name, attribute in sorted(schema.attributes.items()):
-        yield AttributeProto(
-            name=name, ref_attr_name=f"{line}_{name}", type=int(attribute.type.value)
-        )
+        reference = AttributeProto(name=name, ref_attr_name=f"{line}_{name}")
+        kind = str(attribute.type).rpartition(".")[2]  # AttrType.INTS
+        reference.type = getattr(AttributeProto, kind)
+        yield reference

@@ -40,9 +40,7 @@ def call_model(index: GraphIndex, call: NodeProto, values: Mapping[str, TypeProt
     data = [name for name in call.input if not index.is_constant(name)]
     constants = [name for name in call.input if index.is_constant(name)]
     others = [f for f in index.proto.functions if f is not function]
-    model = _model(
-        index, call.op_type, function.node, data, function.output, constants, others, values
-    )
+    model = _model(index, call.op_type, function.node, data, function.output, constants, others, values)
     made = {name for node in function.node for name in node.output if name}
     model.graph.value_info.extend(_infos(sorted(made - set(function.output)), values))
     model.metadata_props.extend(function.metadata_props)

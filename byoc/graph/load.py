@@ -142,9 +142,7 @@ def _check(skeleton: ModelProto) -> None:
         raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
 
 
-def _infer(
-    skeleton: ModelProto, proto: ModelProto
-) -> tuple[dict[str, TypeProto], tuple[str, ...]]:
+def _infer(skeleton: ModelProto, proto: ModelProto) -> tuple[dict[str, TypeProto], tuple[str, ...]]:
     stated = stated_types(proto)
     try:
         inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True)

@@ -8,7 +8,14 @@ inputs of its function; what computes a constant goes into each region that read
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onnx import FunctionProto, ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import (
+    FunctionProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    ValueInfoProto,
+    helper,
+)
 
 from byoc.errors import InputError
 from byoc.graph import composites
@@ -197,7 +204,7 @@ def _infos(index: GraphIndex, made: set[str]) -> Iterator[ValueInfoProto]:
             yield helper.make_value_info(name, index.values[name])
 
 
-def _imports(index: GraphIndex, nodes: Sequence[NodeProto]) -> list:
+def _imports(index: GraphIndex, nodes: Sequence[NodeProto]) -> list[OperatorSetIdProto]:
     return [
         helper.make_opsetid(domain, index.opsets.get(domain, 1))
         for domain in sorted({*index.opsets, *(node.domain for node in nodes)})

@@ -27,7 +27,7 @@ class External:
 
 def stored_bytes(tensor: TensorProto) -> int:
     """Return the bytes that a tensor's shape and dtype ask for in raw form."""
-    return -(-prod(tensor.dims) * bits(DTYPES[tensor.data_type]) // 8)
+    return -(-prod(map(int, tensor.dims)) * bits(DTYPES[tensor.data_type]) // 8)
 
 
 def external(tensor: TensorProto, folder: Path | None) -> External | None:
@@ -54,9 +54,7 @@ def external(tensor: TensorProto, folder: Path | None) -> External | None:
     if length != needed:
         raise InputError(f"{where} of {length} bytes, but its shape and dtype ask for {needed}")
     if offset + length > path.stat().st_size:
-        raise InputError(
-            f"{where} up to byte {offset + length}, but the file has {path.stat().st_size}"
-        )
+        raise InputError(f"{where} up to byte {offset + length}, but the file has {path.stat().st_size}")
     return External(path, offset, length)
 
 

@@ -45,9 +45,7 @@ _Bound = tuple[_Nodes, _Tensors]
 _Pairs = Sequence[tuple[tuple[str, bool], str]]
 
 
-def match_at(
-    pattern: Pattern, node: int, index: GraphIndex, free: Container[int]
-) -> Match | None:
+def match_at(pattern: Pattern, node: int, index: GraphIndex, free: Container[int]) -> Match | None:
     """Return the first match whose last line is the given node, None when there is none.
 
     Only nodes in `free` are matched.
@@ -67,9 +65,7 @@ class _Search:
     index: GraphIndex
     free: Container[int]
 
-    def node(
-        self, line: PatternNode, number: int, nodes: _Nodes, tensors: _Tensors
-    ) -> Iterator[_Bound]:
+    def node(self, line: PatternNode, number: int, nodes: _Nodes, tensors: _Tensors) -> Iterator[_Bound]:
         node = self.index.nodes[number]
         if node.op_type not in line.ops or node.domain not in ("", "ai.onnx"):
             return

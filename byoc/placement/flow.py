@@ -38,10 +38,23 @@ def minimum_cut(network: Network, ceiling: float) -> tuple[float, Bools]:
     `ceiling` > 0 is the value of any known cut. Of all minimum cuts it is the one with the fewest
     nodes on the sink side; that one is unique, so that it does not depend on the numbering.
 
-    Capacities are rounded down to `2**-49 * ceiling` or finer, then everything is exact: the value
-    never exceeds the true one and is short of it by at most that much per arc of the cut. The
-    precision beyond int32 comes from scaling (Gabow, Journal of Computer and System Sciences 31,
-    1985): solve for the leading bits, take what is left of each arc, solve that for the next.
+    Capacities are rounded down to less than `2**-40` of the cut that is found, then everything is
+    exact: the value never exceeds the true one and is short of it by less than that per arc cut.
+    """
+    value, sink_side = _cut_in_grains(network, ceiling)
+    cut = ~sink_side[network.tail] & sink_side[network.head]
+    found = math.fsum(network.capacity[cut])
+    # The known cut was far off, and so the grains were coarse.
+    if 0 < found < ceiling / 2**8:
+        return minimum_cut(network, found)
+    return value, sink_side
+
+
+def _cut_in_grains(network: Network, ceiling: float) -> tuple[float, Bools]:
+    """Solve with capacities rounded down to `2**-49 * ceiling` or finer, and exactly from there.
+
+    The precision beyond int32 comes from scaling (Gabow, Journal of Computer and System Sciences
+    31, 1985): solve for the leading bits, take what is left of each arc, solve that for the next.
     """
     exponent = math.frexp(ceiling)[1]
     left = int(math.ldexp(ceiling, _GRAIN_BITS - exponent)) + 1
@@ -66,9 +79,7 @@ def minimum_cut(network: Network, ceiling: float) -> tuple[float, Bools]:
         left = _across(residual, sink_side)
 
 
-def _in_grains(
-    network: Network, exponent: int, ceiling: int
-) -> "csr_array[np.int64, tuple[int, int]]":
+def _in_grains(network: Network, exponent: int, ceiling: int) -> "csr_array[np.int64, tuple[int, int]]":
     # Twice the known cut is as good as endless, and does not overflow.
     bounded = np.minimum(network.capacity, math.ldexp(1, exponent + 1))
     grains = np.floor(np.ldexp(bounded, _GRAIN_BITS - exponent))

@@ -31,10 +31,11 @@ def evaluate(problem: Problem, labels: Ints, regions: Ints) -> Cost:
     not depend on the order of the units. Raises ValueError where the two arrays do not fit the
     problem or each other.
     """
+    devices = _region_devices(problem, labels, regions)
     return Cost(
         math.fsum(problem.seconds[np.arange(problem.units), labels]),
         _transfer(problem, labels),
-        math.fsum(problem.launch[_region_devices(problem, labels, regions) - 1]),
+        math.fsum(problem.launch[devices - 1]),
     )
 
 
@@ -54,9 +55,7 @@ def _transfer(problem: Problem, labels: Ints) -> float:
 
 def _region_devices(problem: Problem, labels: Ints, regions: Ints) -> Ints:
     if labels.shape != (problem.units,) or regions.shape != (problem.units,):
-        raise ValueError(
-            f"labels and regions must hold one number for each of {problem.units} units"
-        )
+        raise ValueError(f"labels and regions must hold one number for each of {problem.units} units")
     placed = np.flatnonzero(labels > 0)
     if not np.array_equal(labels > 0, regions >= 0):
         raise ValueError("a unit has a region exactly if it is placed on an accelerator")

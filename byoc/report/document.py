@@ -12,9 +12,7 @@ from byoc.plan import Plan, PlannedRegion
 from byoc.verify.compare import Verification
 
 
-def document(
-    plan: Plan, outcome: Verification | str, bundle: Path | None = None
-) -> dict[str, Any]:
+def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None) -> dict[str, Any]:
     """Return the report of a plan. Seconds and bytes throughout; operations count a MAC as two.
 
     `outcome` is the verification, or why there was none. Keys: model, target, strategy, nodes, compute,
@@ -59,9 +57,7 @@ def _region(plan: Plan, region: PlannedRegion) -> dict[str, Any]:
         "name": region.name,
         "device": plan.target.name,
         "nodes": len(region.nodes),
-        "composites": dict(
-            sorted(Counter(u.composite for u in region.units if u.composite).items())
-        ),
+        "composites": dict(sorted(Counter(u.composite for u in region.units if u.composite).items())),
         "inputs": [_value(name, types.get(name)) for name in region.border.inputs],
         "outputs": [_value(name, types.get(name)) for name in region.border.outputs],
         "seconds": region.seconds,

@@ -80,9 +80,7 @@ def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known 
 _NO_RULE = TensorRule()
 
 
-def _tensors(
-    node: NodeProto, schema: OpSchema, index: GraphIndex
-) -> Iterator[tuple[str, bool, str]]:
+def _tensors(node: NodeProto, schema: OpSchema, index: GraphIndex) -> Iterator[tuple[str, bool, str]]:
     """Yield formal name, whether its dtype is a type variable, and tensor, for all in use."""
     for names, formals in ((node.input, schema.inputs), (node.output, schema.outputs)):
         for position, tensor in enumerate(names):
@@ -142,5 +140,3 @@ def _bounds(name: str, value: Any, low: float | None, high: float | None) -> Ite
         yield f"{name} is {value}, at least {low:g} is supported"
     if high is not None and value > high:
         yield f"{name} is {value}, at most {high:g} is supported"
-
-

@@ -59,8 +59,8 @@ class OpRule(Strict):
     op: Names
     opset: Bounds = Bounds()
     dtype: Names | None = None
-    tensors: dict[str, TensorRule] = {}
-    attributes: dict[str, AttributeRule] = {}
+    tensors: dict[str, TensorRule] = Field(default_factory=dict)
+    attributes: dict[str, AttributeRule] = Field(default_factory=dict)
     standalone: bool = True
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,7 @@ def has_runtime() -> bool:
     return True
 
 
-def open_session(
-    model: Path | ModelProto, folder: Path | None = None, optimize: bool = True
-) -> Any:
+def open_session(model: Path | ModelProto, folder: Path | None = None, optimize: bool = True) -> Any:
     """Return an onnxruntime session on the CPU for a model file, or for a model in memory.
 
     `folder` is where the external data of a model in memory lies. Without `optimize` onnxruntime runs
@@ -59,7 +56,7 @@ def run_session(session: Any, inputs: Mapping[str, NDArray[np.generic]]) -> dict
     return dict(zip(names, values, strict=True))
 
 
-def _onnxruntime() -> ModuleType:
+def _onnxruntime() -> Any:
     try:
         import onnxruntime  # noqa: PLC0415 - optional
     except ImportError:

@@ -19,11 +19,7 @@ def sample_inputs(index: GraphIndex, seed: int = 0) -> dict[str, NDArray[np.gene
     """
     generator = np.random.default_rng(seed)
     defaults = {tensor.name for tensor in index.proto.graph.initializer}
-    return {
-        name: _sample(name, index.types, generator)
-        for name in index.inputs
-        if name not in defaults
-    }
+    return {name: _sample(name, index.types, generator) for name in index.inputs if name not in defaults}
 
 
 def _sample(

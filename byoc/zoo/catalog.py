@@ -66,6 +66,4 @@ def structure(name: str) -> onnx.ModelProto:
 
 def _files() -> dict[str, Path]:
     """Return the light files by model name, sorted."""
-    return {
-        path.stem.removeprefix(_PREFIX): path for path in sorted(_FOLDER.glob(f"{_PREFIX}*.onnx"))
-    }
+    return {path.stem.removeprefix(_PREFIX): path for path in sorted(_FOLDER.glob(f"{_PREFIX}*.onnx"))}

@@ -76,9 +76,7 @@ def data_input(graph: onnx.GraphProto, name: str) -> onnx.ValueInfoProto:
     """Return the one input that a node uses and no initializer fills."""
     filled = {tensor.name for tensor in graph.initializer}
     used = {tensor for node in graph.node for tensor in node.input}
-    found: list[onnx.ValueInfoProto] = [
-        value for value in graph.input if value.name in used - filled
-    ]
+    found: list[onnx.ValueInfoProto] = [value for value in graph.input if value.name in used - filled]
     if len(found) != 1:
         raise InputError(f"zoo:{name}: has {len(found)} inputs without a value, expected one image")
     return found[0]

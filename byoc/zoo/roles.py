@@ -92,9 +92,7 @@ def spread_of(weight: str, shape: tuple[int, ...], wiring: Wiring) -> Spread:
     if use in _KERNELS:
         return Spread(0.0, sqrt(3.0 * _gain(node, wiring) / _fan_in(node, shape)))
     if use not in _BY_USE:
-        raise InputError(
-            f"zoo: {weight} is input {position} of {node.op_type}: no rule for its values"
-        )
+        raise InputError(f"zoo: {weight} is input {position} of {node.op_type}: no rule for its values")
     return _BY_USE[use]
 
 

@@ -1,0 +1,169 @@
+"""Random problems, and slow answers to them that share no code with byoc.placement."""
+
+from collections.abc import Iterator
+from itertools import product
+from math import inf, prod
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from numpy.typing import ArrayLike
+
+from byoc.placement import Problem
+
+# Without a database or a random seed: every machine tries the same examples.
+thorough = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+
+# Ties, sums that binary floats get wrong, and 18 decimal orders of magnitude.
+COSTS = st.sampled_from([0.0, 1e-12, 1e-6, 0.1, 0.2, 0.3, 1.0, 2.0, 7.5, 1e6]) | st.floats(0, 4)
+OFTEN_REFUSED = COSTS | st.just(inf)
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    *,
+    most_units: int = 12,
+    devices: st.SearchStrategy[int] = st.just(1),  # noqa: B008 (immutable)
+    costs: st.SearchStrategy[float] = COSTS,
+    launches: st.SearchStrategy[float] = COSTS,
+) -> Problem:
+    units, count = draw(st.integers(0, most_units)), draw(devices)
+    seconds = [[draw(costs), *(draw(costs | st.just(inf)) for _ in range(count))] for _ in range(units)]
+    producer = draw(st.lists(st.integers(-1, units - 1), max_size=units + 4))
+    tensors = len(producer)
+    crossing = st.lists(costs, min_size=count, max_size=count)
+    ways = st.lists(crossing, min_size=tensors, max_size=tensors)
+    return Problem.build(
+        seconds=np.reshape(seconds, (units, 1 + count)),
+        producer=producer,
+        consumers=[
+            draw(st.lists(st.integers(made + 1, units - 1), max_size=6)) if made + 1 < units else []
+            for made in producer
+        ],
+        is_output=[draw(st.integers(0, 3)) == 0 for _ in producer],
+        to_device=np.reshape(draw(ways), (tensors, count)),
+        to_host=np.reshape(draw(ways), (tensors, count)),
+        launch=draw(st.lists(launches, min_size=count, max_size=count)),
+        connected=draw(st.lists(st.booleans(), min_size=count, max_size=count)),
+    )
+
+
+@st.composite
+def labelled(
+    draw: st.DrawFn, *, most_units: int = 12, most_devices: int = 3
+) -> tuple[Problem, np.ndarray]:
+    problem = draw(problems(most_units=most_units, devices=st.integers(1, most_devices)))
+    anywhere = st.integers(0, problem.devices)
+    labels = draw(st.lists(anywhere, min_size=problem.units, max_size=problem.units))
+    return problem, np.array(labels, np.int64)
+
+
+def chain(
+    host: ArrayLike, device: ArrayLike, *, down: float = 0.0, up: float = 0.0, launch: float = 0.0
+) -> Problem:
+    """Units in a row: tensor v goes into unit v, tensor v + 1 comes out; the last is the output."""
+    units = len(np.asarray(host))
+    return Problem.build(
+        seconds=np.column_stack([host, device]),
+        producer=range(-1, units),
+        consumers=[[unit] for unit in range(units)] + [[]],
+        is_output=[tensor == units for tensor in range(units + 1)],
+        to_device=np.full((units + 1, 1), down),
+        to_host=np.full((units + 1, 1), up),
+        launch=[launch],
+    )
+
+
+def readers(problem: Problem, tensor: int) -> list[int]:
+    start = problem.consumer_start
+    return problem.consumers[start[tensor] : start[tensor + 1]].tolist()
+
+
+def slow_edges(problem: Problem) -> set[tuple[int, int]]:
+    return {
+        (made, reader)
+        for tensor, made in enumerate(problem.producer.tolist())
+        for reader in readers(problem, tensor)
+        if made >= 0
+    }
+
+
+class SlowCost:
+    """Execution plus transfer, one tensor and one move at a time."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.seconds = problem.seconds.tolist()
+        self.tensors = [
+            (made, readers(problem, tensor), problem.is_output[tensor])
+            for tensor, made in enumerate(problem.producer.tolist())
+        ]
+        self.down, self.up = problem.to_device.tolist(), problem.to_host.tolist()
+
+    def __call__(self, labels: tuple[int, ...]) -> float:
+        cost = sum(row[device] for row, device in zip(self.seconds, labels, strict=True))
+        for tensor, (made, consumers, is_output) in enumerate(self.tensors):
+            home = labels[made] if made >= 0 else 0
+            places = {labels[reader] for reader in consumers} | ({0} if is_output else set())
+            places.discard(home)
+            if places and home:
+                cost += self.up[tensor][home - 1]
+            cost += sum(self.down[tensor][place - 1] for place in places if place)
+        return cost
+
+
+def every_labels(problem: Problem) -> Iterator[tuple[int, ...]]:
+    """All labels that no rule refuses."""
+    allowed = [
+        [device for device, seconds in enumerate(row) if seconds < inf]
+        for row in problem.seconds.tolist()
+    ]
+    assert prod(map(len, allowed)) <= 2**12
+    return product(*allowed)
+
+
+def slow_optimum(problem: Problem) -> float:
+    cost = SlowCost(problem)
+    return min(cost(labels) for labels in every_labels(problem))
+
+
+def slow_is_acyclic(problem: Problem, regions: list[int]) -> bool:
+    """Take away nodes without a predecessor until none is left (Kahn)."""
+    node = [("region", r) if r >= 0 else ("unit", unit) for unit, r in enumerate(regions)]
+    edges = {(node[u], node[v]) for u, v in slow_edges(problem) if node[u] != node[v]}
+    nodes = set(node)
+    while nodes:
+        free = nodes - {target for _, target in edges}
+        if not free:
+            return False
+        nodes -= free
+        edges = {edge for edge in edges if edge[0] not in free}
+    return True
+
+
+def partitions(units: list[int], labels: list[int]) -> Iterator[list[list[int]]]:
+    """All ways to gather units into groups of one device each."""
+    if not units:
+        yield []
+        return
+    first, *rest = units
+    for groups in partitions(rest, labels):
+        yield [[first], *groups]
+        for place, group in enumerate(groups):
+            if labels[group[0]] == labels[first]:
+                yield [*groups[:place], [first, *group], *groups[place + 1 :]]
+
+
+def fewest_regions(problem: Problem, labels: list[int]) -> int:
+    """The least number of regions, connected or not, whose contraction is acyclic."""
+    placed = [unit for unit, device in enumerate(labels) if device]
+    best = len(placed)
+    for groups in partitions(placed, labels):
+        if len(groups) < best:
+            regions = [-1] * len(labels)
+            for number, group in enumerate(groups):
+                for unit in group:
+                    regions[unit] = number
+            if slow_is_acyclic(problem, regions):
+                best = len(groups)
+    return best
