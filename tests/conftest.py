@@ -1,0 +1,50 @@
+"""Fixtures for all tests: golden files, the command line in process."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import Ran
+
+from byoc.cli import main
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--regenerate", action="store_true", help="write the golden files anew instead of comparing"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with tests/golden/NAME; `pytest --regenerate` writes it instead."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--regenerate"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare
+
+
+@pytest.fixture
+def byoc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run the command line in this process and return exit code, standard output and error."""
+
+    def run(*arguments: str | Path) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["byoc", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else int(bool(stop.code))
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return run

@@ -1,0 +1,26 @@
+"""What tests of every room use: models written as ONNX text, and what a run of the command line gave."""
+
+from dataclasses import dataclass
+
+import onnx
+
+from byoc.graph.load import Model, prepare
+
+
+def parse(text: str, ir: int = 8, opset: int = 17) -> onnx.ModelProto:
+    """Return the model for a graph in ONNX's text form: `g (float[2] x) => (float[2] y) { ... }`."""
+    return onnx.parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}]>\n{text}')
+
+
+def prepared(text: str, ir: int = 8, opset: int = 17) -> Model:
+    """Return `parse`d text as a checked model."""
+    return prepare(parse(text, ir, opset), "test")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run of the command line gave."""
+
+    code: int
+    out: str
+    err: str
