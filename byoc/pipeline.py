@@ -249,11 +249,11 @@ def verify_against(bundle: str | Path, against: str | Path | None = None) -> Ver
     """
     opened = open_bundle(Path(bundle))
     asked = opened.manifest.asked
-    name = str(against or asked["model"])
+    name = str(against or asked.get("model", ""))
     if against is None and not name.startswith(_ZOO):
         own = prepare(opened.model(), f"its own {opened.manifest.model}", opened.folder)
         return verify_bundle(opened, own)
-    return verify_bundle(opened, load_model(name, asked["dims"]))
+    return verify_bundle(opened, load_model(name, asked.get("dims")))
 
 
 def require(verification: Verification) -> None:

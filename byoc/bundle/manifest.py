@@ -6,6 +6,7 @@ lead out of it.
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,6 +52,16 @@ class Manifest(Strict):
     files: dict[str, FileEntry]
 
 
+def is_bundle(folder: Path) -> bool:
+    """Return whether a folder is a bundle, whatever its format; many tools write a manifest.json."""
+    try:
+        content = json.loads((folder / NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    versions = content.get("versions") if isinstance(content, dict) else None
+    return isinstance(versions, dict) and "byoc" in versions
+
+
 def read_manifest(bundle: Path) -> Manifest:
     """Return a bundle's manifest after checking every file it names.
 
@@ -65,19 +76,36 @@ def read_manifest(bundle: Path) -> Manifest:
         if found != FORMAT:
             raise InputError(f"{path}: format {found}; this version of byoc reads format {FORMAT}")
         manifest = Manifest.model_validate(content)
-    except (ValueError, ValidationError, RecursionError) as error:
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InputError(f"{path}: not a manifest: {place}: {first['msg']}") from None
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a manifest: {str(error).splitlines()[0]}") from None
     for name, entry in manifest.files.items():
         _check_file(bundle, name, entry)
+    for name in _named(manifest):
+        if name not in manifest.files:
+            raise InputError(f"{path}: the file '{name}' is named but has no hash")
     return manifest
 
 
 def inside(bundle: Path, name: str) -> Path:
     """Return the path of a bundle's file. Raises InputError for one that leads out of the folder."""
-    path = (bundle / name).resolve()
+    try:
+        path = (bundle / name).resolve()
+    except (OSError, ValueError, RuntimeError):  # not a name that a file can have; a loop of links
+        path = Path()
     if not path.is_relative_to(bundle.resolve()):
         raise InputError(f"{bundle / NAME}: the file '{name}' is not inside the bundle")
     return path
+
+
+def _named(manifest: Manifest) -> Iterator[str]:
+    yield manifest.model
+    for region in manifest.regions:
+        yield region.model
+        yield from region.artifact_files.values()
 
 
 def describe_file(path: Path) -> FileEntry:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from byoc.bundle.manifest import NAME
+from byoc.bundle.manifest import is_bundle
 from byoc.errors import InputError
 
 
 def check_destination(path: Path) -> None:
     """Raise InputError when a bundle cannot be written to a path; looks, and leaves nothing behind."""
-    if path.exists() and not (path / NAME).is_file():
+    if path.exists() and not is_bundle(path):
         raise InputError(f"{path}: exists and is not a bundle, so it is not replaced")
     if not path.parent.is_dir():
         raise InputError(f"{path}: cannot be written: there is no folder '{path.parent}'")
@@ -46,9 +46,10 @@ def _swap(fresh: Path, path: Path, aside: Path) -> None:
     if not path.exists():
         fresh.rename(path)
         return
-    path.rename(aside)
     try:
+        path.rename(aside)
         fresh.rename(path)
-    except OSError:
-        aside.rename(path)
+    except BaseException:  # an interrupt too must not cost the user the old bundle
+        if aside.exists() and not path.exists():
+            aside.rename(path)
         raise

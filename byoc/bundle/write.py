@@ -1,9 +1,11 @@
 """Emitting a bundle: models and weights to a folder, each region through its codegen, the manifest."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -19,6 +21,7 @@ from byoc.plan import Plan
 
 MODEL = "model.onnx"
 _ARTIFACTS = "artifacts"
+_PLAIN = re.compile(r"[^/\\\0]+")
 
 
 def write_bundle(
@@ -40,7 +43,7 @@ def write_bundle(
     index = GraphIndex(proto, stated_types(proto))
     entries = []
     for name in plan.region_names:
-        call = next(node for node in index.nodes if node.name == name)
+        call = next(n for n in index.nodes if (n.domain, n.op_type) == (plan.target.domain, name))
         path = folder / f"{name}.onnx"
         model = call_model(index, call, plan.model.values)
         check_contracts(model, plan.model.index)
@@ -79,23 +82,38 @@ def save(proto: onnx.ModelProto, path: Path) -> None:
 
 def _compile(codegen: Codegen, region: Region, options: Mapping[str, str]) -> Artifact:
     try:
-        return codegen.compile(region, options)
+        artifact = codegen.compile(region, options)
     except ByocError as error:
         raise CompileError(f"codegen {codegen.name}: {region.name}: {error}") from error
     except Exception as error:  # a plug-in can fail in any way; say whose fault it was
         raise CompileError(
             f"codegen {codegen.name}: {region.name}: failed with {type(error).__name__}: {error}"
         ) from error
+    wrong = _wrong(artifact)
+    if wrong:
+        raise CompileError(f"codegen {codegen.name}: {region.name}: {wrong}")
+    return artifact
+
+
+def _wrong(artifact: Any) -> str:
+    """Return what is wrong with what a codegen gave, as a sentence; empty when nothing is."""
+    if not isinstance(artifact, Artifact):
+        return f"compile gave {type(artifact).__name__}, not an Artifact"
+    for name, content in artifact.files.items():
+        if not isinstance(name, str) or name in (".", "..") or not _PLAIN.fullmatch(name):
+            return f"{name!r} is not a plain file name for an artifact"
+        if not isinstance(content, bytes):
+            return f"the content of '{name}' is {type(content).__name__}, not bytes"
+    for key, value in artifact.metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            return f"the metadata '{key}' is not text"
+    return ""
 
 
 def _store(folder: Path, region: Region, codegen: str, artifact: Artifact) -> RegionEntry:
     place = folder / _ARTIFACTS / region.name
     files = {}
     for name, content in artifact.files.items():
-        if not name or Path(name).name != name:
-            raise CompileError(
-                f"codegen {codegen}: {region.name}: '{name}' is not a plain file name for an artifact"
-            )
         place.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(content)
         files[name] = f"{_ARTIFACTS}/{region.name}/{name}"

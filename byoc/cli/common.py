@@ -28,7 +28,8 @@ FormatOption = Annotated[Format, typer.Option("--format", help="text for people,
 
 def console() -> Console:
     """Return the console that results go to; in a pipe nothing is folded to a terminal's width."""
-    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(width=width, emoji=False)  # in a name, `:car:` is just that
 
 
 @contextmanager

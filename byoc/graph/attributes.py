@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import NodeProto
 
@@ -11,6 +12,8 @@ from byoc.graph.types import TensorType
 
 # Defaults that the operators' documentation gives in words, because they depend on the rank.
 _ONES = ("strides", "dilations")
+# What convolutions call their weight, which is not always their second input (QLinearConv).
+_WEIGHTS = ("W", "w")
 
 
 @cache
@@ -23,8 +26,8 @@ def schema_of(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | Non
 
 
 def written(node: NodeProto) -> dict[str, Any]:
-    """Return the attributes written on a node; text as str."""
-    return {a.name: _text(onnx.helper.get_attribute_value(a)) for a in node.attribute}
+    """Return the attributes written on a node; text as str, 0.1 as 0.1 though stored as a float32."""
+    return {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
 
 
 def effective(
@@ -36,7 +39,7 @@ def effective(
     documentation: the weight's extents, ones, and zeros.
     """
     values = {
-        name: _text(onnx.helper.get_attribute_value(attribute.default_value))
+        name: _plain(onnx.helper.get_attribute_value(attribute.default_value))
         for name, attribute in schema.attributes.items()
         if attribute.default_value.name
     }
@@ -44,7 +47,7 @@ def effective(
     missing = [name for name in schema.attributes if name not in values]
     if not missing:
         return values
-    axes = _kernel(node, values, types)
+    axes = _kernel(node, schema, values, types)
     for name in missing:
         if axes is None:
             break
@@ -58,11 +61,15 @@ def effective(
 
 
 def _kernel(
-    node: NodeProto, values: Mapping[str, Any], types: Mapping[str, TensorType]
+    node: NodeProto,
+    schema: onnx.defs.OpSchema,
+    values: Mapping[str, Any],
+    types: Mapping[str, TensorType],
 ) -> tuple[int, ...] | None:
     if "kernel_shape" in values:
         return tuple(values["kernel_shape"])
-    weight = types.get(node.input[1]) if len(node.input) > 1 else None
+    formals = zip(schema.inputs, node.input, strict=False)
+    weight = next((types.get(name) for formal, name in formals if formal.name in _WEIGHTS), None)
     if weight is None or weight.shape is None:
         return None
     axes = weight.shape[2:]
@@ -73,9 +80,11 @@ def _kernel(
     )
 
 
-def _text(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, list) and value and isinstance(value[0], bytes):
-        return [item.decode("utf-8", "replace") for item in value]
+    if isinstance(value, float):
+        return float(str(np.float32(value)))  # the shortest decimal that is this float32
     return value

@@ -1,83 +1,105 @@
 """Composites as functions: `conv_relu(x, w, b)` with the attributes of what is inside.
 
-One function serves every instance of a composite: an attribute `pads` of the pattern's line `c` is the
-function's attribute `c_pads`, given by each call that has it written. Where a pattern names several
-operators for a line, an instance with another than the first calls a function of its own, named after
-what differs (`conv_add_relu` and `conv_add_relu_sum`).
+The function's body is the pattern itself, so one function serves every instance: an optional input that
+an instance leaves out is an empty name in the call, and an attribute `pads` of the line `c` is the
+function's attribute `c_pads`. A call gives every attribute that has a value, defaults too. Where a
+pattern names several operators for a line, an instance with another than the first calls a function of
+its own, named after what differs (`conv_add_relu` and `conv_add_relu_sum`).
+
+Overloads (ONNX IR 10) would be the other way; onnxruntime 1.31 loses a node's overload when it inlines a
+call inside another function, and then runs the wrong body.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from onnx import AttributeProto, FunctionProto, NodeProto, helper
 
-from byoc.errors import InputError
-from byoc.graph.attributes import schema_of
+from byoc.graph.attributes import effective, schema_of
 from byoc.graph.index import GraphIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the pattern, bound: what it makes, its operator, its operands, and the node it found."""
+
+    output: str
+    op: str
+    operands: tuple[str, ...]
+    node: int
 
 
 @dataclass(frozen=True)
 class Composite:
-    """A composite's name and, in the order of execution, the lines of its pattern with their nodes.
+    """An instance of a composite: its lines in order of execution, the last of which makes the output.
 
-    `inputs` gives the tensor for each input of its signature, empty where an optional one is left out;
-    `inner` the name in the pattern for each tensor that the nodes make. The last line makes the output.
+    `inputs` gives the tensor for each input of its signature, empty where an optional one is left out.
     """
 
     name: str
-    lines: tuple[tuple[str, int], ...]
+    lines: tuple[Line, ...]
     inputs: Mapping[str, str]
-    inner: Mapping[str, str] = field(default_factory=dict)
 
 
 def call(index: GraphIndex, domain: str, composite: Composite) -> NodeProto:
-    """Return the node that calls a composite's function; metadata is left to the caller."""
-    last = index.nodes[composite.lines[-1][1]]
+    """Return the node that calls a composite's function."""
+    last = index.nodes[composite.lines[-1].node]
     node = helper.make_node(
         composite.name, list(composite.inputs.values()), [last.output[0]], last.name, domain=domain
     )
-    for line, number in composite.lines:
-        for attribute in index.nodes[number].attribute:
-            given = node.attribute.add()
-            given.CopyFrom(attribute)
-            given.name = f"{line}_{attribute.name}"
+    for line in composite.lines:
+        for attribute in _attributes(index, line):
+            attribute.name = f"{line.output}_{attribute.name}"
+            node.attribute.append(attribute)
     return node
 
 
-def function(index: GraphIndex, domain: str, composite: Composite) -> FunctionProto:
-    """Return the function that a composite's calls refer to."""
-    formal = {tensor: name for name, tensor in (*composite.inputs.items(), *composite.inner.items())}
-    formal[""] = ""
+def functions(index: GraphIndex, domain: str, composites: Iterable[Composite]) -> list[FunctionProto]:
+    """Return the functions that the calls of some composites refer to, one for each name."""
+    instances: dict[str, list[Composite]] = {}
+    for composite in composites:
+        instances.setdefault(composite.name, []).append(composite)
+    return [_function(index, domain, same) for same in instances.values()]
+
+
+def _function(index: GraphIndex, domain: str, instances: list[Composite]) -> FunctionProto:
+    first = instances[0]
     nodes = []
-    for line, number in composite.lines:
-        source = index.nodes[number]
-        node = helper.make_node(
-            source.op_type,
-            [formal[tensor] for tensor in source.input],
-            [formal.get(tensor, "") for tensor in source.output],
-            name=line,
-            domain=source.domain,
-        )
-        node.attribute.extend(_references(index, source, line))
+    for position, line in enumerate(first.lines):
+        node = helper.make_node(line.op, line.operands, [line.output], line.output)
+        given: dict[str, AttributeProto] = {}
+        for instance in instances:
+            given.update((a.name, a) for a in _attributes(index, instance.lines[position]))
+        for name, attribute in sorted(given.items()):
+            node.attribute.append(
+                AttributeProto(name=name, type=attribute.type, ref_attr_name=f"{line.output}_{name}")
+            )
         nodes.append(node)
     return helper.make_function(
         domain,
-        composite.name,
-        list(composite.inputs),
-        [composite.lines[-1][0]],
+        first.name,
+        list(first.inputs),
+        [first.lines[-1].output],
         nodes,
         opset_imports=[helper.make_opsetid("", index.opsets[""])],
         attributes=[attribute.ref_attr_name for node in nodes for attribute in node.attribute],
     )
 
 
-def _references(index: GraphIndex, node: NodeProto, line: str) -> Iterator[AttributeProto]:
-    """Yield a reference to the function's attribute for each attribute that the operator may have."""
+def _attributes(index: GraphIndex, line: Line) -> list[AttributeProto]:
+    """Return copies of the attributes of a line's node, and those that have a value unwritten."""
+    node = index.nodes[line.node]
+    written = {attribute.name for attribute in node.attribute}
+    result = []
+    for attribute in node.attribute:
+        result.append(AttributeProto())
+        result[-1].CopyFrom(attribute)
     schema = schema_of(node.op_type, "", index.opsets[""])
     if schema is None:
-        raise InputError(f"{node.op_type} has no operator schema, so no composite can hold it")
-    for name, attribute in sorted(schema.attributes.items()):
-        reference = AttributeProto(name=name, ref_attr_name=f"{line}_{name}")
-        kind = str(attribute.type).rpartition(".")[2]  # AttrType.INTS
-        reference.type = getattr(AttributeProto, kind)
-        yield reference
+        return result
+    for name, value in effective(node, schema, index.types).items():
+        if name not in written:
+            kind = str(schema.attributes[name].type).rpartition(".")[2]  # AttrType.INTS
+            number = getattr(AttributeProto, kind)
+            result.append(helper.make_attribute(name, value, attr_type=number))
+    return sorted(result, key=lambda attribute: attribute.name)

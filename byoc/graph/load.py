@@ -65,11 +65,11 @@ def read_file(path: Path) -> ModelProto:
 
     Raises InputError when there is no such file, or it is not an ONNX model.
     """
-    if not path.exists():
-        raise InputError(f"{path}: no such file")
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder, not an ONNX model")
     try:
+        if not path.exists():
+            raise InputError(f"{path}: no such file")
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder, not an ONNX model")
         proto = onnx.load(path, load_external_data=False)
     except _UNREADABLE:
         size = path.stat().st_size

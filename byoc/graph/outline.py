@@ -112,7 +112,12 @@ def outline(
         elif i not in gone:
             nodes.append(_annotated(node, metadata.get(i, {})))
     nodes = [nodes[i] for i in topological_order(nodes)]
-    inner = _composite_functions(index, cuts)
+    found = [(cut.domain, g.composite) for cut in cuts for g in cut.groups if g.composite]
+    inner = [
+        function
+        for domain in dict.fromkeys(cut.domain for cut in cuts)
+        for function in composites.functions(index, domain, [c for d, c in found if d == domain])
+    ]
     return _assemble(index, nodes, [*inner, *functions], {cut.domain for cut in cuts})
 
 
@@ -136,16 +141,6 @@ def _region_function(index: GraphIndex, cut: Cut, border: Interface) -> Function
     )
     _note(function, cut.metadata)
     return function
-
-
-def _composite_functions(index: GraphIndex, cuts: Sequence[Cut]) -> list[FunctionProto]:
-    found: dict[tuple[str, str], FunctionProto] = {}
-    for cut in cuts:
-        for group in cut.groups:
-            if group.composite and (cut.domain, group.composite.name) not in found:
-                made = composites.function(index, cut.domain, group.composite)
-                found[cut.domain, group.composite.name] = made
-    return list(found.values())
 
 
 def _call(cut: Cut, border: Interface) -> NodeProto:

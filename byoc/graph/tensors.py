@@ -15,6 +15,8 @@ from onnx import TensorProto
 from byoc.errors import InputError
 from byoc.graph.types import DTYPES, bits
 
+_DIGITS = 19  # of 2**63, the size of the largest file
+
 
 @dataclass(frozen=True, slots=True)
 class External:
@@ -43,10 +45,14 @@ def external(tensor: TensorProto, folder: Path | None) -> External | None:
     if folder is None:
         raise InputError(f"{where}, and a model in memory has no folder to look in")
     root = folder.resolve()
-    path = (root / location).resolve()
+    try:
+        path = (root / location).resolve()
+        there = path.is_file()
+    except (OSError, RuntimeError, ValueError):  # too long, a loop of links, a NUL character
+        raise InputError(f"{where}, which is not the name of a file") from None
     if not location or not path.is_relative_to(root):
         raise InputError(f"{where}, which is not inside the model's folder")
-    if not path.is_file():
+    if not there:
         raise InputError(f"{where}, and there is no such file beside the model")
     needed = stored_bytes(tensor)
     offset = _count(fields.get("offset", "0"), f"{where} at offset")
@@ -96,6 +102,6 @@ def raw_bytes(tensor: TensorProto, folder: Path | None) -> bytes:
 
 
 def _count(text: str, what: str) -> int:
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _DIGITS:
         raise InputError(f"{what} '{text}', which is not a number of bytes")
     return int(text)

@@ -85,5 +85,5 @@ def write_type(tensor: TensorType) -> TypeProto:
 
 def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
     if dim.HasField("dim_value"):
-        return dim.dim_value
+        return dim.dim_value if dim.dim_value >= 0 else None  # some exporters write -1 for unknown
     return dim.dim_param or None

@@ -42,6 +42,8 @@ def attribute_tensors(model: ModelProto) -> Iterator[TensorProto]:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices) if sparse.HasField("values") else ()
         pending.extend(inner for body in bodies(node) for inner in body.node)
 
 
@@ -69,8 +71,8 @@ def captures(graph: GraphProto) -> list[str]:
 def topological_order(nodes: Sequence[NodeProto]) -> list[int]:
     """Return an order of the nodes in which producers stand before consumers (Kahn).
 
-    The given order is kept wherever it is already right. Raises ValueError naming a node when the
-    nodes form a cycle. Works without recursion, so chains of any length are fine.
+    An order that is already right is kept. Raises ValueError naming a node of the cycle when the
+    nodes form one. Works without recursion, so chains of any length are fine.
     """
     producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     followers: list[list[int]] = [[] for _ in nodes]
@@ -90,9 +92,20 @@ def topological_order(nodes: Sequence[NodeProto]) -> list[int]:
             if not missing[j]:
                 ready.append(j)
     if len(order) < len(nodes):
-        stuck = next(i for i, count in enumerate(missing) if count)
-        raise ValueError(f"the nodes form a cycle through {describe(nodes[stuck])}")
+        stuck = nodes[_on_cycle(followers, missing)]
+        raise ValueError(f"the nodes form a cycle through {describe(stuck)}")
     return order
+
+
+def _on_cycle(followers: Sequence[Sequence[int]], missing: Sequence[int]) -> int:
+    """Return a node of a cycle, given those that Kahn's algorithm left: not one that only follows it."""
+    before = {j: i for i, count in enumerate(missing) if count for j in followers[i]}
+    seen: set[int] = set()
+    node = next(iter(before))
+    while node not in seen:
+        seen.add(node)
+        node = before[node]
+    return node
 
 
 def describe(node: NodeProto) -> str:

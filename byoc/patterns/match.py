@@ -10,7 +10,7 @@ from itertools import permutations
 
 from onnx import NodeProto
 
-from byoc.graph.composites import Composite
+from byoc.graph.composites import Composite, Line
 from byoc.graph.index import GraphIndex
 from byoc.patterns.pattern import Pattern, PatternNode
 
@@ -28,14 +28,24 @@ class Match:
 
     def as_composite(self, nodes: Sequence[NodeProto]) -> Composite:
         """Return what the match becomes in the graph, whose nodes are given."""
-        lines = self.pattern.nodes
-        chosen = [nodes[self.nodes[line.output]].op_type for line in lines]
-        other = [op.lower() for op, line in zip(chosen, lines, strict=True) if op != line.ops[0]]
+        lines = tuple(
+            Line(
+                line.output,
+                nodes[self.nodes[line.output]].op_type,
+                tuple(name for name, _ in line.operands),
+                self.nodes[line.output],
+            )
+            for line in self.pattern.nodes
+        )
+        # Every choice is in the name as soon as one differs: a_mul_add is not a_add_mul.
+        pairs = list(zip(lines, self.pattern.nodes, strict=True))
+        other = [bound.op.lower() for bound, line in pairs if len(line.ops) > 1]
+        if all(bound.op == line.ops[0] for bound, line in pairs):
+            other = []
         return Composite(
             name="_".join((self.pattern.name, *other)),
-            lines=tuple((line.output, self.nodes[line.output]) for line in lines),
+            lines=lines,
             inputs={name: self.tensors.get(name, "") for name in self.pattern.inputs},
-            inner={line.output: self.tensors[line.output] for line in lines},
         )
 
 
@@ -52,7 +62,7 @@ def match_at(pattern: Pattern, node: int, index: GraphIndex, free: Container[int
     """
     search = _Search({line.output: line for line in pattern.nodes}, index, free)
     for nodes, tensors in search.node(pattern.root, node, {}, {}):
-        if _closed(pattern, nodes, index):
+        if _closed(pattern, nodes, tensors, index):
             return Match(pattern, nodes, tensors)
     return None
 
@@ -111,9 +121,12 @@ def _orders(line: PatternNode, node: NodeProto) -> Iterator[tuple[str, ...]]:
         yield padded
 
 
-def _closed(pattern: Pattern, nodes: _Nodes, index: GraphIndex) -> bool:
-    """Return whether everything made inside, but for the output, is used inside only."""
+def _closed(pattern: Pattern, nodes: _Nodes, tensors: _Tensors, index: GraphIndex) -> bool:
+    """Return whether what is made inside, but for the output, is used inside only, and as no input."""
     inside = set(nodes.values())
+    made = {tensors[line] for line in nodes}
+    if any(tensors.get(name) in made for name in pattern.inputs):
+        return False
     for line, number in nodes.items():
         if line == pattern.root.output:
             continue

@@ -10,10 +10,11 @@ match, nor does one with more.
 """
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-_LINE = re.compile(r"^\s*(\w+)\s*=\s*([\w.]+(?:\s*\|\s*[\w.]+)*)\s*\(([^()]*)\)\s*$")
-_NAME = re.compile(r"^[A-Za-z_]\w*(\?)?$")
+_LINE = re.compile(r"^\s*([A-Za-z_]\w*)\s*=\s*(\w+(?:\s*\|\s*\w+)*)\s*\(([^()]*)\)\s*$", re.ASCII)
+_NAME = re.compile(r"^[A-Za-z_]\w*\??$", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -48,45 +49,45 @@ class Pattern:
 def parse(name: str, text: str) -> Pattern:
     """Return the pattern that a text describes.
 
-    Raises ValueError naming the line: not of the form, a name made twice or read before it is made, a
-    line that nothing reads.
+    Raises ValueError, a line for each mistake, naming its line in the text: not of the form, a name made
+    twice or read before it is made, a `?` on what a line makes, a line that nothing reads.
     """
-    nodes: list[PatternNode] = []
+    nodes: dict[int, PatternNode] = {}
+    problems: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = _LINE.match(line)
         if match is None:
-            raise ValueError(f"line {number}: '{line.strip()}' is not of the form y = Op(a, b?)")
-        output, ops, operands = match.groups()
-        nodes.append(
-            PatternNode(
-                output,
-                tuple(op.strip() for op in ops.split("|")),
-                tuple(_operand(number, part.strip()) for part in operands.split(",") if part.strip()),
-            )
+            problems.append(f"line {number}: '{line.strip()}' is not of the form y = Op(a, b?)")
+            continue
+        output, ops, given = match.groups()
+        operands = [part.strip() for part in given.split(",")] if given.strip() else []
+        wrong = [operand for operand in operands if not _NAME.match(operand)]
+        problems.extend(f"line {number}: '{operand}' is not the name of an operand" for operand in wrong)
+        nodes[number] = PatternNode(
+            output,
+            tuple(op.strip() for op in ops.split("|")),
+            tuple((operand.removesuffix("?"), operand.endswith("?")) for operand in operands),
         )
-    if not nodes:
-        raise ValueError("the pattern is empty")
-    _check_flow(nodes)
-    return Pattern(name, tuple(nodes))
+    if not problems:
+        problems.extend(_flow(nodes) if nodes else ["the pattern is empty"])
+    if problems:
+        raise ValueError("\n".join(problems))
+    return Pattern(name, tuple(nodes.values()))
 
 
-def _operand(number: int, text: str) -> tuple[str, bool]:
-    if not _NAME.match(text):
-        raise ValueError(f"line {number}: '{text}' is not the name of an operand")
-    return text.removesuffix("?"), text.endswith("?")
-
-
-def _check_flow(nodes: list[PatternNode]) -> None:
-    outputs = [node.output for node in nodes]
-    for i, node in enumerate(nodes):
+def _flow(nodes: Mapping[int, PatternNode]) -> Iterator[str]:
+    """Yield what is wrong between the lines, which are given by their numbers in the text."""
+    outputs = [node.output for node in nodes.values()]
+    read = {name for node in nodes.values() for name, _ in node.operands}
+    for i, (number, node) in enumerate(nodes.items()):
         if node.output in outputs[:i]:
-            raise ValueError(f"'{node.output}' is made twice")
-        for name, _ in node.operands:
-            if name in outputs[i:]:
-                raise ValueError(f"'{name}' is read before it is made")
-    read = {name for node in nodes for name, _ in node.operands}
-    for name in outputs[:-1]:
-        if name not in read:
-            raise ValueError(f"nothing reads '{name}', and only the last line makes the output")
+            yield f"line {number}: '{node.output}' is made twice"
+        elif node.output not in read and i < len(nodes) - 1:
+            yield f"line {number}: nothing reads '{node.output}', and only the last line makes the output"
+        for name, optional in node.operands:
+            if name not in outputs[:i] and name in outputs[i:]:
+                yield f"line {number}: '{name}' is read before it is made"
+            elif optional and name in outputs:
+                yield f"line {number}: '{name}?' is made by a line, so it cannot be left out"

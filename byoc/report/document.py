@@ -91,13 +91,17 @@ def _estimates(plan: Plan) -> Iterable[str]:
 
 
 def verification_document(verification: Verification) -> dict[str, Any]:
-    """Return a verification as data: against, passed, largest_relative_error, outputs."""
+    """Return a verification as data: against, passed, largest_relative_error, outputs.
+
+    An error that is not finite is null, and so is the largest then.
+    """
     outputs = [asdict(output) | {"within": output.within} for output in verification.outputs]
     for output in outputs:  # JSON has no infinity
         output.update({k: None for k in ("absolute", "relative") if not isfinite(output[k])})
+    errors = [output["relative"] for output in outputs]
     return {
         "against": verification.against,
         "passed": verification.passed,
-        "largest_relative_error": max((o["relative"] or 0.0 for o in outputs), default=0.0),
+        "largest_relative_error": None if None in errors else max(errors, default=0.0),
         "outputs": outputs,
     }

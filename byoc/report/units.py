@@ -31,6 +31,6 @@ def count(number: int, thing: str) -> str:
 
 def _digits(value: float) -> str:
     """Return three digits, or all of the whole part when there are more."""
-    if value >= 100 or value == int(value):
+    if value >= 99.95 or value == int(value):
         return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

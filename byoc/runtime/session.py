@@ -10,13 +10,15 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc.bundle.read import Bundle, open_bundle
-from byoc.codegen import Executable, find_codegen
 from byoc.errors import ByocError, InputError
 from byoc.graph.extract import nodes_model
 from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.outline import interface
+from byoc.graph.types import TensorType
 from byoc.runtime.onnxrt import open_session, run_session
+from byoc.runtime.regions import executor
 from byoc.runtime.segments import steps
+from byoc.runtime.values import mismatch
 
 Values = Mapping[str, Any]
 
@@ -32,23 +34,32 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """A loaded bundle. Call it with inputs by name to get outputs by name."""
+    """A loaded bundle. Call it with inputs by name to get outputs by name.
+
+    `types` holds those of the inputs that are tensors, `constants` the outputs that are stored, and the defaults of inputs that have one.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    types: Mapping[str, TensorType]
     constants: Values
     stages: Sequence[Stage]
 
     def __call__(self, inputs: Values) -> dict[str, Any]:
         """Return the outputs for inputs given as numpy arrays.
 
-        Raises InputError naming a missing or unknown input, or the stage that failed.
+        Raises InputError naming an input that is missing, unknown or of another dtype or shape, or the
+        stage that failed.
         """
-        missing = [name for name in self.inputs if name not in inputs]
+        missing = [name for name in self.inputs if name not in {**self.constants, **inputs}]
         unknown = [name for name in inputs if name not in self.inputs]
         if missing or unknown:
             what = f"missing input '{missing[0]}'" if missing else f"no input '{unknown[0]}'"
             raise InputError(f"{what}; the model's inputs: {', '.join(self.inputs)}")
+        for name, kind in self.types.items():
+            given = mismatch(inputs[name], kind) if name in inputs else ""
+            if given:
+                raise InputError(f"input '{name}' is {given}, the model takes {kind}")
         values = {**self.constants, **inputs}
         for stage in self.stages:
             try:
@@ -83,11 +94,12 @@ def load_bundle(bundle: Bundle) -> Session:
         else _segment(index, step.nodes, number, bundle.folder)
         for number, step in enumerate(steps(index, calls))
     ]
-    stored = {name for name in index.outputs if name in index.initializers}
+    given = {*index.inputs, *index.outputs}
     return Session(
         tuple(index.inputs),
         tuple(index.outputs),
-        {name: _value(index.initializers[name], bundle.folder) for name in stored},
+        {name: index.types[name] for name in index.inputs if name in index.types},
+        {t.name: _value(t, bundle.folder) for t in proto.graph.initializer if t.name in given},
         stages,
     )
 
@@ -100,10 +112,7 @@ def _segment(index: GraphIndex, nodes: tuple[int, ...], number: int, folder: Pat
 
 def _region(entry: tuple[str, Any, Any]) -> Stage:
     name, region, artifact = entry
-    codegen = find_codegen(name)
-    if not isinstance(codegen, Executable):
-        raise InputError(f"codegen {name} cannot run what it compiles here (it has no `load`)")
-    run = codegen.load(region, artifact)
+    run = executor(name, region, artifact)
     return Stage(region.name, tuple(value.name for value in region.inputs), run)
 
 

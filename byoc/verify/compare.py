@@ -54,6 +54,8 @@ def compare(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterable[
         if isinstance(value, list) and isinstance(got, list) and len(value) == len(got):
             for i, (one, other) in enumerate(zip(value, got, strict=True)):
                 yield _error(f"{name}[{i}]", one, other)
+        elif isinstance(value, list) or isinstance(got, list):
+            yield OutputError(name, "sequence", np.inf, np.inf, 0.0)
         else:
             yield _error(name, value, got)
 

@@ -49,6 +49,11 @@ def test_a_unit_after_the_host_needs_a_launch_of_its_own() -> None:
     assert regions_of(triangle, 0, 0, 0) == [-1, -1, -1]
 
 
+def test_a_neighbour_in_another_phase_does_not_connect() -> None:
+    shared_reader = connected(graph(4, [(0, 3), (1, 2), (1, 3), (2, 3)]), True)
+    assert regions_of(shared_reader, 1, 1, 0, 1) == [0, 1, -1, 2]
+
+
 def test_numbers_follow_launches_not_units() -> None:
     late_first = graph(4, [(0, 1), (1, 2)])
     assert regions_of(late_first, 1, 0, 1, 1) == [0, -1, 1, 0]

@@ -1,0 +1,51 @@
+"""Regions run by their codegen, which is somebody else's code: what it gives is held to its word."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from byoc.codegen import Artifact, Executable, Executor, Region, Value, find_codegen
+from byoc.errors import ByocError, InputError
+from byoc.runtime.values import mismatch
+
+
+def executor(codegen_name: str, region: Region, artifact: Artifact) -> Executor:
+    """Return what runs a region; at each run its outputs are checked against their declared types.
+
+    Raises InputError when the codegen is missing, has no `load`, or fails in it.
+    """
+    codegen = find_codegen(codegen_name)
+    if not isinstance(codegen, Executable):
+        raise InputError(f"codegen {codegen_name} cannot run what it compiles here (it has no `load`)")
+    try:
+        run = codegen.load(region, artifact)
+    except ByocError:
+        raise
+    except Exception as error:  # a plug-in can fail in any way; say whose fault it was
+        raise InputError(
+            f"codegen {codegen_name}: {region.name}: loading failed with {_described(error)}"
+        ) from error
+
+    def checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            given = run(inputs)
+            return {value.name: _output(value, given) for value in region.outputs}
+        except ByocError as error:
+            raise InputError(f"codegen {codegen_name}: {error}") from error
+        except Exception as error:  # as above
+            raise InputError(f"codegen {codegen_name}: failed with {_described(error)}") from error
+
+    return checked
+
+
+def _output(value: Value, given: Mapping[str, Any]) -> Any:
+    """Return an output, which must have the dtype and, as far as it is known, the shape of its type."""
+    if value.name not in given:
+        raise InputError(f"gave no output '{value.name}'")
+    made = mismatch(given[value.name], value.type)
+    if made:
+        raise InputError(f"gave output '{value.name}' as {made}, but it is declared {value.type}")
+    return given[value.name]
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,33 @@
+"""Holding arrays against the types that they are meant to have."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+
+from byoc.graph.types import NUMBERS, TensorType
+
+
+def mismatch(value: Any, kind: TensorType) -> str:
+    """Return what a value is, such as `float64[1, 3]`, when that is not of a type; else nothing.
+
+    A dimension that is not known fits any extent; strings may come as numpy objects or as text.
+    """
+    array = np.asarray(value)
+    if _same_dtype(array, kind.dtype) and _same_shape(array.shape, kind):
+        return ""
+    return f"{array.dtype}{list(array.shape)}"
+
+
+def _same_dtype(array: np.ndarray[Any, Any], dtype: str) -> bool:
+    if dtype == "string":
+        return array.dtype.kind in "OSU"
+    return array.dtype == onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[dtype])
+
+
+def _same_shape(shape: tuple[int, ...], kind: TensorType) -> bool:
+    if kind.shape is None:
+        return True
+    return len(shape) == len(kind.shape) and all(
+        size == dim or not isinstance(dim, int) for size, dim in zip(shape, kind.shape, strict=True)
+    )

@@ -1,0 +1,122 @@
+"""Whatever the placement, the partitioned model is valid ONNX and computes what the original did."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_graphs import GraphMaker
+
+from byoc.bundle.read import open_bundle
+from byoc.bundle.staging import staged
+from byoc.bundle.write import make_manifest, write_bundle, write_manifest
+from byoc.codegen import find_codegen
+from byoc.graph.load import Model, prepare
+from byoc.pipeline import make_plan
+from byoc.placement import Placement, Problem, contraction_is_acyclic
+from byoc.plan import Plan
+from byoc.rules.load import Target, load_rules
+from byoc.rules.schema import OpRule
+from byoc.verify.compare import compare
+from byoc.verify.inputs import sample_inputs
+from byoc.verify.run import run_plain, verify
+
+_OPS = (
+    "Conv",
+    "Relu",
+    "Sigmoid",
+    "Abs",
+    "Identity",
+    "Add",
+    "Mul",
+    "Sub",
+    "Sum",
+    "Split",
+    "Concat",
+    "If",
+)
+
+
+@dataclass(frozen=True)
+class RandomLabels:
+    """Puts each supported unit on the accelerator or the host by the toss of a coin."""
+
+    seed: int
+    name: str = "random"
+
+    def solve(self, problem: Problem) -> Placement:
+        toss = np.random.default_rng(self.seed).integers(0, 2, problem.units)
+        supported = np.isfinite(problem.seconds[:, 1])
+        return Placement.of(problem, np.where(supported, toss, 0).astype(np.int64))
+
+
+def permissive(regions: str) -> Target:
+    """Return dla's composites with rules that take every operator of the random graphs."""
+    dla = load_rules("dla")
+    rules = dla.rules.model_copy(
+        update={
+            "ops": (*(OpRule(op=(op,)) for op in _OPS), OpRule(op=("BatchNormalization",))),
+            "regions": regions,
+        }
+    )
+    return Target("permissive", rules)
+
+
+def planned(seed: int, size: int, regions: str) -> tuple[Model, Plan]:
+    model = prepare(GraphMaker(seed).model(size), "random")
+    strategy = RandomLabels(seed)
+    plan = make_plan(
+        model, permissive(regions), strategy, ("host", "dla"), {"model": "random"}, lambda step: None
+    )
+    return model, plan
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.integers(1, 40),
+    regions=st.sampled_from(["phase", "connected"]),
+)
+def test_partitioned_model_is_valid_and_equal(seed: int, size: int, regions: str) -> None:
+    model, plan = planned(seed, size, regions)
+    before = model.proto.SerializeToString(deterministic=True)
+
+    assert contraction_is_acyclic(plan.posed.problem, plan.placement.regions)
+    onnx.checker.check_model(plan.proto, full_check=True)
+    inputs = sample_inputs(model.index, seed)
+    expected = run_plain(model.proto, model, inputs)
+    actual = run_plain(plan.proto, model, inputs)
+
+    assert list(actual) == list(expected)
+    assert [error.absolute for error in compare(expected, actual)] == [0.0] * len(expected)
+    assert model.proto.SerializeToString(deterministic=True) == before
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32 - 1), regions=st.sampled_from(["phase", "connected"]))
+def test_bundle_computes_what_the_model_did(
+    seed: int, regions: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    model, plan = planned(seed, 25, regions)
+    path = tmp_path_factory.mktemp("bundle") / "random.byoc"
+    codegen = find_codegen("reference")
+    with staged(path) as folder:
+        entries = write_bundle(plan, folder, codegen, {}, lambda step: None)
+        write_manifest(folder, make_manifest(folder, plan, entries))
+
+    verification = verify(open_bundle(path), model)
+
+    assert verification.passed, verification
+    assert [output.name for output in verification.outputs] == list(model.index.outputs)
+
+
+def test_every_node_is_in_exactly_one_place(tmp_path: Path) -> None:
+    for seed in range(20):
+        model, plan = planned(seed, 40, "connected")
+        placed = [node for region in plan.regions for node in region.nodes]
+        placed += [node for unit, _ in plan.host_units for node in unit.nodes]
+        placed += sorted(model.index.constant_nodes)
+        assert sorted(placed) == list(range(len(model.proto.graph.node)))

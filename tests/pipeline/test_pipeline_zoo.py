@@ -1,0 +1,71 @@
+"""The nine light models, end to end, with both strategies: partition, bundle, run, verify."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+import byoc
+from byoc import zoo
+from byoc.verify.compare import compare
+from byoc.verify.inputs import sample_inputs
+from byoc.verify.run import run_plain
+
+STRATEGIES = ("min-cut", "all-supported")
+CASES = [(entry.name, strategy) for entry in zoo.entries() for strategy in STRATEGIES]
+
+
+@pytest.mark.parametrize(("name", "strategy"), CASES)
+def test_light_model_verifies(
+    name: str, strategy: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    path = tmp_path / f"{name}.byoc"
+
+    result = byoc.partition(f"zoo:{name}", "dla.yaml", strategy=strategy, output=path)
+
+    verification = result.verification
+    assert verification is not None
+    worst = max(output.relative for output in verification.outputs)
+    figures = f"{len(result.plan.regions)} regions, largest relative error {worst:.1e}"
+    record_property(f"{name} {strategy}", figures)
+    sys.stdout.write(f"{name:14} {strategy:14} {figures}\n")
+    assert worst < 1e-4
+    assert result.plan.regions
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert [entry["name"] for entry in manifest["regions"]] == result.plan.region_names
+    assert manifest["report"]["verification"]["passed"] is True
+    assert byoc.verify_against(path).passed
+
+
+# Shuffled channels, residuals, constant chains, many regions: what the others hold, and quick to load.
+@pytest.mark.parametrize("name", ["squeezenet", "resnet50", "shufflenet", "densenet121", "inception_v1"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_partitioned_model_runs_in_plain_onnxruntime(name: str, strategy: str) -> None:
+    result = byoc.partition(f"zoo:{name}", "dla", strategy=strategy)
+    model = result.plan.model
+
+    onnx.checker.check_model(result.model, full_check=True)
+    inputs = sample_inputs(model.index)
+    errors = compare(run_plain(model.proto, model, inputs), run_plain(result.model, model, inputs))
+
+    assert [error.absolute for error in errors] == [0.0]
+
+
+def test_composites_stay_whole() -> None:
+    result = byoc.partition("zoo:resnet50", "dla", strategy="all-supported")
+
+    counts: dict[str, int] = {}
+    for region in result.report["regions"]:
+        for name, number in region["composites"].items():
+            counts[name] = counts.get(name, 0) + number
+    # Each of 16 blocks ends in an addition; 4 blocks have a convolution on the way round, which stands
+    # without a Relu; the rest of the 53 convolutions have one.
+    assert counts == {"conv_bn_add_relu": 16, "conv_bn": 4, "conv_bn_relu": 33}
+    assert {function.name for function in result.model.functions if function.name != "dla_0"} == {
+        "conv_bn_add_relu_sum",
+        "conv_bn",
+        "conv_bn_relu",
+    }
