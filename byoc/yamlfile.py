@@ -3,6 +3,8 @@
 One way in for all of byoc's YAML: safe loading, no duplicate keys, then validation by a pydantic type.
 """
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -30,21 +32,40 @@ class _Loader(yaml.SafeLoader):
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[str] = set()
     for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(
+                None, None, "a key must be a single word", key.start_mark
+            )
         if key.value in seen:
             raise yaml.constructor.ConstructorError(
                 None, None, f"the key '{key.value}' stands twice", key.start_mark
             )
-        seen.add(str(key.value))
+        seen.add(key.value)
     return loader.construct_mapping(node, deep=True)
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+# PyYAML follows YAML 1.1, in which 1e-5 is text; YAML 1.2 and everyone who writes it mean the number.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
 
 
 def read_yaml(path: Path, kind: type[T]) -> T:
     """Return the file's content as a `kind`.
 
     Raises InputError, a line for each thing wrong with the file (`dla.yaml: ops[3].opp: ...`).
+    """
+    result, problems = check(read_mapping(path), kind)
+    if result is None:
+        raise InputError("\n".join(f"{path}: {problem}" for problem in problems))
+    return result
+
+
+def read_mapping(path: Path) -> dict[Any, Any]:
+    """Return the mapping that a file holds, whatever its keys.
+
+    Raises InputError when it cannot be read or is not YAML.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -63,11 +84,42 @@ def read_yaml(path: Path, kind: type[T]) -> T:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping of keys at the top")
+    return content
+
+
+def check(content: object, kind: type[T]) -> tuple[T | None, list[str]]:
+    """Return what was read as a `kind`, or None and a sentence for each thing that is wrong with it."""
     try:
-        return kind.model_validate(content)
+        return kind.model_validate(content), []
     except ValidationError as error:
-        lines = [f"{path}: {_explain(detail, kind)}" for detail in error.errors()]
-        raise InputError("\n".join(lines)) from None
+        details = error.errors()
+    # A list all of whose items are wrong is also reported as too short, which it is not.
+    return None, [_explain(detail, kind) for detail in details if not _follows(detail, details)]
+
+
+def _follows(detail: ErrorDetails, others: Sequence[ErrorDetails]) -> bool:
+    place = detail["loc"]
+    return detail["type"] == "too_short" and any(
+        other["loc"][: len(place)] == place for other in others if other is not detail
+    )
+
+
+# In the words of who writes YAML rather than Python.
+_SAID = {
+    "missing": "must be given",
+    "too_short": "must not be empty",
+    "string_type": "expected text",
+    "bool_parsing": "expected true or false",
+    "bool_type": "expected true or false",
+    "int_parsing": "expected a whole number",
+    "int_type": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_parsing": "expected a number",
+    "float_type": "expected a number",
+    "tuple_type": "expected a list",
+    "dict_type": "expected a mapping of keys",
+    "model_type": "expected a mapping of keys",
+}
 
 
 def _explain(detail: ErrorDetails, kind: type[BaseModel]) -> str:
@@ -76,7 +128,7 @@ def _explain(detail: ErrorDetails, kind: type[BaseModel]) -> str:
         fields = _fields_at(kind, detail["loc"][:-1])
         name = str(detail["loc"][-1])
         return f"{place}: no such key{nearest(name, fields)}; known: {', '.join(fields)}"
-    message = detail["msg"].removeprefix("Value error, ")
+    message = _SAID.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     return f"{place}: {message[:1].lower()}{message[1:]}"
 
 
@@ -90,8 +142,8 @@ def _place(location: tuple[int | str, ...]) -> str:
     return path or "the file"
 
 
-# pydantic names the member of a union that it tried; a user wrote no such key.
-_UNION_TAGS = {"str", "int", "float", "bool"}
+# pydantic names the member of a union that it tried, and says so of a key; a user wrote no such thing.
+_UNION_TAGS = {"str", "int", "float", "bool", "[key]"}
 
 
 def _fields_at(kind: Any, location: tuple[int | str, ...]) -> list[str]:

@@ -2,13 +2,23 @@
 
 from typing import Annotated, Literal, Protocol
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from byoc.costs.work import Work
+from byoc.errors import nearest
+from byoc.graph.types import NUMBERS
 from byoc.yamlfile import Strict
 
 _Positive = Annotated[float, Field(gt=0)]
 _NotNegative = Annotated[float, Field(ge=0)]
+_DEFAULT = "default"
+
+
+def _known(peak: dict[str, float]) -> dict[str, float]:
+    for name in peak:
+        if name != _DEFAULT and name not in NUMBERS:
+            raise ValueError(f"no such data type '{name}'{nearest(name, (*NUMBERS, _DEFAULT))}")
+    return peak
 
 
 class CostModel(Protocol):
@@ -47,7 +57,7 @@ class Roofline(Strict):
     kind: Literal["roofline"]
     name: str
     description: str = ""
-    peak: dict[str, _Positive]
+    peak: Annotated[dict[str, _Positive], Field(min_length=1), AfterValidator(_known)]
     """operations per second by dtype; `default` stands for the others"""
     bandwidth: _Positive
     """bytes per second to and from memory"""
@@ -62,7 +72,7 @@ class Roofline(Strict):
         """Return the roofline time; nothing for a view, which moves and computes nothing."""
         if not work.operations and not work.bytes:
             return 0.0
-        peak = self.peak.get(dtype, self.peak.get("default", min(self.peak.values())))
+        peak = self.peak.get(dtype, self.peak.get(_DEFAULT, min(self.peak.values())))
         return self.overhead + max(work.operations / peak, work.bytes / self.bandwidth)
 
     def transfer(self, size: int) -> float:

@@ -10,7 +10,7 @@ match, nor does one with more.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _LINE = re.compile(r"^\s*([A-Za-z_]\w*)\s*=\s*(\w+(?:\s*\|\s*\w+)*)\s*\(([^()]*)\)\s*$", re.ASCII)
@@ -19,11 +19,12 @@ _NAME = re.compile(r"^[A-Za-z_]\w*\??$", re.ASCII)
 
 @dataclass(frozen=True)
 class PatternNode:
-    """One line: what it makes, the operators it may be, and its operands (name, optional)."""
+    """One line: what it makes, the operators it may be, its operands (name, optional), its number."""
 
     output: str
     ops: tuple[str, ...]
     operands: tuple[tuple[str, bool], ...]
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def parse(name: str, text: str) -> Pattern:
     Raises ValueError, a line for each mistake, naming its line in the text: not of the form, a name made
     twice or read before it is made, a `?` on what a line makes, a line that nothing reads.
     """
-    nodes: dict[int, PatternNode] = {}
+    nodes: list[PatternNode] = []
     problems: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -65,29 +66,33 @@ def parse(name: str, text: str) -> Pattern:
         operands = [part.strip() for part in given.split(",")] if given.strip() else []
         wrong = [operand for operand in operands if not _NAME.match(operand)]
         problems.extend(f"line {number}: '{operand}' is not the name of an operand" for operand in wrong)
-        nodes[number] = PatternNode(
-            output,
-            tuple(op.strip() for op in ops.split("|")),
-            tuple((operand.removesuffix("?"), operand.endswith("?")) for operand in operands),
+        nodes.append(
+            PatternNode(
+                output,
+                tuple(op.strip() for op in ops.split("|")),
+                tuple((operand.removesuffix("?"), operand.endswith("?")) for operand in operands),
+                number,
+            )
         )
     if not problems:
         problems.extend(_flow(nodes) if nodes else ["the pattern is empty"])
     if problems:
         raise ValueError("\n".join(problems))
-    return Pattern(name, tuple(nodes.values()))
+    return Pattern(name, tuple(nodes))
 
 
-def _flow(nodes: Mapping[int, PatternNode]) -> Iterator[str]:
-    """Yield what is wrong between the lines, which are given by their numbers in the text."""
-    outputs = [node.output for node in nodes.values()]
-    read = {name for node in nodes.values() for name, _ in node.operands}
-    for i, (number, node) in enumerate(nodes.items()):
+def _flow(nodes: Sequence[PatternNode]) -> Iterator[str]:
+    """Yield what is wrong between the lines."""
+    outputs = [node.output for node in nodes]
+    read = {name for node in nodes for name, _ in node.operands}
+    for i, node in enumerate(nodes):
+        place = f"line {node.line}"
         if node.output in outputs[:i]:
-            yield f"line {number}: '{node.output}' is made twice"
+            yield f"{place}: '{node.output}' is made twice"
         elif node.output not in read and i < len(nodes) - 1:
-            yield f"line {number}: nothing reads '{node.output}', and only the last line makes the output"
+            yield f"{place}: nothing reads '{node.output}', and only the last line makes the output"
         for name, optional in node.operands:
             if name not in outputs[:i] and name in outputs[i:]:
-                yield f"line {number}: '{name}' is read before it is made"
+                yield f"{place}: '{name}' is read before it is made"
             elif optional and name in outputs:
-                yield f"line {number}: '{name}?' is made by a line, so it cannot be left out"
+                yield f"{place}: '{name}?' is made by a line, so it cannot be left out"

@@ -56,6 +56,8 @@ def _transfer(problem: Problem, labels: Ints) -> float:
 def _region_devices(problem: Problem, labels: Ints, regions: Ints) -> Ints:
     if labels.shape != (problem.units,) or regions.shape != (problem.units,):
         raise ValueError(f"labels and regions must hold one number for each of {problem.units} units")
+    if ((labels < 0) | (labels > problem.devices)).any():
+        raise ValueError(f"a label is 0 (the host) or one of {problem.devices} accelerators")
     placed = np.flatnonzero(labels > 0)
     if not np.array_equal(labels > 0, regions >= 0):
         raise ValueError("a unit has a region exactly if it is placed on an accelerator")

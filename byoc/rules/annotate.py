@@ -63,7 +63,7 @@ def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known 
     index: GraphIndex,
     dtypes: Sequence[str],
 ) -> Iterator[str]:
-    opset = index.opsets.get(node.domain.replace("ai.onnx", ""), 1)
+    opset = index.opsets.get("" if node.domain == "ai.onnx" else node.domain, 1)
     yield from _bounds("the operator set", opset, rule.opset.min, rule.opset.max)
     seen = set()
     for formal, free, tensor in _tensors(node, schema, index):
@@ -136,6 +136,9 @@ def _value(name: str, value: Any, rule: AttributeRule | ElementRule) -> Iterator
 
 
 def _bounds(name: str, value: Any, low: float | None, high: float | None) -> Iterator[str]:
+    if isinstance(value, str) and (low, high) != (None, None):
+        yield f"{name} is {value}, not a number"  # as was Cast's `to` before opset 6
+        return
     if low is not None and value < low:
         yield f"{name} is {value}, at least {low:g} is supported"
     if high is not None and value > high:

@@ -1,52 +1,128 @@
 """Holding a rule file against ONNX's own operator schemas: every mistake at once, each with its path."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any, TypeVar
 
 import onnx
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from byoc.errors import nearest
 from byoc.graph.types import DTYPES
-from byoc.rules.schema import OpRule, RuleFile
+from byoc.patterns.pattern import PatternNode, parse
+from byoc.rules.schema import AttributeRule, CompositeRule, ElementRule, Names, OpRule
+from byoc.yamlfile import check
+
+_NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(Names)
+_NUMBERS = {"INT", "FLOAT"}
+_LISTS = {"INTS", "FLOATS", "STRINGS"}
+
+T = TypeVar("T", bound=BaseModel)
 
 
-def lint(rules: RuleFile) -> list[str]:
-    """Return a sentence for each name in the file that ONNX does not have: `ops[3].op: ...`."""
-    problems = list(_dtypes("dtype", rules.dtype))
-    for i, rule in enumerate(rules.ops):
+def lint(content: Mapping[Any, Any]) -> list[str]:
+    """Return a sentence for each thing in a rule file that ONNX does not have: `ops[3].op: ...`.
+
+    `content` is what was read. An operator's rule or a composite that is not even of the right form is
+    passed over: `byoc.yamlfile.check` has said so.
+    """
+    problems = list(_target_dtypes(content.get("dtype")))
+    for i, rule in _parts(content.get("ops"), OpRule):
         problems.extend(_op(f"ops[{i}]", rule))
+    problems.extend(_composites(_parts(content.get("composites"), CompositeRule)))
     return problems
+
+
+def _parts(entries: object, kind: type[T]) -> list[tuple[int, T]]:
+    checked = [check(entry, kind)[0] for entry in entries] if isinstance(entries, list) else []
+    return [(i, part) for i, part in enumerate(checked) if part is not None]
+
+
+def _target_dtypes(value: object) -> Iterator[str]:
+    try:
+        names = _NAMES.validate_python(value)
+    except ValidationError:
+        return
+    yield from _dtypes("dtype", names)
 
 
 def _op(place: str, rule: OpRule) -> Iterator[str]:
     yield from _dtypes(f"{place}.dtype", rule.dtype or ())
-    known_everywhere: list[tuple[str, frozenset[str], frozenset[str]]] = []
     for op in rule.op:
-        schemas = _schemas().get(op)
-        if schemas is None:
+        if op not in _schemas():
             yield f"{place}.op: ONNX has no operator '{op}'{nearest(op, _schemas())}"
-            continue
-        attributes = frozenset(name for schema in schemas for name in schema.attributes)
-        tensors = frozenset(p.name for s in schemas for p in (*s.inputs, *s.outputs))
-        known_everywhere.append((op, attributes, tensors))
-    for op, attributes, tensors in known_everywhere:
-        for name in rule.attributes:
-            if name not in attributes:
-                yield f"{place}.attributes.{name}: {op} has no such attribute{nearest(name, attributes)}"
-        for name, wanted in rule.tensors.items():
+    known = [op for op in rule.op if op in _schemas()]
+    for name, allowed in rule.attributes.items():
+        for op in known:
+            yield from _attribute(f"{place}.attributes.{name}", op, name, allowed)
+    for name, wanted in rule.tensors.items():
+        yield from _dtypes(f"{place}.tensors.{name}.dtype", wanted.dtype or ())
+        for op in known:
+            tensors = {formal.name for s in _schemas()[op] for formal in (*s.inputs, *s.outputs)}
             if name not in tensors:
                 yield f"{place}.tensors.{name}: {op} has no such input or output{nearest(name, tensors)}"
-            yield from _dtypes(f"{place}.tensors.{name}.dtype", wanted.dtype or ())
 
 
-def _dtypes(place: str, names: tuple[str, ...]) -> Iterator[str]:
+def _attribute(place: str, op: str, name: str, rule: AttributeRule) -> Iterator[str]:
+    kinds: dict[str, set[str]] = {}
+    for schema in _schemas()[op]:
+        for known, attribute in schema.attributes.items():
+            kinds.setdefault(known, set()).add(str(attribute.type).rpartition(".")[2])  # AttrType.INTS
+    if name not in kinds:
+        yield f"{place}: {op} has no such attribute{nearest(name, kinds)}"
+        return
+    for key in _keys(rule, "each", "length"):
+        if not kinds[name] & _LISTS:
+            yield f"{place}.{key}: {name} of {op} is not a list"
+    for key in _keys(rule, "one_of", "min", "max"):
+        if kinds[name] <= _LISTS:
+            yield f"{place}.{key}: {name} of {op} is a list; 'each' is for its elements"
+        elif key != "one_of" and not kinds[name] & _NUMBERS:
+            yield f"{place}.{key}: {name} of {op} is not a number"
+    for key in _keys(rule.each, "min", "max") if rule.each else ():
+        if kinds[name] == {"STRINGS"}:
+            yield f"{place}.each.{key}: the elements of {name} of {op} are not numbers"
+
+
+def _keys(rule: AttributeRule | ElementRule, *names: str) -> list[str]:
+    return [name for name in names if getattr(rule, name) is not None]
+
+
+def _composites(rules: Sequence[tuple[int, CompositeRule]]) -> Iterator[str]:
+    first: dict[str, int] = {}
+    for i, rule in rules:
+        if first.setdefault(rule.name, i) != i:
+            yield f"composites[{i}].name: '{rule.name}' is the name of composites[{first[rule.name]}] too"
+        place = f"composites[{i}].pattern"
+        try:
+            nodes = parse(rule.name, rule.pattern).nodes
+        except ValueError as error:
+            yield from (f"{place}: {problem}" for problem in str(error).splitlines())
+            continue
+        for node in nodes:
+            yield from (f"{place}: line {node.line}: {problem}" for problem in _line(node))
+
+
+def _line(node: PatternNode) -> Iterator[str]:
+    standard = {name for name, schemas in _schemas().items() if not schemas[0].domain}
+    count = len(node.operands)
+    for op in node.ops:
+        if op not in standard:
+            yield f"ONNX has no operator '{op}'{nearest(op, standard)}"
+        elif all(count > schema.max_input for schema in _schemas()[op]):
+            yield f"{op} has at most {max(schema.max_input for schema in _schemas()[op])} inputs"
+        elif all(count < schema.min_input for schema in _schemas()[op]):
+            yield f"{op} has at least {min(schema.min_input for schema in _schemas()[op])} inputs"
+
+
+def _dtypes(place: str, names: Sequence[str]) -> Iterator[str]:
     for name in names:
         if name not in DTYPES.values():
             yield f"{place}: no such data type '{name}'{nearest(name, DTYPES.values())}"
 
 
 @cache
-def _schemas() -> dict[str, list[onnx.defs.OpSchema]]:
+def _schemas() -> Mapping[str, Sequence[onnx.defs.OpSchema]]:
     """Return every version of every operator, by the name that rule files use."""
     found: dict[str, list[onnx.defs.OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():

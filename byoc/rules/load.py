@@ -8,7 +8,7 @@ from byoc.patterns.pattern import Pattern, parse
 from byoc.plugins import ANNOTATIONS, find_file
 from byoc.rules.lint import lint
 from byoc.rules.schema import RuleFile
-from byoc.yamlfile import read_yaml
+from byoc.yamlfile import check, read_mapping
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +39,10 @@ def load_rules(name: str) -> Target:
 
     Raises InputError with a line for every mistake in the file.
     """
-    rules = read_yaml(find_file(ANNOTATIONS, name), RuleFile)
-    problems = lint(rules)
-    if problems:
-        raise InputError("\n".join(f"{name}: {problem}" for problem in problems))
+    path = find_file(ANNOTATIONS, name)
+    content = read_mapping(path)
+    rules, problems = check(content, RuleFile)
+    problems += lint(content)
+    if rules is None or problems:
+        raise InputError("\n".join(f"{path}: {problem}" for problem in problems))
     return Target(name, rules)

@@ -4,9 +4,9 @@ Every key is documented in docs/rules.md. The types say what the keys are; `byoc
 file against ONNX's own operator schemas, and `byoc.rules.annotate` applies it to a model.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from byoc.yamlfile import Strict
 
@@ -15,10 +15,20 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, (str, int, float, bool)) else value
 
 
+Integers = Annotated[tuple[int, ...], BeforeValidator(_as_list), Field(min_length=1)]
+"""One whole number or a list of them."""
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length=1)]
 """One name or a list of them."""
 
-Scalar = bool | int | float | str
+
+def _scalar(value: object) -> object:
+    if not isinstance(value, (str, int, float)):
+        raise ValueError("expected a number, a text, true or false")
+    return value
+
+
+Scalar = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
 Values = Annotated[tuple[Scalar, ...], BeforeValidator(_as_list), Field(min_length=1)]
 
 
@@ -28,14 +38,11 @@ class Bounds(Strict):
     min: float | None = None
     max: float | None = None
 
-
-class AttributeRule(Bounds):
-    """What an attribute may be. All that is given must hold."""
-
-    one_of: Values | None = None
-    each: "ElementRule | None" = None
-    length: Annotated[tuple[int, ...], BeforeValidator(_as_list)] | None = None
-    absent: bool | None = None
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min:g} is greater than max {self.max:g}")
+        return self
 
 
 class ElementRule(Bounds):
@@ -44,11 +51,20 @@ class ElementRule(Bounds):
     one_of: Values | None = None
 
 
+class AttributeRule(Bounds):
+    """What an attribute may be. All that is given must hold."""
+
+    one_of: Values | None = None
+    each: ElementRule | None = None
+    length: Integers | None = None
+    absent: bool | None = None
+
+
 class TensorRule(Strict):
     """What an input or output may be, by its name in ONNX's operator schema."""
 
     dtype: Names | None = None
-    rank: Annotated[tuple[int, ...], BeforeValidator(_as_list)] | None = None
+    rank: Integers | None = None
     constant: bool | None = None
     absent: bool | None = None
 

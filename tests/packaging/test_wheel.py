@@ -1,13 +1,10 @@
 """The wheel holds all it needs: the README's first command, run from an empty directory."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from packages import ROOT, run
 
 pytestmark = pytest.mark.packaging
 
@@ -17,32 +14,6 @@ def readme_commands() -> list[str]:
     block = re.search(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert block
     return block.group(1).strip().splitlines()
-
-
-@pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the bin folder of a fresh environment in which the built wheel is installed."""
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--outdir", folder, ROOT], check=True, timeout=600
-    )
-    (wheel,) = folder.glob("*.whl")
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    bin_folder = folder / "venv" / "bin"
-    subprocess.run([bin_folder / "pip", "install", "-q", f"{wheel}[run]"], check=True, timeout=600)
-    return bin_folder
-
-
-def run(command: str, environment: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["/bin/sh", "-c", command],
-        cwd=folder,
-        env={"PATH": f"{environment}:/usr/bin:/bin", "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
 
 
 def test_first_command_of_the_readme(environment: Path, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def chain(
 
 def readers(problem: Problem, tensor: int) -> list[int]:
     start = problem.consumer_start
-    return problem.consumers[start[tensor] : start[tensor + 1]].tolist()
+    return [int(unit) for unit in problem.consumers[start[tensor] : start[tensor + 1]]]
 
 
 def slow_edges(problem: Problem) -> set[tuple[int, int]]:
@@ -101,7 +101,7 @@ class SlowCost:
         self.down, self.up = problem.to_device.tolist(), problem.to_host.tolist()
 
     def __call__(self, labels: tuple[int, ...]) -> float:
-        cost = sum(row[device] for row, device in zip(self.seconds, labels, strict=True))
+        cost: float = sum(row[device] for row, device in zip(self.seconds, labels, strict=True))
         for tensor, (made, consumers, is_output) in enumerate(self.tensors):
             home = labels[made] if made >= 0 else 0
             places = {labels[reader] for reader in consumers} | ({0} if is_output else set())

@@ -58,7 +58,7 @@ def networks(draw: st.DrawFn) -> Network:
 def test_equals_the_least_of_all_cuts(drawn: Network) -> None:
     def cost(side: tuple[bool, ...]) -> float:
         arcs = zip(drawn.tail, drawn.head, drawn.capacity, strict=True)
-        return sum(capacity for u, v, capacity in arcs if not side[u] and side[v])
+        return float(sum(capacity for u, v, capacity in arcs if not side[u] and side[v]))
 
     rest = list(product((False, True), repeat=drawn.size - 2))
     sides = [(False, True, *others) for others in rest]

@@ -86,6 +86,8 @@ def test_equals_the_slow_evaluator(case: tuple[Problem, np.ndarray]) -> None:
     ("labels", "regions", "sentence"),
     [
         (ints(0, 0), ints(-1, -1), "one number for each of 3 units"),
+        (ints(0, -1, 0), ints(-1, -1, -1), "one of 2 accelerators"),
+        (ints(0, 3, 0), ints(-1, 0, -1), "one of 2 accelerators"),
         (ints(0, 1, 1), ints(0, 0, 0), "exactly if"),
         (ints(0, 1, 1), ints(-1, -1, 0), "exactly if"),
         (ints(0, 1, 2), ints(-1, 0, 0), "more than one device"),

@@ -28,7 +28,7 @@ def graph(units: int, edges: list[tuple[int, int]], devices: int = 1) -> Problem
 
 
 def regions_of(problem: Problem, *labels: int) -> list[int]:
-    return form_regions(problem, np.array(labels, np.int64)).tolist()
+    return [int(region) for region in form_regions(problem, np.array(labels, np.int64))]
 
 
 def connected(problem: Problem, *devices: bool) -> Problem:
@@ -140,6 +140,5 @@ def test_the_check_agrees_with_kahn_on_any_regions(
     case: tuple[Problem, np.ndarray], other: tuple[Problem, np.ndarray]
 ) -> None:
     problem, _ = case
-    regions = np.resize(other[1], problem.units) - 1 if other[0].units else -np.ones(problem.units)
-    regions = regions.astype(np.int64)
+    regions = np.resize(np.append(other[1], 0), problem.units) - 1
     assert contraction_is_acyclic(problem, regions) == slow_is_acyclic(problem, regions.tolist())

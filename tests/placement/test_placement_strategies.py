@@ -46,12 +46,12 @@ def test_a_chain_by_hand() -> None:
     units 0 and 1: 2 + 1 + 2 + 1.5 + 4 = 10.5, and 0.5 for the launch.
     """
     problem = Problem.build(
-        seconds=[[5, 1], [10, 2], [4, inf]],
+        seconds=[[5.0, 1.0], [10.0, 2.0], [4.0, inf]],
         producer=[-1, 0, 1, 2],
         consumers=[[0], [1], [2], []],
         is_output=[False, False, False, True],
         to_device=[[2], [3], [1], [1]],
-        to_host=[[9], [2], [1.5], [1]],
+        to_host=[[9.0], [2.0], [1.5], [1.0]],
         launch=[0.5],
     )
     placement = MinCut().solve(problem)
@@ -180,7 +180,7 @@ def test_a_hub_is_paid_for_once() -> None:
 def test_every_output_of_a_unit_is_a_tensor_of_its_own() -> None:
     """Unit 0 gains 5 on the device and has two outputs of 3 each that the host wants."""
     problem = Problem.build(
-        seconds=[[6, 1], [1, inf]],
+        seconds=[[6.0, 1.0], [1.0, inf]],
         producer=[0, 0],
         consumers=[[1], [1]],
         is_output=[False, True],
@@ -232,7 +232,7 @@ def test_nothing_supported() -> None:
 
 def test_all_supported_takes_the_fastest_accelerator() -> None:
     problem = Problem.build(
-        seconds=[[1, 9, 5], [1, inf, 7], [1, inf, inf], [9, 4, 4]],
+        seconds=[[1.0, 9.0, 5.0], [1.0, inf, 7.0], [1.0, inf, inf], [9.0, 4.0, 4.0]],
         producer=[],
         consumers=[],
         is_output=[],
@@ -302,7 +302,7 @@ def test_every_strategy_gives_a_lawful_placement(problem: Problem) -> None:
     for strategy in EVERY:
         placement = strategy.solve(problem)
         assert placement.labels.shape == placement.regions.shape == (problem.units,)
-        assert (placement.labels.dtype, placement.regions.dtype) == (np.int64, np.int64)
+        assert placement.labels.dtype == placement.regions.dtype == np.int64
         assert np.isfinite(placement.cost.total)
         assert contraction_is_acyclic(problem, placement.regions)
         assert placement.cost.total >= optimum * (1 - 1e-12)
