@@ -74,7 +74,7 @@ def read_manifest(bundle: Path) -> Manifest:
         content = json.loads(path.read_text(encoding="utf-8"))
         found = content.get("format") if isinstance(content, dict) else None
         if found != FORMAT:
-            raise InputError(f"{path}: format {found}; this version of byoc reads format {FORMAT}")
+            raise InputError(f"{path}: format {found!r}; this version of byoc reads format {FORMAT}")
         manifest = Manifest.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]

@@ -20,7 +20,7 @@ from byoc.errors import InputError
 from byoc.graph.copying import copy_without
 from byoc.graph.dims import fix_dims
 from byoc.graph.index import GraphIndex, stated_types
-from byoc.graph.tensors import check_tensor
+from byoc.graph.tensors import check_tensor, raw_bytes
 from byoc.graph.walk import topological_order, walk_tensors
 
 _UNREADABLE = (
@@ -100,7 +100,7 @@ def prepare(
         proto = _sorted(proto)
         if dims:
             proto = fix_dims(proto, dims)
-        skeleton = _skeleton(proto)
+        skeleton = _skeleton(proto, folder)
         _check(skeleton)
         values, notes = _infer(skeleton, proto)
     except InputError as error:
@@ -120,8 +120,11 @@ def _sorted(proto: ModelProto) -> ModelProto:
     return result
 
 
-def _skeleton(proto: ModelProto) -> ModelProto:
-    """Return the model with its large initializers turned into plain graph inputs."""
+def _skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
+    """Return the model with its large initializers turned into plain graph inputs.
+
+    Other tensors that lie in files are read, since the checker does not know the model's folder.
+    """
     graph = proto.graph
     result = copy_without(proto, "initializer")
     inputs = {value.name for value in graph.input}
@@ -132,6 +135,11 @@ def _skeleton(proto: ModelProto) -> ModelProto:
             result.graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )
+    for tensor in walk_tensors(result):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.raw_data = raw_bytes(tensor, folder)
+            tensor.ClearField("data_location")
+            del tensor.external_data[:]
     return result
 
 

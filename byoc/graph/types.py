@@ -24,8 +24,16 @@ DTYPES: dict[int, str] = {
 NUMBERS: dict[str, int] = {name: number for number, name in DTYPES.items()}
 """The inverse of `DTYPES`."""
 
-# Stored two or four to a byte (onnx.proto, TensorProto.raw_data); numpy holds each in a byte.
-_PACKED_BITS = {"int4": 4, "uint4": 4, "float4e2m1": 4, "int2": 2, "uint2": 2}
+# Stored without gaps (onnx.proto, TensorProto.raw_data); numpy holds each in a byte.
+_PACKED_BITS = {
+    "int2": 2,
+    "uint2": 2,
+    "int4": 4,
+    "uint4": 4,
+    "float4e2m1": 4,
+    "float6e2m3": 6,
+    "float6e3m2": 6,
+}
 _POINTER_BITS = 64
 
 

@@ -25,8 +25,9 @@ def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield every stored tensor of a model: initializers and tensor attributes, bodies included."""
-    for graph in walk_graphs(model.graph):
+    """Yield every stored tensor: initializers and tensor attributes, in bodies and functions too."""
+    called = (body for f in model.functions for node in f.node for body in bodies(node))
+    for graph in (inner for outer in (model.graph, *called) for inner in walk_graphs(outer)):
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield from (sparse.values, sparse.indices)

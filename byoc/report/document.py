@@ -9,6 +9,7 @@ from typing import Any
 
 from byoc.graph.types import TensorType
 from byoc.plan import Plan, PlannedRegion
+from byoc.report.units import count
 from byoc.verify.compare import Verification
 
 
@@ -83,9 +84,10 @@ def _reasons(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _estimates(plan: Plan) -> Iterable[str]:
-    count = plan.posed.estimated
-    if count:
-        yield f"the cost of {count} units is an estimate: their operator or a shape is not known exactly"
+    rough = plan.posed.estimated
+    if rough:
+        units = count(rough, "unit")
+        yield f"the cost of {units} is an estimate: an operator or a shape is not known exactly"
     if plan.placement.cost.total > plan.host_only.total:
         yield "the placement is predicted to be slower than the host alone"
 

@@ -91,8 +91,9 @@ def _keys(rule: AttributeRule | ElementRule, *names: str) -> list[str]:
 def _composites(rules: Sequence[tuple[int, CompositeRule]]) -> Iterator[str]:
     first: dict[str, int] = {}
     for i, rule in rules:
-        if first.setdefault(rule.name, i) != i:
-            yield f"composites[{i}].name: '{rule.name}' is the name of composites[{first[rule.name]}] too"
+        other = first.setdefault(rule.name, i)
+        if other != i:
+            yield f"composites[{i}].name: '{rule.name}' is the name of composites[{other}] too"
         place = f"composites[{i}].pattern"
         try:
             nodes = parse(rule.name, rule.pattern).nodes
@@ -109,10 +110,13 @@ def _line(node: PatternNode) -> Iterator[str]:
     for op in node.ops:
         if op not in standard:
             yield f"ONNX has no operator '{op}'{nearest(op, standard)}"
-        elif all(count > schema.max_input for schema in _schemas()[op]):
-            yield f"{op} has at most {max(schema.max_input for schema in _schemas()[op])} inputs"
-        elif all(count < schema.min_input for schema in _schemas()[op]):
-            yield f"{op} has at least {min(schema.min_input for schema in _schemas()[op])} inputs"
+            continue
+        most = max(schema.max_input for schema in _schemas()[op])
+        least = min(schema.min_input for schema in _schemas()[op])
+        if count > most:
+            yield f"the number of operands of {op} is {count}, at most {most} is possible"
+        if count < least:
+            yield f"the number of operands of {op} is {count}, at least {least} is possible"
 
 
 def _dtypes(place: str, names: Sequence[str]) -> Iterator[str]:

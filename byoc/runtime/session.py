@@ -36,7 +36,8 @@ class Stage:
 class Session:
     """A loaded bundle. Call it with inputs by name to get outputs by name.
 
-    `types` holds those of the inputs that are tensors, `constants` the outputs that are stored, and the defaults of inputs that have one.
+    `types` holds those of the inputs that are tensors, `constants` the outputs that are stored and the
+    defaults of inputs that have one.
     """
 
     inputs: tuple[str, ...]

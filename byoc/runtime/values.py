@@ -22,7 +22,7 @@ def mismatch(value: Any, kind: TensorType) -> str:
 def _same_dtype(array: np.ndarray[Any, Any], dtype: str) -> bool:
     if dtype == "string":
         return array.dtype.kind in "OSU"
-    return array.dtype == onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[dtype])
+    return bool(array.dtype == onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[dtype]))
 
 
 def _same_shape(shape: tuple[int, ...], kind: TensorType) -> bool:

@@ -1,0 +1,138 @@
+"""From units to the partitioner's numbers, by hand."""
+
+from math import inf
+
+import numpy as np
+from support import prepared
+
+from byoc.costs.model import Link, Roofline
+from byoc.costs.pose import Posed, pose
+from byoc.patterns.group import group
+from byoc.patterns.pattern import parse
+from byoc.verdict import YES, Mark, refuse
+
+HOST = Roofline(kind="roofline", name="host", peak={"default": 10.0}, bandwidth=100.0, overhead=1.0)
+DEVICE = Roofline(
+    kind="roofline",
+    name="device",
+    peak={"float32": 100.0},
+    bandwidth=1000.0,
+    overhead=0.5,
+    launch=7.0,
+    link=Link(bandwidth=40.0, latency=2.0),
+)
+TAKEN = Mark(YES, "ops[0]")
+THREE = """
+g (float[10] x, float[10] z) => (float[10] y, float[10] r) {
+  a = Add (x, z)
+  r = Relu (a)
+  y = Tanh (r)
+}
+"""
+
+
+def posed(text: str, *patterns: str, refused: tuple[int, ...] = (), connected: bool = True) -> Posed:
+    index = prepared(text).index
+    marks = [Mark(refuse("no")) if i in refused else TAKEN for i in range(len(index.nodes))]
+    units = group(index, [parse(f"p{i}", text) for i, text in enumerate(patterns)], marks)
+    return pose(index, units, HOST, DEVICE, connected)
+
+
+def consumers(result: Posed) -> dict[str, list[int]]:
+    problem = result.problem
+    bounds = zip(problem.consumer_start, problem.consumer_start[1:], strict=False)
+    rows = [problem.consumers[start:stop].tolist() for start, stop in bounds]
+    return dict(zip(result.tensors, rows, strict=True))
+
+
+def test_three_nodes_by_hand() -> None:
+    """10 floats are 40 bytes; Tanh is refused and counts 5 operations for each of 10 elements."""
+    result = posed(THREE, refused=(2,))
+    problem = result.problem
+    assert problem.seconds.tolist() == [
+        [1 + max(10 / 10, 120 / 100), 0.5 + max(10 / 100, 120 / 1000)],
+        [1 + max(10 / 10, 80 / 100), 0.5 + max(10 / 100, 80 / 1000)],
+        [1 + max(50 / 10, 80 / 100), inf],
+    ]
+    assert consumers(result) == {"x": [0], "z": [0], "a": [1], "r": [2], "y": []}
+    assert problem.producer.tolist() == [-1, -1, 0, 1, 2]
+    assert problem.is_output.tolist() == [False, False, False, True, True]
+    assert problem.to_device.tolist() == problem.to_host.tolist() == [[2 + 40 / 40]] * 5
+    assert problem.launch.tolist() == [7.0]
+    assert problem.connected.tolist() == [True]
+    assert result.operations.tolist() == [10, 10, 50]
+    assert result.operations.dtype == np.float64
+    assert result.estimated == 0
+
+
+def test_a_composite_runs_as_one_on_the_device_and_node_by_node_on_the_host() -> None:
+    """What is between its nodes is no tensor of the problem, and moves no bytes on the device."""
+    result = posed(THREE, "a = Add(x, z)\ny = Relu(a)")
+    assert consumers(result) == {"x": [0], "z": [0], "r": [1], "y": []}
+    assert result.problem.seconds[0].tolist() == [
+        (1 + max(1.0, 1.2)) + (1 + max(1.0, 0.8)),
+        0.5 + max(20 / 100, 120 / 1000),
+    ]
+    assert result.operations.tolist() == [20, 50]
+
+
+def test_connected_or_not() -> None:
+    assert posed(THREE, connected=False).problem.connected.tolist() == [False]
+
+
+def test_constants_are_neither_units_nor_tensors() -> None:
+    result = posed("""
+        g (float[10] x) => (float[10] y) <float[10] w = {0,1,2,3,4,5,6,7,8,9}> {
+          k = Neg (w)
+          a = Add (x, k)
+          y = Mul (a, w)
+        }""")
+    assert consumers(result) == {"x": [0], "a": [1], "y": []}
+    assert result.problem.units == 2
+    assert result.problem.seconds[0, 0] == 1 + max(1.0, 1.2)  # the weight is read all the same
+
+
+def test_a_tensor_with_two_readers_and_one_that_nobody_reads() -> None:
+    result = posed("""
+        g (float[10] x, float[10] unused) => (float[10] y, float[10] x2) {
+          a = Relu (x)
+          b = Neg (a)
+          dead = Abs (a)
+          y = Add (b, a)
+          x2 = Identity (x)
+        }""")
+    assert consumers(result) == {"x": [0, 4], "a": [1, 2, 3], "b": [3], "y": [], "x2": []}
+    assert result.problem.seconds[4].tolist() == [0.0, 0.0]  # a view
+
+
+def test_what_a_body_captures_goes_to_its_node() -> None:
+    result = posed("""
+        g (float[10] x, bool c) => (float[10] y) {
+          a = Relu (x)
+          y = If <then_branch = t () => (float[10] u) { u = Neg (a) },
+                  else_branch = e () => (float[10] v) { v = Neg (x) }> (c)
+        }""")
+    assert consumers(result) == {"x": [0, 1], "c": [1], "a": [1], "y": []}
+    assert result.estimated == 1
+
+
+def test_unknown_shapes_are_counted() -> None:
+    text = "g (float[N] x, float[10] z) => (float[N] y, float[10] r) { y = Relu (x)\n r = Relu (z) }"
+    result = posed(text)
+    assert result.estimated == 1
+    assert result.operations.tolist() == [1, 10]
+    assert result.problem.to_device.ravel().tolist() == [2.1, 3.0, 2.1, 3.0]
+
+
+def test_nothing_to_place() -> None:
+    result = posed("g (float[10] x) => (float[10] y) <float[1] w = {1}> { y = Neg (w) }")
+    assert result.problem.units == 0
+    assert result.tensors == ()
+
+
+def test_the_dtype_is_that_of_the_result() -> None:
+    device = DEVICE.model_copy(update={"peak": {"float32": 100.0, "int8": 400.0}})
+    index = prepared("g (int8[10] x) => (int8[10] y) { y = Add (x, x) }").index
+    units = group(index, [], [TAKEN])
+    seconds = pose(index, units, HOST, device, connected=True).problem.seconds
+    assert seconds[0, 1] == 0.5 + max(10 / 400, 20 / 1000)

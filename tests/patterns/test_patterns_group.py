@@ -1,0 +1,197 @@
+"""Units: composites where they fit, single nodes elsewhere, each node once."""
+
+import random
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+from support import prepared
+
+from byoc.graph.index import GraphIndex, stated_types
+from byoc.patterns.group import Unit, group
+from byoc.patterns.pattern import Pattern, parse
+from byoc.verdict import YES, Mark, refuse
+
+CONV_RELU = parse("conv_relu", "c = Conv(x, w, b?)\ny = Relu(c)")
+CONV_ADD_RELU = parse("conv_add_relu", "c = Conv(x, w, b?)\na = Add(c, z)\ny = Relu(a)")
+ADD_RELU = parse("add_relu", "a = Add(x, z)\ny = Relu(a)")
+RESIDUAL = prepared("""
+g (float[1,1,4,4] x) => (float[1,1,4,4] out)
+<float[1,1,1,1] w = {2}> {
+  k = Neg (w)
+  c0 = Conv (x, k)
+  r0 = Relu (c0)
+  c1 = Conv (r0, w)
+  a1 = Add (c1, x)
+  r1 = Relu (a1)
+  out = Sigmoid (r1)
+}
+""").index
+TAKEN = Mark(YES, "ops[0]")
+
+
+def marks(index: GraphIndex, **special: Mark) -> list[Mark]:
+    """Return a mark per node: that of its first output's name, else taken."""
+    return [special.get(node.output[0], TAKEN) for node in index.nodes]
+
+
+def summary(units: Sequence[Unit]) -> list[tuple[str, tuple[int, ...], str | None]]:
+    return [(unit.name, unit.nodes, unit.composite) for unit in units]
+
+
+def test_larger_patterns_go_first() -> None:
+    """Whatever the order of the file; constant node 0 is in no unit."""
+    for patterns in ([CONV_RELU, ADD_RELU, CONV_ADD_RELU], [CONV_ADD_RELU, ADD_RELU, CONV_RELU]):
+        assert summary(group(RESIDUAL, patterns, marks(RESIDUAL))) == [
+            ("r0", (1, 2), "conv_relu"),
+            ("r1", (3, 4, 5), "conv_add_relu"),
+            ("out", (6,), None),
+        ]
+
+
+def test_of_equal_patterns_the_first_in_the_file_wins() -> None:
+    twin = parse("twin", "first = Conv(x, w, b?)\nsecond = Relu(first)")
+    assert group(RESIDUAL, [twin, CONV_RELU], marks(RESIDUAL))[0].composite == "twin"
+    assert group(RESIDUAL, [CONV_RELU, twin], marks(RESIDUAL))[0].composite == "conv_relu"
+
+
+def test_a_refused_node_breaks_the_composite_and_lets_a_smaller_one_match() -> None:
+    refused = Mark(refuse("kernel_shape[0] is 9, at most 7 is supported"))
+    units = group(RESIDUAL, [CONV_RELU, ADD_RELU, CONV_ADD_RELU], marks(RESIDUAL, c1=refused))
+    assert summary(units) == [
+        ("r0", (1, 2), "conv_relu"),
+        ("c1", (3,), None),
+        ("r1", (4, 5), "add_relu"),
+        ("out", (6,), None),
+    ]
+    assert units[1].verdict == refused.verdict
+    assert units[1].rules == ()
+
+
+def test_rules_of_a_unit() -> None:
+    special = {"c0": Mark(YES, "ops[4]"), "r0": Mark(YES, "ops[7]"), "out": Mark(YES, "ops[9]")}
+    units = group(RESIDUAL, [CONV_RELU], marks(RESIDUAL, **special))
+    assert units[0].rules == ("ops[4]", "ops[7]")
+    assert units[0].verdict == YES
+    assert units[-1].rules == ("ops[9]",)
+
+
+def test_what_is_taken_only_inside_a_composite() -> None:
+    inside_only = Mark(YES, "ops[2]", standalone=False)
+    units = group(RESIDUAL, [CONV_RELU], marks(RESIDUAL, c0=inside_only, out=inside_only))
+    assert (units[0].composite, units[0].verdict, units[0].rules) == (
+        "conv_relu",
+        YES,
+        ("ops[2]", "ops[0]"),
+    )
+    assert str(units[-1].verdict) == "Sigmoid is taken only inside a composite"
+    assert units[-1].rules == ()
+
+
+def test_no_patterns() -> None:
+    assert [unit.nodes for unit in group(RESIDUAL, [], marks(RESIDUAL))] == [
+        (1,),
+        (2,),
+        (3,),
+        (4,),
+        (5,),
+        (6,),
+    ]
+
+
+def test_names() -> None:
+    """A unit is called what its last node is called, or that node's first output."""
+    model = prepared("g (float[2] x) => (float[2] y) { a = Relu (x)\n y = Neg (a) }").proto
+    model.graph.node[1].name = "the_neg"
+    index = GraphIndex(model, stated_types(model))
+    assert [unit.name for unit in group(index, [], marks(index))] == ["a", "the_neg"]
+
+
+def test_matches_of_one_pattern_are_taken_in_the_order_of_the_nodes() -> None:
+    index = prepared("g (float[2] x) => (float[2] c) { a = Neg (x)\n b = Neg (a)\n c = Neg (b) }").index
+    pair = parse("pair", "a = Neg(x)\ny = Neg(a)")
+    assert summary(group(index, [pair], marks(index))) == [("b", (0, 1), "pair"), ("c", (2,), None)]
+
+
+PATTERNS = [
+    parse("neg_neg", "a = Neg(x)\ny = Neg(a)"),
+    parse("add_neg", "a = Add(x, z)\ny = Neg(a)"),
+    parse("diamond", "a = Abs(x)\nb = Neg(a)\ny = Mul(a, b)"),
+    parse("tower", "a = Add|Mul(x, z)\nb = Add(a, x)\nc = Neg|Abs(b)\ny = Abs(c)"),
+    parse("two_adds", "a = Add(p, q)\nb = Add(r, s)\ny = Mul(a, b)"),
+]
+
+
+def random_index(size: int, chance: random.Random) -> GraphIndex:
+    """Make a graph of few operators, so that patterns match often and compete."""
+    names, nodes = ["x", "w"], []
+    for i in range(size):
+        op = chance.choice(["Neg", "Neg", "Abs", "Add", "Add", "Mul"])
+        count = 1 if op in {"Neg", "Abs"} else 2
+        recent = names[-3:] if chance.random() < 0.7 else names
+        nodes.append(helper.make_node(op, chance.choices(recent, k=count), [f"t{i}"]))
+        names.append(f"t{i}")
+    model = prepared("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Neg (x) }").proto
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.output[0].name = names[-1]
+    return GraphIndex(model, {})
+
+
+@settings(derandomize=True, deadline=None, database=None, max_examples=200)
+@given(st.integers(1, 25), st.randoms(use_true_random=False))
+def test_every_node_is_in_one_unit_and_units_can_run_in_order(size: int, chance: random.Random) -> None:
+    index = random_index(size, chance)
+    given_marks = [
+        Mark(refuse("no")) if chance.random() < 0.1 else TAKEN for _ in range(len(index.nodes))
+    ]
+    units = group(index, PATTERNS, given_marks)
+    placed = sorted(node for unit in units for node in unit.nodes)
+    assert placed == [i for i in range(len(index.nodes)) if i not in index.constant_nodes]
+    done = set(index.constant_nodes)
+    for unit in units:
+        assert list(unit.nodes) == sorted(unit.nodes)
+        made = {name for node in unit.nodes for name in index.nodes[node].output}
+        for node in unit.nodes:
+            sources = {index.producer[name] for name in index.reads[node] if name in index.producer}
+            assert sources <= done | set(unit.nodes)
+        if unit.match is not None:
+            assert all(given_marks[node].verdict for node in unit.nodes)
+            _check_composite(index, unit, made)
+        done.update(unit.nodes)
+
+
+def _check_composite(index: GraphIndex, unit: Unit, made: set[str]) -> None:
+    """One output leaves, and what the signature names comes from outside and is all that enters."""
+    assert unit.match is not None
+    inside = set(unit.nodes)
+    leaving = {
+        name for name in made if name in index.outputs or set(index.consumers.get(name, ())) - inside
+    }
+    root = index.nodes[unit.nodes[-1]].output[0]
+    assert leaving <= {root}
+    entering = {name for node in unit.nodes for name in index.reads[node]} - made
+    assert {unit.match.tensors[name] for name in unit.match.pattern.inputs} == entering
+
+
+@settings(derandomize=True, deadline=None, database=None)
+@given(st.integers(1, 20), st.randoms(use_true_random=False), st.permutations(PATTERNS))
+def test_the_order_of_patterns_of_different_size_is_nothing(
+    size: int, chance: random.Random, shuffled: list[Pattern]
+) -> None:
+    """Patterns of one size keep their order here: between these the order of the file decides."""
+    index = random_index(size, chance)
+    place = {pattern.name: i for i, pattern in enumerate(PATTERNS)}
+    lengths = [len(pattern.nodes) for pattern in shuffled]
+    by_size = {n: iter([p for p in PATTERNS if len(p.nodes) == n]) for n in lengths}
+    reordered = [next(by_size[n]) for n in lengths]
+    assert sorted(place[pattern.name] for pattern in reordered) == list(range(len(PATTERNS)))
+    taken = marks(index)
+    assert summary(group(index, reordered, taken)) == summary(group(index, PATTERNS, taken))
+
+
+def test_consumers_of_a_dead_node() -> None:
+    index = prepared("g (float[2] x) => (float[2] y) { a = Abs (x)\n b = Neg (a)\n y = Neg (x) }").index
+    units = group(index, [parse("p", "a = Abs(x)\ny = Neg(a)")], marks(index))
+    assert summary(units) == [("b", (0, 1), "p"), ("y", (2,), None)]

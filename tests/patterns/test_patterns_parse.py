@@ -1,0 +1,66 @@
+"""The pattern language: what a text describes, and what is said of one that describes nothing."""
+
+import pytest
+
+from byoc.patterns.pattern import Pattern, PatternNode, parse
+
+
+def test_lines_operators_and_operands() -> None:
+    text = """
+        # a comment, then a line with spaces wherever they may be
+        c=Conv( x ,w, b? )
+          a = Add | Sum(c, x)
+
+        _y1 = Relu(a)
+    """
+    pattern = parse("name", text)
+    assert pattern == Pattern(
+        "name",
+        (
+            PatternNode("c", ("Conv",), (("x", False), ("w", False), ("b", True)), 3),
+            PatternNode("a", ("Add", "Sum"), (("c", False), ("x", False)), 4),
+            PatternNode("_y1", ("Relu",), (("a", False),), 6),
+        ),
+    )
+    assert pattern.root.output == "_y1"
+    assert pattern.inputs == ("x", "w", "b")
+
+
+def test_no_operands() -> None:
+    assert parse("p", "r = RandomNormal()").inputs == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the pattern is empty"),
+        ("\n  # nothing\n", "the pattern is empty"),
+        ("Relu(x)", "line 1: 'Relu(x)' is not of the form y = Op(a, b?)"),
+        ("y = Relu(x) z", "line 1: 'y = Relu(x) z' is not of the form y = Op(a, b?)"),
+        ("y = Relu(Neg(x))", "line 1: 'y = Relu(Neg(x))' is not of the form y = Op(a, b?)"),
+        ("y, z = Split(x)", "line 1: 'y, z = Split(x)' is not of the form y = Op(a, b?)"),
+        ("y = A||B(x)", "line 1: 'y = A||B(x)' is not of the form y = Op(a, b?)"),
+        ("1y = Relu(x)", "line 1: '1y = Relu(x)' is not of the form y = Op(a, b?)"),
+        ("y = Relu(x??)", "line 1: 'x??' is not the name of an operand"),
+        ("y = Relu(1)", "line 1: '1' is not the name of an operand"),
+        ("y = Clip(x,,m)", "line 1: '' is not the name of an operand"),
+        ("y = Clip(x,)", "line 1: '' is not the name of an operand"),
+        ("\ny = Relu(y)", "line 2: 'y' is read before it is made"),
+        ("y = Relu(x)\ny = Neg(y)", "line 2: 'y' is made twice"),
+        ("a = Relu(b)\nb = Neg(a)", "line 1: 'b' is read before it is made"),
+        (
+            "a = Relu(x)\n\ny = Neg(x)",
+            "line 1: nothing reads 'a', and only the last line makes the output",
+        ),
+        ("a = Relu(x)\ny = Add(x, a?)", "line 2: 'a?' is made by a line, so it cannot be left out"),
+    ],
+)
+def test_mistakes(text: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse("p", text)
+    assert str(caught.value) == message
+
+
+def test_all_mistakes_of_a_text_at_once() -> None:
+    with pytest.raises(ValueError, match=r"^line 1: .*\nline 3: .*\nline 4: .*$"):
+        parse("p", "y := Relu(x)\n\nz = Relu(1)\nRelu")

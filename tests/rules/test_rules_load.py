@@ -1,0 +1,242 @@
+"""Rule files from a path or a name; every mistake in one go, each with its place."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from byoc.errors import InputError
+from byoc.rules.load import load_rules
+
+HEAD = "target: t\ncost_model: dla\ndtype: float32\n"
+
+
+def complaints(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        load_rules(str(path))
+    return str(caught.value)
+
+
+WRONG = {
+    "empty file": "",
+    "not a mapping": "- op: Conv\n",
+    "bad YAML": "target: [t\n",
+    "a tab": "target: t\n\tdtype: float32\n",
+    "an object": "target: !!python/object/apply:os.getcwd []\n",
+    "an alias to itself": "ops: &o [*o]\n",
+    "an unknown alias": "ops: *o\n",
+    "a key that is a list": "? [a, b]\n: 1\n",
+    "a key twice at the top": HEAD + "dtype: int8\nops: [{op: Relu}]\n",
+    "a key twice deep inside": HEAD
+    + "ops:\n  - op: Conv\n    attributes:\n      group: {min: 1, min: 2}\n",
+    "an attribute twice": HEAD
+    + "ops:\n  - op: Conv\n    attributes:\n      group: {}\n      group: {}\n",
+    "nothing of what must be there": "description: x\n",
+    "misspelt key at the top": HEAD + "ops: [{op: Relu}]\ncomposite: []\n",
+    "misspelt keys at each level": HEAD
+    + """ops:
+  - op: Conv
+    standalon: true
+    opset: {mim: 1}
+    tensors: {X: {ranks: 4}}
+    attributes: {kernel_shape: {each: {maximum: 3}, lenght: 2}}
+composites:
+  - name: a
+    patern: y = Relu(x)
+""",
+    "a number for a key": "1: 2\n" + HEAD + "ops: [{op: Conv, tensors: {1: {rank: 4}}}]\n",
+    "values of the wrong type": """target: 9to5
+description: [1]
+cost_model: {}
+dtype: []
+regions: island
+ops:
+  - op: 5
+  - op: []
+  - op: Conv
+    standalone: maybe
+    dtype: {}
+    opset: 11
+    tensors: {X: 4, W: {rank: high, constant: 7, dtype: [[]]}}
+    attributes:
+      group: 1
+      pads: {min: much, length: 2.5, one_of: [[1], null], each: [1]}
+  - Relu
+composites:
+  - {name: 1st, pattern: [y]}
+""",
+    "ops that are no list": HEAD + "ops: {op: Relu}\ncomposites: none\n",
+    "empty lists": HEAD + "ops: []\n",
+    "empty ranks": HEAD
+    + "ops: [{op: Conv, tensors: {X: {rank: []}}, attributes: {pads: {length: []}}}]\n",
+    "min above max": HEAD
+    + "ops: [{op: Conv, opset: {min: 9, max: 8}, attributes: "
+    + "{group: {min: 2, max: 1.5}, pads: {each: {min: 1, max: 0}}}}]\n",
+    "names that ONNX does not have": "target: t\ncost_model: dla\ndtype: [float, int8]\n"
+    + """ops:
+  - op: [Convv, Relu, QuiteAnother]
+    dtype: [float33]
+  - op: [Conv, MaxPool]
+    tensors: {Xx: {dtype: bfloat}, W: {rank: 4}}
+    attributes: {kernal_shape: {length: 2}, group: {min: 1}}
+  - op: ai.onnx.ml.Normaliser
+""",
+    "constraints that the attribute cannot have": HEAD
+    + """ops:
+  - op: Conv
+    attributes:
+      group: {each: {min: 1}, length: 2}
+      pads: {min: 0, max: 3, one_of: [1]}
+      auto_pad: {min: 1, one_of: NOTSET}
+  - op: Constant
+    attributes:
+      value: {max: 1}
+      value_strings: {each: {max: 1}}
+""",
+    "patterns": HEAD
+    + """ops: [{op: Relu}]
+composites:
+  - {name: form, pattern: "y := Relu(x)"}
+  - name: several
+    pattern: |
+      y = Relu(x
+      # a comment
+
+      1 = Relu(x)
+      z = Relu(x,, y-1)
+  - {name: empty, pattern: ""}
+  - name: flow
+    pattern: |
+      a = Relu(b)
+      b = Relu(a?)
+      b = Relu(x)
+      c = Relu(x)
+      y = Add(b?, y)
+  - name: names
+    pattern: |
+      c = Convv|Relu(x)
+      # in between
+      y = Selu|Add|ReluReluRelu(c, z)
+  - {name: other, pattern: "y = ai.onnx.ml.Normalizer(x)"}
+  - {name: counts, pattern: "a = Conv(x)\\ny = Relu(a, b)"}
+""",
+    "composite names": HEAD
+    + """ops: [{op: Relu}]
+composites:
+  - {name: a, pattern: y = Relu(x)}
+  - {name: b, pattern: y = Relu(x)}
+  - {name: a, pattern: y = Neg(x)}
+  - {name: a b, pattern: y = Neg(x)}
+  - {name: a, pattern: y = Abs(x)}
+""",
+    "of every sort at once": "target: t\ndtype: flaot32\nextra: 1\n"
+    + """ops:
+  - {op: Reluu}
+  - {op: Conv, atributes: {}}
+  - {op: Conv, attributes: {grup: {min: 1}}}
+composites:
+  - {name: a, pattern: y = Relu(x)}
+  - {name: b}
+  - {name: a, pattern: y = Reluu(x)}
+""",
+}
+
+
+def test_what_is_said_of_wrong_files(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    said = []
+    for title, text in WRONG.items():
+        path = tmp_path / "rules.yaml"
+        path.write_text(text, encoding="utf-8")
+        lines = complaints(path).splitlines()
+        assert all(line.startswith(str(path)) for line in lines), title
+        said.append(
+            "\n".join([f"# {title}", *(line.replace(str(path), "rules.yaml") for line in lines)])
+        )
+    golden("rules_wrong.txt", "\n\n".join(said) + "\n")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_bytes(b"target: \xff\n")
+    assert complaints(path) == f"{path}: cannot be read: not UTF-8 text"
+    path.write_bytes(b"target: \x00\n")
+    assert complaints(path).startswith(f"{path}: not valid YAML: unacceptable character")
+    path.write_text("[" * 5000)
+    assert complaints(path).startswith(f"{path}: not valid YAML: ")
+
+
+def test_neither_a_file_nor_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "dlaa.yaml"
+    assert complaints(path) == f"{path}: no such file and no built-in rule file; installed: dla"
+    assert complaints(Path("dlaa")) == (
+        "dlaa: no such file and no built-in rule file (did you mean dla?); installed: dla"
+    )
+
+
+@pytest.mark.parametrize("name", ["dla", "dla.yaml", "dla.yml"])
+def test_the_built_in_file(name: str) -> None:
+    target = load_rules(name)
+    assert (target.name, target.domain, target.source) == ("dla", "byoc.dla", name)
+    assert target.rules.dtype == ("float32",)
+    assert [pattern.name for pattern in target.patterns] == [
+        "conv_bn_add_relu",
+        "conv_bn_relu",
+        "conv_add_relu",
+        "conv_bn",
+        "conv_relu",
+    ]
+
+
+def test_one_value_stands_for_a_list_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(
+        HEAD + "ops: [{op: Gemm, tensors: {A: {rank: 2}}, attributes: {transA: {one_of: 0}}}]\n"
+    )
+    (rule,) = load_rules(str(path)).rules.ops
+    assert (rule.op, rule.tensors["A"].rank, rule.attributes["transA"].one_of) == (("Gemm",), (2,), (0,))
+
+
+def test_anchors_aliases_and_merges(tmp_path: Path) -> None:
+    """`<<` brings keys in; one that is written wins and is no duplicate."""
+    path = tmp_path / "r.yaml"
+    path.write_text(
+        HEAD
+        + """
+ops:
+  - &pool
+    op: MaxPool
+    tensors: {X: &x {rank: 4}}
+    attributes: {kernel_shape: {each: &small {min: 1, max: 3}}}
+  - {<<: *pool, op: AveragePool, opset: {min: 7}}
+  - {op: Conv, tensors: {X: *x}, attributes: {strides: {each: {<<: *small, max: 2}}}}
+"""
+    )
+    first, second, third = load_rules(str(path)).rules.ops
+    assert (second.op, second.tensors, second.attributes) == (
+        ("AveragePool",),
+        first.tensors,
+        first.attributes,
+    )
+    assert second.opset.min == 7
+    each = third.attributes["strides"].each
+    assert each is not None
+    assert (each.min, each.max, third.tensors["X"].rank) == (1, 2, (4,))
+
+
+def test_numbers_with_an_exponent_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(
+        HEAD
+        + "ops: [{op: LeakyRelu, attributes: {alpha: {one_of: [1e-5, 2E3, 1.5e+2, -1e3], min: -1e3}}}]\n"
+    )
+    alpha = load_rules(str(path)).rules.ops[0].attributes["alpha"]
+    assert (alpha.one_of, alpha.min) == ((1e-5, 2000.0, 150.0, -1000.0), -1000.0)
+
+
+def test_aliases_that_multiply(tmp_path: Path) -> None:
+    """Ten levels of ten: ten thousand million items, if anyone were to write them out."""
+    levels = ["l0: &l0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 10)}]" for i in range(1, 10)]
+    path = tmp_path / "r.yaml"
+    path.write_text("\n".join(levels) + "\nops: *l9\ndtype: *l9\n")
+    assert f"{path}: dtype[0]: expected text" in complaints(path)
