@@ -60,7 +60,7 @@ def files(group: str) -> dict[str, Path]:
     for point in installed(group).values():
         try:
             folders = list(import_module(point.module).__path__)
-        except ImportError:
+        except Exception:  # a package that is broken in any way must not take the others down
             continue
         for folder in folders:
             found.update((path.stem, path) for path in Path(folder).glob("*.yaml"))

@@ -8,8 +8,10 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
-from byoc.graph.types import TensorType
+from byoc.graph.types import NUMBERS, TensorType
 
+# Schemas write these two as C does.
+_IN_SCHEMAS = {"float32": "float", "float64": "double"}
 # Defaults that the operators' documentation gives in words, because they depend on the rank.
 _ONES = ("strides", "dilations")
 # What convolutions call their weight, which is not always their second input (QLinearConv).
@@ -23,6 +25,26 @@ def schema_of(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | Non
         return onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:
         return None
+
+
+def open_dtypes(schema: onnx.defs.OpSchema, type_str: str) -> frozenset[str]:
+    """Return the dtypes that a type variable of a schema may stand for; none for a type that is fixed.
+
+    A Reshape's `shape` is `tensor(int64)` and fixed; a Gather's `indices` are a variable that stands
+    for int32 or int64, its `data` one that stands for anything.
+    """
+    return _variables(schema).get(type_str, frozenset())
+
+
+@cache
+def _variables(schema: onnx.defs.OpSchema) -> dict[str, frozenset[str]]:
+    spelled = {f"tensor({_IN_SCHEMAS.get(name, name)})": name for name in NUMBERS}
+    return {
+        constraint.type_param_str: frozenset(
+            spelled[kind] for kind in constraint.allowed_type_strs if kind in spelled
+        )
+        for constraint in schema.type_constraints
+    }
 
 
 def written(node: NodeProto) -> dict[str, Any]:

@@ -62,7 +62,11 @@ def _model(  # noqa: PLR0913, PLR0917 - the parts of a model
     model.graph.node.extend(nodes)
     model.graph.input.extend(_infos(inputs, values))
     model.graph.output.extend(_infos(outputs, values))
-    model.graph.initializer.extend(index.initializers[name] for name in constants)
+    for constant in constants:
+        if constant in index.sparse_initializers:
+            model.graph.sparse_initializer.append(index.sparse_initializers[constant])
+        else:
+            model.graph.initializer.append(index.initializers[constant])
     called = _called(model.graph.node, {(f.domain, f.name, f.overload): f for f in functions})
     model.functions.extend(called)
     used = {node.domain for node in model.graph.node} | {f.domain for f in called}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import onnx
-from onnx import NodeProto, TensorProto, TypeProto
+from onnx import NodeProto, SparseTensorProto, TensorProto, TypeProto
 
 from byoc.graph.types import TensorType, read_type
 from byoc.graph.walk import bodies, reads
@@ -50,6 +50,11 @@ class GraphIndex:
         """Stored tensors that no caller can override; see `overridable`."""
         given = {value.name for value in self.proto.graph.input} if self.overridable else set()
         return {t.name: t for t in self.proto.graph.initializer if t.name not in given}
+
+    @cached_property
+    def sparse_initializers(self) -> Mapping[str, SparseTensorProto]:
+        """Stored sparse tensors. They have no tensor type, so what reads them stays on the host."""
+        return {s.values.name: s for s in self.proto.graph.sparse_initializer}
 
     @property
     def overridable(self) -> bool:
@@ -98,7 +103,6 @@ class GraphIndex:
         """
         found: set[int] = set()
         constant = set(self.initializers)
-        constant.update(s.values.name for s in self.proto.graph.sparse_initializer)
         for i, node in enumerate(self.nodes):
             if node.domain not in ("", "ai.onnx") or node.op_type in _RANDOM:
                 continue
@@ -110,7 +114,11 @@ class GraphIndex:
 
     def is_constant(self, name: str) -> bool:
         """Return whether a tensor's value is known before the model runs."""
-        return name in self.initializers or self.producer.get(name) in self.constant_nodes
+        return (
+            name in self.initializers
+            or name in self.sparse_initializers
+            or self.producer.get(name) in self.constant_nodes
+        )
 
     def constants_behind(self, names: Sequence[str]) -> list[int]:
         """Return the constant nodes that the given tensors depend on, in topological order."""

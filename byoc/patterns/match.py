@@ -15,7 +15,7 @@ from byoc.graph.index import GraphIndex
 from byoc.patterns.pattern import Pattern, PatternNode
 
 # Operators whose two operands may be exchanged without changing the result (ONNX operator docs).
-_COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum"})
+_COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum", "Max", "Min"})
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from onnx import NodeProto
 from onnx.defs import OpSchema
 
-from byoc.graph.attributes import effective, schema_of
+from byoc.graph.attributes import effective, open_dtypes, schema_of
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
 from byoc.rules.schema import AttributeRule, ElementRule, OpRule, RuleFile, TensorRule
@@ -66,10 +66,11 @@ def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known 
     opset = index.opsets.get("" if node.domain == "ai.onnx" else node.domain, 1)
     yield from _bounds("the operator set", opset, rule.opset.min, rule.opset.max)
     seen = set()
-    for formal, free, tensor in _tensors(node, schema, index):
-        seen.add(formal)
-        wanted = rule.tensors.get(formal, _NO_RULE)
-        yield from _tensor(formal, tensor, wanted, dtypes if free else (), index)
+    for formal, tensor in _tensors(node, schema, index):
+        seen.add(formal.name)
+        wanted = rule.tensors.get(formal.name, _NO_RULE)
+        held = dtypes if _is_computed(formal.type_str, schema, dtypes) else ()
+        yield from _tensor(formal.name, tensor, wanted, held, index)
     for formal, wanted in rule.tensors.items():
         if formal not in seen and wanted.absent is False:
             yield f"{formal} is absent"
@@ -80,14 +81,26 @@ def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known 
 _NO_RULE = TensorRule()
 
 
-def _tensors(node: NodeProto, schema: OpSchema, index: GraphIndex) -> Iterator[tuple[str, bool, str]]:
-    """Yield formal name, whether its dtype is a type variable, and tensor, for all in use."""
+def _is_computed(variable: str, schema: OpSchema, dtypes: Sequence[str]) -> bool:
+    """Return whether the target's dtypes are meant for a type variable: what the result is made of.
+
+    A Gather's indices and a Dropout's flag could never have the dtype that a float target computes in.
+    """
+    possible = open_dtypes(schema, variable)
+    result = schema.outputs[0].type_str if schema.outputs else ""
+    return bool(possible) and (variable == result or not possible.isdisjoint(dtypes))
+
+
+def _tensors(
+    node: NodeProto, schema: OpSchema, index: GraphIndex
+) -> Iterator[tuple[OpSchema.FormalParameter, str]]:
+    """Yield formal parameter and tensor, for all in use."""
     for names, formals in ((node.input, schema.inputs), (node.output, schema.outputs)):
         for position, tensor in enumerate(names):
             if not formals or not index.is_used(tensor):
                 continue
             formal = formals[min(position, len(formals) - 1)]  # the last may be variadic
-            yield formal.name, "(" not in formal.type_str, tensor
+            yield formal, tensor
 
 
 def _tensor(

@@ -1,0 +1,185 @@
+"""A bundle that is not as it was written is refused in one sentence."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vendors
+from cutting import CHAIN, cut, files
+from support import parse
+
+from byoc import load, verify_against
+from byoc.errors import InputError
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    vendors.install(monkeypatch, tables=vendors.Tables)
+    cut(parse(CHAIN), tmp_path / "b", codegen="tables")
+    return tmp_path / "b"
+
+
+def _refused(bundle: Path) -> str:
+    """Return the sentence with which a bundle is refused, by everything that opens one."""
+    with pytest.raises(InputError) as caught:
+        load(bundle)
+    with pytest.raises(InputError) as again:
+        verify_against(bundle)
+    assert str(again.value) == str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def _edit(bundle: Path, change: Callable[[Any], Any]) -> None:
+    path = bundle / "manifest.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(change(content) or content))
+
+
+def test_as_written_it_loads(bundle: Path) -> None:
+    assert load(bundle).inputs == ("x",)
+
+
+def test_every_file_is_watched(bundle: Path) -> None:
+    for name, content in files(bundle).items():
+        if name == "manifest.json" or not content:
+            continue
+        changed = bytes([content[0] ^ 1]) + content[1:]
+        (bundle / name).write_bytes(changed)
+        assert _refused(bundle) == (
+            f"{bundle}: the file '{name}' is not as it was written: its hash differs"
+        )
+        (bundle / name).write_bytes(content)
+    load(bundle)
+
+
+def test_a_longer_file_is_noticed(bundle: Path) -> None:
+    with (bundle / "weights.bin").open("ab") as file:
+        file.write(b"\0")
+    assert "'weights.bin' is not as it was written" in _refused(bundle)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.onnx", "dla_1.onnx", "artifacts/dla_0/code.json", "weights.bin"]
+)
+def test_a_missing_file_is_named(name: str, bundle: Path) -> None:
+    (bundle / name).unlink()
+    assert _refused(bundle) == f"{bundle}: the file '{name}' of the bundle is missing"
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    assert _refused(tmp_path / "none") == f"{tmp_path / 'none'}: no such bundle"
+
+
+def test_a_file_is_no_bundle(bundle: Path) -> None:
+    assert _refused(bundle / "model.onnx") == f"{bundle / 'model.onnx'}: no such bundle"
+
+
+def test_a_folder_without_manifest(tmp_path: Path) -> None:
+    assert _refused(tmp_path) == f"{tmp_path}: not a bundle: it holds no manifest.json"
+
+
+OUTSIDE = [
+    "../outside.bin",
+    "artifacts/../../outside.bin",
+    "{0}/outside.bin",
+    "link.bin",
+    "a\0b",
+    "loop/x",
+]
+
+
+def _outside(bundle: Path, name: str) -> str:
+    outside = bundle.parent / "outside.bin"
+    outside.write_bytes(b"secret")
+    (bundle / "link.bin").symlink_to(outside)
+    (bundle / "loop").symlink_to("loop")
+    return name.format(bundle.parent)
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_file_outside_the_bundle_is_not_read(name: str, bundle: Path) -> None:
+    name = _outside(bundle, name)
+    entry = {"sha256": "0" * 64, "bytes": 6}
+    _edit(bundle, lambda content: content["files"].update({name: entry}))
+    assert _refused(bundle) == (
+        f"{bundle / 'manifest.json'}: the file '{name}' is not inside the bundle"
+    )
+
+
+def _as_model(content: Any, name: str) -> None:
+    content["model"] = name
+
+
+def _as_region(content: Any, name: str) -> None:
+    content["regions"][0]["model"] = name
+
+
+def _as_artifact(content: Any, name: str) -> None:
+    content["regions"][0]["artifact_files"]["code.json"] = name
+
+
+@pytest.mark.parametrize("put", [_as_model, _as_region, _as_artifact])
+@pytest.mark.parametrize("name", [*OUTSIDE, "there is no such file", ""])
+def test_a_file_without_a_hash_is_not_read(
+    name: str, put: Callable[[Any, str], None], bundle: Path
+) -> None:
+    name = _outside(bundle, name)
+    _edit(bundle, lambda content: put(content, name))
+    assert _refused(bundle) == (
+        f"{bundle / 'manifest.json'}: the file '{name}' is named but has no hash"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not a manifest: Expecting value: line 1 column 1 (char 0)"),
+        ("PK\x03\x04", "not a manifest: Expecting value: line 1 column 1 (char 0)"),
+        ("[1, 2]", "format None; this version of byoc reads format 1"),
+        ("{}", "format None; this version of byoc reads format 1"),
+        ('{"format": 2}', "format 2; this version of byoc reads format 1"),
+        ('{"format": "1"}', "format '1'; this version of byoc reads format 1"),
+        ('{"format": 1}', "not a manifest: versions: Field required"),
+        ("[" * 100_000, "not a manifest: "),
+        ('{"format": 1, "asked": ' + '{"a":' * 100_000, "not a manifest: "),
+    ],
+)
+def test_what_is_no_manifest(text: str, reason: str, bundle: Path) -> None:
+    (bundle / "manifest.json").write_text(text)
+    assert _refused(bundle).startswith(f"{bundle / 'manifest.json'}: {reason}")
+
+
+def test_bytes_that_are_no_text(bundle: Path) -> None:
+    (bundle / "manifest.json").write_bytes(b"\xff\xfe\x00")
+    assert _refused(bundle).startswith(f"{bundle / 'manifest.json'}: not a manifest: ")
+
+
+@pytest.mark.parametrize("key", ["versions", "asked", "target", "model", "regions", "report", "files"])
+def test_a_missing_key_is_named(key: str, bundle: Path) -> None:
+    _edit(bundle, lambda content: {k: v for k, v in content.items() if k != key})
+    assert _refused(bundle) == f"{bundle / 'manifest.json'}: not a manifest: {key}: Field required"
+
+
+def test_a_missing_key_of_a_region_is_named(bundle: Path) -> None:
+    _edit(bundle, lambda content: content["regions"][1].pop("codegen") and None)
+    assert _refused(bundle) == (
+        f"{bundle / 'manifest.json'}: not a manifest: regions.1.codegen: Field required"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"files": []}, "files"),
+        ({"regions": 3}, "regions"),
+        ({"files": {"model.onnx": {"sha256": "abc", "bytes": 1}}}, "files.model.onnx.sha256"),
+        ({"files": {"model.onnx": {"sha256": "0" * 64, "bytes": -1}}}, "files.model.onnx.bytes"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_a_key_of_the_wrong_kind_is_named(change: Any, place: str, bundle: Path) -> None:
+    _edit(bundle, lambda content: content | change)
+    assert _refused(bundle).startswith(f"{bundle / 'manifest.json'}: not a manifest: {place}: ")

@@ -1,0 +1,309 @@
+"""Whose fault it was: the exit code and one sentence; never a traceback for what a user can cause."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+import vendors
+from cutting import CHAIN, files, ramp
+from support import Ran, parse
+
+Cli = Callable[..., Ran]
+RULES = """target: npu
+cost_model: dla
+dtype: float32
+ops:
+  - op: Relu
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with m.onnx in it."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(parse(CHAIN), "m.onnx")
+    return tmp_path
+
+
+def _refused(here: Path, byoc: Cli, *arguments: str | Path) -> str:
+    """Return the one sentence that a bad `byoc partition -o out` ends with; nothing was written."""
+    before = files(here)
+    ran = byoc("partition", *arguments, "-o", "out")
+    return _sentence(ran, here, before)
+
+
+def _sentence(ran: Ran, here: Path, before: dict[str, bytes]) -> str:
+    assert (ran.code, ran.out) == (1, "")
+    assert "Traceback" not in ran.err
+    assert ran.err.startswith("byoc: ")
+    assert ran.err.endswith("\n")
+    assert ran.err.count("\n") == 1
+    assert files(here) == before
+    assert not list(here.glob(".*"))
+    return ran.err.removeprefix("byoc: ").removesuffix("\n")
+
+
+def test_no_such_file(here: Path, byoc: Cli) -> None:
+    assert _refused(here, byoc, "n.onnx", "--rules", "dla") == "n.onnx: no such file"
+
+
+def test_a_folder_is_no_model(here: Path, byoc: Cli) -> None:
+    (here / "folder").mkdir()
+    assert _refused(here, byoc, "folder", "--rules", "dla") == "folder: is a folder, not an ONNX model"
+
+
+def test_a_truncated_model(here: Path, byoc: Cli) -> None:
+    model = parse("g (float[1, 400] x) => (float[1, 400] y) { y = Add(x, k) }")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(ramp(1, 400), "k"))
+    whole = model.SerializeToString()
+    (here / "cut.onnx").write_bytes(whole[: len(whole) // 2])
+    assert _refused(here, byoc, "cut.onnx", "--rules", "dla").startswith(
+        "cut.onnx: not an ONNX model, or a truncated one ("
+    )
+
+
+@pytest.mark.parametrize("content", ["Dear diary,\n", "<html></html>", "", "version https://git-lfs"])
+def test_a_text_file_called_onnx(content: str, here: Path, byoc: Cli) -> None:
+    (here / "text.onnx").write_text(content)
+    assert _refused(here, byoc, "text.onnx", "--rules", "dla").startswith("text.onnx: not an ONNX model")
+
+
+def test_a_model_that_the_checker_refuses(here: Path, byoc: Cli) -> None:
+    onnx.save(parse("g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x, x, x) }"), "bad.onnx")
+    sentence = _refused(here, byoc, "bad.onnx", "--rules", "dla")
+    assert sentence.startswith("bad.onnx: not valid ONNX: ")
+    assert "Relu" in sentence
+
+
+def test_a_model_with_a_cycle(here: Path, byoc: Cli) -> None:
+    text = "g (float[4] x) => (float[4] y) { a = Add(x, b) b = Relu(a) y = Relu(b) }"
+    (here / "bad.onnx").write_bytes(parse(text).SerializeToString())
+    sentence = _refused(here, byoc, "bad.onnx", "--rules", "dla")
+    assert re.fullmatch(r"bad\.onnx: the nodes form a cycle through (Add 'a'|Relu 'b')", sentence)
+
+
+def test_external_data_that_is_not_there(here: Path, byoc: Cli) -> None:
+    model = parse("g (float[1, 400] x) => (float[1, 400] y) { y = Add(x, k) }")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(ramp(1, 400), "k"))
+    onnx.save(model, "ext.onnx", save_as_external_data=True, location="ext.bin")
+    (here / "ext.bin").unlink()
+    assert _refused(here, byoc, "ext.onnx", "--rules", "dla") == (
+        "ext.onnx: tensor 'k' has external data in 'ext.bin', and there is no such file beside the model"
+    )
+
+
+def test_a_model_that_was_partitioned_for_the_target_before(here: Path, byoc: Cli) -> None:
+    arguments = ("--rules", "npu.yaml", "--strategy", "all-supported")
+    (here / "npu.yaml").write_text(RULES)
+    assert byoc("partition", "m.onnx", *arguments, "-o", "first").code == 0
+    (here / "npu.yaml").write_text(RULES.replace("Relu", "Sigmoid"))
+    assert _refused(here, byoc, "first/model.onnx", *arguments) == (
+        "the model already uses the domain 'byoc.npu': partitioned before?"
+    )
+
+
+def test_a_rule_file_with_a_misspelt_key(here: Path, byoc: Cli) -> None:
+    (here / "npu.yaml").write_text(RULES.replace("dtype", "dtypo"))
+    ran = byoc("partition", "m.onnx", "--rules", "npu.yaml", "-o", "out")
+    assert ran.code == 1
+    lines = ran.err.splitlines()
+    assert any(
+        re.match(r"byoc: npu\.yaml: dtypo: no such key \(did you mean dtype\?\); known: ", line)
+        for line in lines
+    )
+    assert all(line.startswith("byoc: npu.yaml: ") for line in lines)
+    assert not (here / "out").exists()
+
+
+def test_an_operator_that_does_not_exist(here: Path, byoc: Cli) -> None:
+    (here / "npu.yaml").write_text(RULES.replace("Relu", "Rellu"))
+    sentence = _refused(here, byoc, "m.onnx", "--rules", "npu.yaml")
+    assert sentence.startswith("npu.yaml: ops[0].op: ONNX has no operator 'Rellu' (did you mean ")
+
+
+def test_no_such_rule_file(here: Path, byoc: Cli) -> None:
+    assert _refused(here, byoc, "m.onnx", "--rules", "dlaa").startswith(
+        "dlaa: no such file and no built-in rule file (did you mean dla?); installed: "
+    )
+
+
+def test_an_unknown_codegen(here: Path, byoc: Cli) -> None:
+    sentence = _refused(here, byoc, "m.onnx", "--rules", "dla", "--codegen", "referenz")
+    assert sentence.startswith("referenz: no such codegen (did you mean reference?); installed: ")
+
+
+def test_an_unknown_strategy(here: Path, byoc: Cli) -> None:
+    assert _refused(here, byoc, "m.onnx", "--rules", "dla", "--strategy", "mincut").startswith(
+        "mincut: no such strategy (did you mean min-cut?); installed: all-supported, "
+    )
+
+
+@pytest.mark.parametrize("option", ["--cost-model", "--host-cost-model"])
+def test_an_unknown_cost_model(option: str, here: Path, byoc: Cli) -> None:
+    assert _refused(here, byoc, "m.onnx", "--rules", "dla", option, "hos").startswith(
+        "hos: no such file and no built-in cost model (did you mean host?); installed: "
+    )
+
+
+def test_an_unknown_zoo_model(here: Path, byoc: Cli) -> None:
+    sentence = _refused(here, byoc, "zoo:squeezenett", "--rules", "dla")
+    assert "squeezenett" in sentence
+    assert "(did you mean squeezenet?)" in sentence
+
+
+def test_an_output_whose_parent_is_missing(here: Path, byoc: Cli) -> None:
+    before = files(here)
+    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", "no/such/out")
+    assert _sentence(ran, here, before) == (
+        "no/such/out: cannot be written: there is no folder 'no/such'"
+    )
+
+
+def test_an_output_under_a_file(here: Path, byoc: Cli) -> None:
+    before = files(here)
+    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", "m.onnx/out")
+    assert _sentence(ran, here, before) == ("m.onnx/out: cannot be written: there is no folder 'm.onnx'")
+
+
+@pytest.mark.parametrize("output", [".", "..", "m.onnx"])
+def test_an_output_that_is_something_else(output: str, here: Path, byoc: Cli) -> None:
+    before = files(here)
+    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", output)
+    assert _sentence(ran, here, before) == (
+        f"{output}: exists and is not a bundle, so it is not replaced"
+    )
+
+
+def test_a_dimension_that_the_model_has_not(here: Path, byoc: Cli) -> None:
+    onnx.save(parse("g (float[batch, 4] x) => (float[batch, 4] y) { y = Relu(x) }"), "open.onnx")
+    assert _refused(here, byoc, "open.onnx", "--rules", "dla", "--dim", "bach=2") == (
+        "open.onnx: no input has a dimension named 'bach' (did you mean batch?); "
+        "symbolic dimensions: batch"
+    )
+    assert _refused(here, byoc, "open.onnx", "--rules", "dla", "--dim", "batch=0") == (
+        "open.onnx: dimension batch=0: a size is at least 1"
+    )
+
+
+def test_a_codegen_option_that_is_not_known(here: Path, byoc: Cli) -> None:
+    arguments = ("--strategy", "all-supported", "--codegen-option", "fast=1")
+    assert _refused(here, byoc, "m.onnx", "--rules", "dla", *arguments).endswith(
+        "codegen reference has no option 'fast'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--dim", "batch"], "'batch' is not of the form NAME=VALUE"),
+        (["--dim", "=1"], "'=1' is not of the form NAME=VALUE"),
+        (["--dim", "batch=two"], "'batch=two': a size is a whole number"),
+        (["--dim", "batch=-1"], "'batch=-1': a size is a whole number"),
+        (["--dim", "batch=1.5"], "'batch=1.5': a size is a whole number"),
+        (["--dim", "batch="], "'batch=': a size is a whole number"),
+        (["--codegen-option", "fast"], "'fast' is not of the form NAME=VALUE"),
+        (["--format", "yaml"], "'yaml' is not one of"),
+        (["--speed"], "No such option: --speed"),
+        (["another.onnx"], "Got unexpected extra argument"),
+    ],
+)
+def test_usage_errors(arguments: list[str], sentence: str, here: Path, byoc: Cli) -> None:
+    before = files(here)
+    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", "out", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert "Traceback" not in ran.err
+    assert sentence in ran.err
+    assert files(here) == before
+
+
+@pytest.mark.parametrize(
+    "arguments", [["partition"], ["partition", "m.onnx"], ["verify"], ["inspect"], ["fly"], ["--fly"]]
+)
+def test_a_command_that_is_not_complete(arguments: list[str], byoc: Cli) -> None:
+    ran = byoc(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert "Usage: byoc" in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("verb", ["verify", "inspect"])
+def test_what_is_no_bundle(verb: str, here: Path, byoc: Cli) -> None:
+    before = files(here)
+    assert _sentence(byoc(verb, "nothing"), here, before) == "nothing: no such bundle"
+    assert _sentence(byoc(verb, "."), here, before) == (".: not a bundle: it holds no manifest.json")
+
+
+def test_wrong_numbers_exit_with_1_and_name_output_and_error(
+    here: Path, byoc: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendors.install(monkeypatch, odd=vendors.gives(lambda inputs, name: {name: -inputs["x"]}))
+    onnx.save(parse("g (float[1, 4] x) => (float[1, 4] score) { score = Relu(x) }"), "one.onnx")
+    arguments = ("--strategy", "all-supported", "--codegen", "odd")
+    assert re.fullmatch(
+        r"verification failed: output 'score' differs from one\.onnx by [0-9.]+ of its range, "
+        r"at most 0\.0001 is allowed for float32",
+        _refused(here, byoc, "one.onnx", "--rules", "dla", *arguments),
+    )
+
+
+def test_a_defect_exits_with_3_and_a_traceback(
+    here: Path, byoc: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr("byoc.pipeline.annotate", broken)
+    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", "out")
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.err.startswith("Traceback (most recent call last):\n")
+    assert ran.err.endswith(
+        "IndexError: list index out of range\n"
+        "byoc: this is a defect of byoc; please report it with the lines above\n"
+    )
+    assert not (here / "out").exists()
+
+
+def test_an_interrupt_exits_with_130(here: Path, byoc: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("byoc.pipeline.annotate", stop)
+    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", "out")
+    assert ran.code == 130
+    assert "Traceback" not in ran.err
+
+
+HINT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
+
+
+@pytest.fixture
+def no_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+
+@pytest.mark.usefixtures("no_runtime")
+def test_without_onnxruntime_partition_works_and_says_so(here: Path, byoc: Cli) -> None:
+    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", "out")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines()[0].endswith(f"; not verified: {HINT}")
+    assert (here / "out/manifest.json").is_file()
+    assert byoc("inspect", "out").code == 0
+
+
+@pytest.mark.usefixtures("no_runtime")
+@pytest.mark.parametrize("verb", [["codegens"], ["rules"], ["zoo"]])
+def test_without_onnxruntime_lists_work(verb: list[str], byoc: Cli) -> None:
+    assert byoc(*verb).code == 0
+
+
+def test_without_onnxruntime_verify_says_how_to_get_it(
+    here: Path, byoc: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    byoc("partition", "m.onnx", "--rules", "dla", "-o", "out")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    before = files(here)
+    for against in ([], ["--against", "m.onnx"]):
+        assert _sentence(byoc("verify", "out", *against), here, before) == HINT

@@ -1,0 +1,282 @@
+"""What the command line prints, as text and as JSON."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from cutting import CHAIN, cut
+from support import Ran, parse
+
+# The weights are identities and the rest moves signs, so that every number is exact on every machine.
+NET = """net (float[1, 256, 28, 28] image, float[1, 4] extra)
+    => (float[1, 256, 28, 28] score, float[1, 4] side) {
+    shape = Constant <value_ints = [256, 256]> ()
+    zeros = ConstantOfShape(shape)
+    identity = EyeLike(zeros)
+    kernel = Constant <value_ints = [256, 256, 1, 1]> ()
+    w = Reshape(identity, kernel)
+    c1 = Conv(image, w)
+    r1 = Relu(c1)
+    c2 = Conv(r1, w)
+    r2 = Relu(c2)
+    c3 = Conv(r2, w)
+    wide = Conv <dilations = [5, 5]> (c3, w)
+    score = Neg(wide)
+    t1 = Abs(extra)
+    t2 = Abs(t1)
+    side = Relu(t2)
+}"""
+Cli = Callable[..., Ran]
+Golden = Callable[[str, str], None]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with net.onnx in it."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(variable, raising=False)
+    onnx.save(parse(NET), "net.onnx")
+    return tmp_path
+
+
+def _strict(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def _floats(document: Any) -> list[float]:
+    if isinstance(document, (dict, list)):
+        values = document.values() if isinstance(document, dict) else document
+        return [number for value in values for number in _floats(value)]
+    return [document] if isinstance(document, float) else []
+
+
+@pytest.mark.usefixtures("here")
+def test_partition_without_output(byoc: Cli, golden: Golden) -> None:
+    ran = byoc("partition", "net.onnx", "--rules", "dla")
+    assert (ran.code, ran.err) == (0, "")
+    golden("cli_partition_plan.txt", ran.out)
+
+
+@pytest.mark.usefixtures("here")
+def test_partition_with_output(byoc: Cli, golden: Golden) -> None:
+    ran = byoc("partition", "net.onnx", "--rules", "dla", "-o", "out")
+    assert (ran.code, ran.err) == (0, "")
+    golden("cli_partition_output.txt", ran.out)
+
+
+@pytest.mark.usefixtures("here")
+def test_verify(byoc: Cli, golden: Golden) -> None:
+    byoc("partition", "net.onnx", "--rules", "dla", "-o", "out")
+    ran = byoc("verify", "out", "--against", "net.onnx")
+    assert (ran.code, ran.err) == (0, "")
+    golden("cli_verify.txt", ran.out)
+
+
+@pytest.mark.usefixtures("here")
+def test_inspect_repeats_the_report_and_lists_the_files(byoc: Cli) -> None:
+    made = byoc("partition", "net.onnx", "--rules", "dla", "-o", "out").out
+    ran = byoc("inspect", "out")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(made.partition("\nWritten to")[0])
+    rows = [line.split() for line in ran.out.splitlines()]
+    sizes = {row[0]: " ".join(row[1:-1]) for row in rows if row and row[0].endswith((".onnx", ".bin"))}
+    assert set(sizes) == {"dla_0.onnx", "model.onnx", "weights.bin"}
+    assert sizes["weights.bin"] == "0 B"
+    assert "asked: host_cost_model host, model net.onnx, rules dla, strategy min-cut" in ran.out
+    assert re.search(r"^made with: byoc \S+, onnx \S+$", ran.out, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("here")
+def test_partition_as_json_is_one_document(byoc: Cli) -> None:
+    text = byoc("partition", "net.onnx", "--rules", "dla", "-o", "text")
+    ran = byoc("partition", "net.onnx", "--rules", "dla", "-o", "out", "--format", "json")
+    assert (ran.code, ran.err) == (0, "")
+    report = _strict(ran.out)
+    assert list(report) == [
+        "model",
+        "target",
+        "strategy",
+        "nodes",
+        "compute",
+        "predicted",
+        "regions",
+        "host_reasons",
+        "notes",
+        "verification",
+        "not_verified",
+        "bundle",
+    ]
+    assert report["nodes"] == {"total": 10, "offloaded": 5, "host": 5, "constant": 5}
+    assert report["regions"][0]["composites"] == {"conv_relu": 2}
+    assert report["bundle"] == "out"
+    assert all(map(isfinite, _floats(report)))
+    assert "5 of 10 nodes" in text.out
+
+
+@pytest.mark.usefixtures("here")
+def test_verify_as_json(byoc: Cli) -> None:
+    byoc("partition", "net.onnx", "--rules", "dla", "-o", "out")
+    report = _strict(byoc("verify", "out", "--format", "json").out)
+    assert list(report) == ["against", "passed", "largest_relative_error", "outputs"]
+    assert report["passed"] is True
+    assert [output["name"] for output in report["outputs"]] == ["score", "side"]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_failed_verification_is_json_too_and_exits_with_1(byoc: Cli) -> None:
+    byoc("partition", "net.onnx", "--rules", "dla", "-o", "out")
+    other = parse(NET.replace("score = Neg(wide)", "score = Abs(wide)"))
+    onnx.save(other, "other.onnx")
+    ran = byoc("verify", "out", "--against", "other.onnx", "--format", "json")
+    assert ran.code == 1
+    report = _strict(ran.out)
+    assert [output["within"] for output in report["outputs"]] == [False, True]
+    assert report["largest_relative_error"] > 0.1
+    assert ran.err.startswith("byoc: verification failed: output 'score' differs from other.onnx")
+
+
+@pytest.mark.usefixtures("here")
+def test_inspect_as_json_is_the_manifest(byoc: Cli) -> None:
+    byoc("partition", "net.onnx", "--rules", "dla", "-o", "out")
+    shown = _strict(byoc("inspect", "out", "--format", "json").out)
+    assert shown == json.loads(Path("out/manifest.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("verb", "keys"),
+    [
+        ("zoo", ["name", "family", "source", "licence", "weights"]),
+        ("codegens", ["name", "from", "runs_here"]),
+        (
+            "rules",
+            [
+                "name",
+                "target",
+                "description",
+                "codegen",
+                "cost_model",
+                "operators",
+                "composites",
+            ],
+        ),
+    ],
+)
+def test_lists(verb: str, keys: list[str], byoc: Cli) -> None:
+    rows = _strict(byoc(verb, "--format", "json").out)
+    assert rows
+    assert all(list(row) == keys for row in rows)
+    text = byoc(verb).out
+    assert all(row["name"] in text for row in rows)
+
+
+def test_the_built_in_ones_are_listed(byoc: Cli) -> None:
+    names = {
+        verb: [row["name"] for row in _strict(byoc(verb, "--format", "json").out)]
+        for verb in ("zoo", "codegens", "rules")
+    }
+    assert "squeezenet" in names["zoo"]
+    assert len(names["zoo"]) == 9
+    assert "reference" in names["codegens"]
+    assert "dla" in names["rules"]
+
+
+@pytest.mark.parametrize("verb", ["partition", "verify", "inspect", "zoo", "codegens", "rules"])
+def test_every_verb_has_help(verb: str, byoc: Cli) -> None:
+    ran = byoc(verb, "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"Usage: byoc {verb} [OPTIONS]")
+    assert "--format" in ran.out
+
+
+def test_the_help_names_every_verb(byoc: Cli) -> None:
+    ran = byoc("--help")
+    assert ran.code == 0
+    for verb in ("partition", "verify", "inspect", "zoo", "codegens", "rules"):
+        assert f"\n  {verb} " in ran.out
+
+
+@pytest.mark.usefixtures("here")
+def test_nothing_is_folded_in_a_pipe(byoc: Cli) -> None:
+    name = "a" * 200 + ".onnx"
+    onnx.save(parse(CHAIN), name)
+    assert byoc("partition", name, "--rules", "dla").out.startswith(f"{name}: 0 of 3 nodes")
+
+
+@pytest.mark.usefixtures("here")
+def test_options_reach_the_pipeline(byoc: Cli) -> None:
+    onnx.save(parse("g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }"), "open.onnx")
+    ran = byoc(
+        *("partition", "open.onnx", "--rules", "dla", "--format", "json", "-o", "out"),
+        *("--strategy", "all-supported", "--dim", "n=3", "--no-verify"),
+        *("--cost-model", "host", "--host-cost-model", "dla", "--codegen", "reference"),
+    )
+    report = _strict(ran.out)
+    assert report["strategy"] == "all-supported"
+    assert report["regions"][0]["inputs"][0]["shape"] == [3, 4]
+    assert report["predicted"]["launch"] == 0
+    assert report["not_verified"] == "verification was turned off"
+    asked = _strict(Path("out/manifest.json").read_text("utf-8"))["asked"]
+    assert asked == {
+        "model": "open.onnx",
+        "rules": "dla",
+        "strategy": "all-supported",
+        "cost_model": "host",
+        "host_cost_model": "dla",
+        "codegen": "reference",
+        "codegen_options": {},
+        "dims": {"n": 3},
+    }
+
+
+SCRIPT = "import sys; from byoc.cli import main; sys.argv = ['byoc', *sys.argv[1:]]; main()"
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
+@pytest.mark.usefixtures("here")
+def test_progress_goes_to_a_terminal_on_standard_error() -> None:
+    leader, follower = os.openpty()
+    command = [sys.executable, "-c", SCRIPT, "partition", "net.onnx", "--rules", "dla", "-o", "out"]
+    environment = os.environ | {"TERM": "xterm"}
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=follower, env=environment, check=True, timeout=300
+    )
+    os.close(follower)
+    shown = os.read(leader, 1 << 16)
+    os.close(leader)
+    assert b"\x1b[" in shown
+    assert done.stdout.startswith(b"net.onnx: 5 of 10 nodes")
+    assert b"\x1b" not in done.stdout
+
+
+@pytest.mark.usefixtures("here")
+def test_no_progress_in_a_pipe() -> None:
+    command = [sys.executable, "-c", SCRIPT, "partition", "net.onnx", "--rules", "dla", "-o", "out"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=300)
+    assert done.stderr == b""
+
+
+def test_progress_names_the_steps(tmp_path: Path) -> None:
+    steps: list[str] = []
+    cut(parse(CHAIN), tmp_path / "b", progress=steps.append)
+    assert steps == [
+        "load model",
+        "annotate",
+        "place 3 units",
+        "outline",
+        "write weights",
+        "compile dla_0 with reference",
+        "compile dla_1 with reference",
+        "verify",
+    ]

@@ -1,0 +1,107 @@
+"""The report as text."""
+
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from byoc.report.text import print_report, summary
+
+REPORT: dict[str, Any] = {
+    "model": "m.onnx",
+    "target": "npu",
+    "strategy": "min-cut",
+    "nodes": {"total": 5, "offloaded": 3, "host": 2, "constant": 1},
+    "compute": {"operations": 100.0, "offloaded": 0.9999},
+    "predicted": {
+        "seconds": 0.002,
+        "execution": 0.001,
+        "transfer": 0.0005,
+        "launch": 0.0005,
+        "host_only": 0.01,
+        "bound": None,
+    },
+    "regions": [
+        {
+            "name": "npu_0",
+            "device": "npu",
+            "nodes": 3,
+            "composites": {},
+            "inputs": [{"bytes": 2048}, {"bytes": None}],
+            "outputs": [{"bytes": 10}],
+            "seconds": 0.002,
+        }
+    ],
+    "host_reasons": [],
+    "notes": [],
+    "verification": None,
+    "not_verified": "nobody asked",
+    "bundle": None,
+}
+
+
+def _printed(**change: Any) -> list[str]:
+    stream = StringIO()
+    print_report(REPORT | change, Console(file=stream, width=200, emoji=False))
+    return [line.rstrip() for line in stream.getvalue().splitlines() if line.strip()]
+
+
+def test_the_summary_is_one_line() -> None:
+    assert summary(REPORT) == (
+        "m.onnx: 3 of 5 nodes (99.9 % of the compute) on npu in 1 region, 2 on the host; "
+        "predicted 2 ms, host alone 10 ms; not verified: nobody asked"
+    )
+
+
+def test_one_node_and_no_regions_are_counted_right() -> None:
+    nodes = {"total": 1, "offloaded": 0, "host": 1, "constant": 0}
+    text = summary(REPORT | {"nodes": nodes, "regions": []})
+    assert "0 of 1 node (" in text
+    assert "in 0 regions, 1 on the host" in text
+
+
+def test_the_verification_is_told_with_its_number() -> None:
+    found = {"largest_relative_error": 1.23e-6, "passed": True}
+    assert summary(REPORT | {"verification": found, "not_verified": None}).endswith(
+        "; verified, largest error 1.2e-06 of the output's range"
+    )
+
+
+def test_a_region_is_a_row_and_unknown_sizes_are_said() -> None:
+    lines = _printed()
+    assert lines[1].split() == ["region", "device", "nodes", "inputs", "outputs", "predicted"]
+    assert " ".join(lines[3].split()) == "npu_0 npu 3 2 (2 KiB + unknown) 1 (10 B) 2 ms"
+
+
+def test_no_regions_are_no_table() -> None:
+    assert len(_printed(regions=[])) == 1
+
+
+def test_the_commonest_reasons_are_told_and_the_rest_counted() -> None:
+    reasons = [{"reason": f"reason {i}", "nodes": 10 - i} for i in range(6)]
+    lines = _printed(host_reasons=reasons)
+    assert lines[-5:] == [
+        "On the host, and why:",
+        "     10  reason 0",
+        "      9  reason 1",
+        "      8  reason 2",
+        "     18  for 3 other reasons",
+    ]
+    assert _printed(host_reasons=reasons[:3])[-1] == "      8  reason 2"
+    assert _printed(host_reasons=reasons[:4])[-1] == "      7  for 1 other reason"
+
+
+def test_notes_and_the_place_come_last() -> None:
+    lines = _printed(notes=["first", "second"], bundle="out")
+    assert lines[-3:] == ["note: first", "note: second", "Written to out"]
+
+
+def test_names_are_not_markup() -> None:
+    lines = _printed(
+        model="[red]a:car:b.onnx",
+        bundle="[bold]out",
+        notes=["[/]"],
+        host_reasons=[{"reason": "kernel_shape[0] is 9 :smile:", "nodes": 1}],
+    )
+    assert lines[0].startswith("[red]a:car:b.onnx: 3 of 5")
+    assert lines[-3:] == ["      1  kernel_shape[0] is 9 :smile:", "note: [/]", "Written to [bold]out"]

@@ -1,0 +1,78 @@
+"""The only door to onnxruntime, open and shut."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from cutting import CHAIN, HOST_ONLY, cut, ramp
+from support import parse
+
+import byoc
+from byoc.errors import InputError, MissingRuntimeError
+from byoc.runtime.onnxrt import has_runtime, open_session, run_session
+
+SENTENCE = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
+
+
+@pytest.fixture
+def no_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+
+def test_it_is_there() -> None:
+    assert has_runtime()
+
+
+def test_a_model_that_onnxruntime_refuses_is_one_sentence() -> None:
+    wrong = parse("g (float[1, 4] x) => (float[1, 4] y) { y = NoSuchOperator(x) }")
+    with pytest.raises(InputError, match=r"^onnxruntime cannot load the model: .*NoSuchOp") as caught:
+        open_session(wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_onnxruntime_refuses_is_one_sentence() -> None:
+    session = open_session(parse(HOST_ONLY))
+    with pytest.raises(InputError, match=r"^onnxruntime cannot run the model: ") as caught:
+        run_session(session, {"x": ramp(2, 2)})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_runtime")
+def test_without_it_partition_writes_and_says_that_nothing_was_verified(tmp_path: Path) -> None:
+    assert not has_runtime()
+    result = cut(parse(CHAIN), tmp_path / "b")
+    assert result.verification is None
+    assert result.report["not_verified"] == SENTENCE
+    onnx.checker.check_model(str(tmp_path / "b/model.onnx"))
+
+
+@pytest.mark.usefixtures("no_runtime")
+@pytest.mark.parametrize("text", [CHAIN, HOST_ONLY])
+def test_without_it_a_bundle_does_not_load(text: str, tmp_path: Path) -> None:
+    cut(parse(text), tmp_path / "b")
+    with pytest.raises(MissingRuntimeError) as caught:
+        byoc.load(tmp_path / "b")
+    assert str(caught.value) == SENTENCE
+
+
+@pytest.mark.usefixtures("no_runtime")
+def test_without_it_nothing_but_running_is_missed() -> None:
+    assert byoc.load_model(parse(CHAIN)).index.inputs == ["x"]
+    assert len(cut(parse(CHAIN)).plan.regions) == 2
+
+
+def test_without_it_everything_imports() -> None:
+    script = (
+        "import sys; sys.modules['onnxruntime'] = None; "
+        "import byoc, byoc.cli, byoc.codegens.reference; print(byoc.load_model('zoo:squeezenet').name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "squeezenet\n", "")

@@ -1,0 +1,172 @@
+"""A loaded bundle: what it takes, what it refuses, and that it keeps nothing between calls."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cutting import CHAIN, cut, original, ramp
+from support import parse
+
+from byoc import load
+from byoc.errors import InputError
+
+TWO = """two (float[1, 4] x, int64[N, 2] i) => (float[1, 4] y, int64[N, 2] j) {
+  a = Relu(x)
+  b = Sigmoid(a)
+  y = Relu(b)
+  j = Abs(i)
+}
+"""
+GOOD: dict[str, Any] = {"x": ramp(1, 4), "i": np.array([[-1, 2], [3, -4]])}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("two") / "b"
+    cut(parse(TWO), path)
+    return path
+
+
+def test_the_stages_in_order(two: Path) -> None:
+    session = load(two)
+    assert (session.inputs, session.outputs) == (("x", "i"), ("y", "j"))
+    assert [stage.name for stage in session.stages] == [
+        "host segment 0",
+        "dla_0",
+        "host segment 2",
+        "dla_1",
+    ]
+
+
+def test_the_numbers(two: Path) -> None:
+    given = load(two)(GOOD)
+    assert given["j"].tolist() == [[1, 2], [3, 4]]
+    positive = np.maximum(ramp(1, 4).astype(np.float64), 0)
+    np.testing.assert_allclose(given["y"], 1 / (1 + np.exp(-positive)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sentence"),
+    [
+        ({"x": GOOD["x"]}, "missing input 'i'; the model's inputs: x, i"),
+        ({}, "missing input 'x'; the model's inputs: x, i"),
+        (GOOD | {"z": ramp(1)}, "no input 'z'; the model's inputs: x, i"),
+        (GOOD | {"a": ramp(1, 4)}, "no input 'a'; the model's inputs: x, i"),
+        (
+            GOOD | {"x": ramp(1, 4).astype(np.float64)},
+            "input 'x' is float64[1, 4], the model takes float32[1, 4]",
+        ),
+        (GOOD | {"x": ramp(1, 5)}, "input 'x' is float32[1, 5], the model takes float32[1, 4]"),
+        (GOOD | {"x": ramp(4)}, "input 'x' is float32[4], the model takes float32[1, 4]"),
+        (
+            GOOD | {"i": np.zeros((3, 3), np.int64)},
+            "input 'i' is int64[3, 3], the model takes int64[N, 2]",
+        ),
+        (
+            GOOD | {"i": np.zeros((3, 2), np.int32)},
+            "input 'i' is int32[3, 2], the model takes int64[N, 2]",
+        ),
+        (GOOD | {"x": None}, "input 'x' is object[], the model takes float32[1, 4]"),
+        (GOOD | {"x": "an image"}, "input 'x' is <U8[], the model takes float32[1, 4]"),
+    ],
+)
+def test_inputs_that_do_not_fit(inputs: dict[str, Any], sentence: str, two: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        load(two)(inputs)
+    assert str(caught.value) == sentence
+
+
+def test_a_symbolic_dimension_takes_any_extent(two: Path) -> None:
+    session = load(two)
+    for extent in (0, 1, 5):
+        rows = -np.ones((extent, 2), np.int64)
+        assert session(GOOD | {"i": rows})["j"].tolist() == [[1, 1]] * extent
+
+
+def test_a_second_call_knows_nothing_of_the_first(two: Path) -> None:
+    session = load(two)
+    first = session(GOOD)
+    kept = {name: value.copy() for name, value in first.items()}
+    second = session(GOOD | {"x": -ramp(1, 4)})
+    assert not np.array_equal(second["y"], kept["y"])
+    assert all(np.array_equal(first[name], kept[name]) for name in kept)
+    third = session(GOOD)
+    assert all(np.array_equal(third[name], kept[name]) for name in kept)
+
+
+def test_the_inputs_are_left_alone(two: Path) -> None:
+    inputs = {name: value.copy() for name, value in GOOD.items()}
+    load(two)(inputs)
+    assert list(inputs) == list(GOOD)
+    assert all(np.array_equal(inputs[name], GOOD[name]) for name in GOOD)
+
+
+def test_a_refused_call_does_no_harm(two: Path) -> None:
+    session = load(two)
+    before = session(GOOD)["y"]
+    with pytest.raises(InputError):
+        session({})
+    assert np.array_equal(session(GOOD)["y"], before)
+
+
+def test_two_sessions_side_by_side(two: Path, tmp_path: Path) -> None:
+    cut(parse(CHAIN.replace("Sigmoid", "Neg")), tmp_path / "b")
+    one, other = load(two), load(tmp_path / "b")
+    assert other({"x": ramp(1, 4)})["y"].tolist() == [[0, 0, 0, 0]]
+    assert one(GOOD)["y"].min() >= 0.5
+    assert other({"x": ramp(1, 4)})["y"].tolist() == [[0, 0, 0, 0]]
+
+
+def test_calls_from_two_threads_do_not_mix(two: Path) -> None:
+    session = load(two)
+
+    def call(number: int) -> bool:
+        rows = np.full((3, 2), -number, np.int64)
+        given = session({"x": ramp(1, 4) * number, "i": rows})
+        alone = 1 / (1 + np.exp(-np.maximum(ramp(1, 4) * number, 0).astype(np.float64)))
+        return bool((given["j"] == number).all() and np.allclose(given["y"], alone, rtol=1e-6))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(call, range(1, 101)))
+
+
+def test_a_stage_that_fails_is_named(tmp_path: Path) -> None:
+    text = """g (float[1, 4] x, int64[1] at) => (float[1, 4] y) {
+        a = Relu(x)
+        b = Gather(a, at)
+        y = Sigmoid(b)
+    }"""
+    cut(parse(text), tmp_path / "b")
+    with pytest.raises(InputError, match=r"^host segment 1: onnxruntime cannot run the model: .*out of"):
+        load(tmp_path / "b")({"x": ramp(1, 4), "at": np.array([9])})
+
+
+def test_a_sequence_passes_between_host_segments(tmp_path: Path) -> None:
+    text = """g (float[1, 6] x) => (float[1, 2] y) {
+        parts = SplitToSequence <axis = 1> (x, sizes)
+        first = SequenceAt(parts, zero)
+        a = Relu(first)
+        s = Sigmoid(a)
+        third = SequenceAt(parts, two)
+        y = Sub(s, third)
+    }"""
+    model = parse(text)
+    for name, value in (("sizes", [2, 2, 2]), ("zero", 0), ("two", 2)):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value, np.int64), name))
+    result = cut(model, tmp_path / "b")
+    assert len(result.plan.regions) == 1
+    x = {"x": ramp(1, 6)}
+    assert np.array_equal(load(tmp_path / "b")(x)["y"], original(model, x)["y"])
+
+
+def test_strings_pass_in_and_out(tmp_path: Path) -> None:
+    model = parse(
+        "g (string[N] s, float[1, 4] x) => (string[N] t, float[1, 4] y) { t = Identity(s) y = Relu(x) }"
+    )
+    cut(model, tmp_path / "b", verify=False)
+    session = load(tmp_path / "b")
+    for text in (np.array(["a", "é"]), np.array(["a", "é"], dtype=object)):
+        assert session({"s": text, "x": ramp(1, 4)})["t"].tolist() == ["a", "é"]

@@ -1,0 +1,134 @@
+"""`verify_against`: a bundle held against its original, its own model, or something else."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from cutting import CHAIN, HOST_ONLY, cut, files
+from support import Ran, parse
+
+from byoc import MissingRuntimeError, partition, verify_against
+from byoc.bundle.manifest import describe_file
+from byoc.errors import InputError
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    onnx.save(parse(CHAIN), tmp_path / "m.onnx")
+    cut(tmp_path / "m.onnx", tmp_path / "b")
+    return tmp_path / "b"
+
+
+def test_against_the_original(bundle: Path) -> None:
+    found = verify_against(bundle, bundle.parent / "m.onnx")
+    assert found.passed
+    assert found.against == str(bundle.parent / "m.onnx")
+    assert [(o.name, o.dtype, o.relative) for o in found.outputs] == [("y", "float32", 0.0)]
+
+
+def test_without_an_original_against_its_own_model(bundle: Path) -> None:
+    (bundle.parent / "m.onnx").unlink()
+    found = verify_against(bundle)
+    assert found.passed
+    assert found.against == "its own model.onnx"
+
+
+def test_a_zoo_model_is_found_by_its_name(tmp_path: Path) -> None:
+    partition("zoo:squeezenet", "dla", output=tmp_path / "b", verify=False)
+    found = verify_against(tmp_path / "b")
+    assert found.against == "zoo:squeezenet"
+    assert found.passed
+
+
+def test_the_dimensions_that_were_fixed_are_fixed_again(tmp_path: Path) -> None:
+    onnx.save(
+        parse("g (float[n, 4] x) => (float[n, 4] y) { a = Relu(x) y = Sigmoid(a) }"),
+        tmp_path / "m.onnx",
+    )
+    cut(tmp_path / "m.onnx", tmp_path / "b", dims={"n": 3})
+    assert verify_against(tmp_path / "b", tmp_path / "m.onnx").passed
+
+
+def test_another_model_with_the_same_inputs_and_outputs(bundle: Path, byoc: Callable[..., Ran]) -> None:
+    other = bundle.parent / "other.onnx"
+    onnx.save(parse(HOST_ONLY), other)
+    found = verify_against(bundle, other)
+    assert not found.passed
+    ran = byoc("verify", bundle, "--against", other)
+    assert ran.code == 1
+    assert ran.err.startswith(f"byoc: verification failed: output 'y' differs from {other} by ")
+    assert ran.err.count("\n") == 1
+    assert f"{bundle} against {other}:" in ran.out
+    assert "NO" in ran.out.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "g (float[1, 4] z) => (float[1, 4] y) { y = Relu(z) }",
+            "missing input 'x'; the model's inputs: x",
+        ),
+        (
+            "g (float[1, 5] x) => (float[1, 5] y) { y = Relu(x) }",
+            "input 'x' is float32[1, 5], the model takes float32[1, 4]",
+        ),
+        (
+            "g (float[1, 4] x) => (float[1, 4] other) { other = Relu(x) }",
+            "verification failed: output 'other' differs from {0} by inf of its range, at most 0.0001 "
+            "is allowed for float32",
+        ),
+        (
+            "g (string[1] x) => (string[1] y) { y = Identity(x) }",
+            "no sample input can be made for 'x' (string[1])",
+        ),
+    ],
+)
+def test_the_wrong_model_altogether(
+    text: str, sentence: str, bundle: Path, byoc: Callable[..., Ran]
+) -> None:
+    other = bundle.parent / "other.onnx"
+    onnx.save(parse(text), other)
+    ran = byoc("verify", bundle, "--against", other)
+    assert ran.code == 1
+    assert ran.err == f"byoc: {sentence.format(other)}\n"
+
+
+def test_no_such_original(bundle: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing\.onnx: no such file$"):
+        verify_against(bundle, bundle.parent / "nothing.onnx")
+
+
+def test_numbers_that_were_changed_are_found(bundle: Path) -> None:
+    """A region whose model and hash were both replaced: only running it tells."""
+    region = onnx.load(bundle / "dla_1.onnx")
+    region.graph.node[0].op_type = "Neg"
+    onnx.save(region, bundle / "dla_1.onnx")
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    entry = describe_file(bundle / "dla_1.onnx").model_dump()
+    manifest["files"]["dla_1.onnx"] = entry
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    assert not verify_against(bundle).passed
+    assert not verify_against(bundle, bundle.parent / "m.onnx").passed
+
+
+def test_nothing_is_written(bundle: Path) -> None:
+    before = files(bundle.parent)
+    verify_against(bundle)
+    assert files(bundle.parent) == before
+
+
+def test_a_manifest_that_forgot_what_was_asked(bundle: Path) -> None:
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    (bundle / "manifest.json").write_text(json.dumps(manifest | {"asked": {}}))
+    assert verify_against(bundle).against == "its own model.onnx"
+    assert verify_against(bundle, bundle.parent / "m.onnx").passed
+
+
+def test_without_onnxruntime(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingRuntimeError, match=r"^onnxruntime is not installed \(pip install "):
+        verify_against(bundle)
