@@ -7,12 +7,10 @@ from typing import Self
 from onnx import ModelProto, TensorProto
 
 from byoc.graph.copying import copy_without
-from byoc.graph.tensors import raw_bytes, stored_bytes
+from byoc.graph.tensors import is_large, raw_bytes
 from byoc.graph.walk import attribute_tensors, walk_graphs
 
 NAME = "weights.bin"
-# Small constants (shapes, axes) stay in the model, where shape inference reads them.
-_INLINE_BYTES = 1024
 # Enough for any vector load, so that a mapped file can be used in place.
 _ALIGNMENT = 64
 
@@ -53,16 +51,22 @@ class WeightFile:
 
 
 def move_weights(model: ModelProto, folder: Path | None, weights: WeightFile) -> ModelProto:
-    """Return the model with its large initializers in the weight file and nothing left elsewhere.
+    """Return the model with its large constants in the weight file and nothing left elsewhere.
 
-    `folder` is where the model's external data lies so far.
+    A large tensor in a Constant node of the main graph becomes an initializer. `folder` is where the
+    model's external data lies so far.
     """
-    result = copy_without(model, "initializer")
+    result = copy_without(model, "initializer", "node")
     for tensor in model.graph.initializer:
-        if tensor.data_type == TensorProto.STRING or stored_bytes(tensor) <= _INLINE_BYTES:
-            result.graph.initializer.append(_inlined(tensor, folder))
+        moved = weights.add(tensor, folder) if is_large(tensor) else _inlined(tensor, folder)
+        result.graph.initializer.append(moved)
+    for node in model.graph.node:
+        value = next((a.t for a in node.attribute if a.name == "value"), None)
+        if node.op_type == "Constant" and value is not None and is_large(value):
+            result.graph.initializer.append(weights.add(value, folder))
+            result.graph.initializer[-1].name = node.output[0]
         else:
-            result.graph.initializer.append(weights.add(tensor, folder))
+            result.graph.node.append(node)
     for graph in walk_graphs(result.graph):
         for tensor in graph.initializer if graph is not result.graph else ():
             if tensor.data_location == TensorProto.EXTERNAL:

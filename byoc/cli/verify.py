@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from byoc.cli.common import Format, FormatOption, print_json, print_rows, progress
-from byoc.pipeline import require, verify_against
+from byoc.pipeline import verify_against
 from byoc.report.document import verification_document
+from byoc.verify.compare import require
 
 
 def verify(

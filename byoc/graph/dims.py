@@ -28,6 +28,8 @@ def fix_dims(proto: ModelProto, values: Mapping[str, int]) -> ModelProto:
             raise InputError(f"no input has a dimension named '{name}'{nearest(name, known)}; {there}")
         if size < 1:
             raise InputError(f"dimension {name}={size}: a size is at least 1")
+        if size >= 2**63:
+            raise InputError(f"dimension {name}={size}: a size is less than 2**63")
     result = ModelProto()
     result.CopyFrom(proto)
     for graph in walk_graphs(result.graph):

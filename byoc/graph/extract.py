@@ -8,11 +8,13 @@ from byoc.graph.index import GraphIndex
 from byoc.graph.outline import interface
 
 
-def nodes_model(index: GraphIndex, nodes: Sequence[int], name: str) -> ModelProto:
+def nodes_model(
+    index: GraphIndex, nodes: Sequence[int], name: str, values: Mapping[str, TypeProto]
+) -> ModelProto:
     """Return a model of the given nodes, with the constants they need.
 
-    Its inputs and outputs are what crosses to the rest of the graph, by the same names. External data
-    stays where it is.
+    Its inputs and outputs are what crosses to the rest of the graph, by the same names and with the
+    types in `values`. External data stays where it is.
     """
     border = interface(index, nodes)
     inner = sorted({*nodes, *border.sunk})
@@ -24,7 +26,7 @@ def nodes_model(index: GraphIndex, nodes: Sequence[int], name: str) -> ModelProt
         border.outputs,
         border.constants,
         index.proto.functions,
-        index.values,
+        values,
     )
 
 
@@ -61,12 +63,16 @@ def _model(  # noqa: PLR0913, PLR0917 - the parts of a model
     model.graph.name = name
     model.graph.node.extend(nodes)
     model.graph.input.extend(_infos(inputs, values))
-    model.graph.output.extend(_infos(outputs, values))
+    # An output of unknown type stays bare: who runs the model infers it.
+    model.graph.output.extend(
+        helper.make_value_info(o, values[o]) if o in values else ValueInfoProto(name=o) for o in outputs
+    )
     for constant in constants:
         if constant in index.sparse_initializers:
             model.graph.sparse_initializer.append(index.sparse_initializers[constant])
         else:
-            model.graph.initializer.append(index.initializers[constant])
+            model.graph.initializer.add().CopyFrom(index.stored[constant])
+            model.graph.initializer[-1].name = constant
     called = _called(model.graph.node, {(f.domain, f.name, f.overload): f for f in functions})
     model.functions.extend(called)
     used = {node.domain for node in model.graph.node} | {f.domain for f in called}

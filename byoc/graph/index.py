@@ -10,6 +10,7 @@ from functools import cached_property
 import onnx
 from onnx import NodeProto, SparseTensorProto, TensorProto, TypeProto
 
+from byoc.graph.tensors import is_large
 from byoc.graph.types import TensorType, read_type
 from byoc.graph.walk import bodies, reads
 
@@ -50,6 +51,22 @@ class GraphIndex:
         """Stored tensors that no caller can override; see `overridable`."""
         given = {value.name for value in self.proto.graph.input} if self.overridable else set()
         return {t.name: t for t in self.proto.graph.initializer if t.name not in given}
+
+    @cached_property
+    def stored(self) -> Mapping[str, TensorProto]:
+        """All that is stored under a name: the initializers, and large tensors in Constant nodes.
+
+        Older exporters keep weights in Constant nodes; these travel as initializers do, while a node
+        with a small tensor is a constant node like any other.
+        """
+        nodes = {
+            node.output[0]: attribute.t
+            for node in self.nodes
+            if node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+            for attribute in node.attribute
+            if attribute.name == "value" and is_large(attribute.t)
+        }
+        return {**self.initializers, **nodes}
 
     @cached_property
     def sparse_initializers(self) -> Mapping[str, SparseTensorProto]:
@@ -121,12 +138,16 @@ class GraphIndex:
         )
 
     def constants_behind(self, names: Sequence[str]) -> list[int]:
-        """Return the constant nodes that the given tensors depend on, in topological order."""
+        """Return the constant nodes that compute the given tensors, in topological order.
+
+        What is stored in a large Constant node needs no computing.
+        """
         found: set[int] = set()
         pending = list(names)
         while pending:
-            node = self.producer.get(pending.pop())
-            if node in self.constant_nodes and node not in found:
+            name = pending.pop()
+            node = self.producer.get(name)
+            if node in self.constant_nodes and node not in found and name not in self.stored:
                 found.add(node)
                 pending.extend(self.reads[node])
         return sorted(found)

@@ -20,7 +20,8 @@ from byoc.errors import InputError
 from byoc.graph.copying import copy_without
 from byoc.graph.dims import fix_dims
 from byoc.graph.index import GraphIndex, stated_types
-from byoc.graph.tensors import check_tensor, raw_bytes
+from byoc.graph.infer import infer_types
+from byoc.graph.tensors import check_tensor, is_large, raw_bytes
 from byoc.graph.walk import topological_order, walk_tensors
 
 _UNREADABLE = (
@@ -31,8 +32,6 @@ _UNREADABLE = (
     onnx.parser.ParseError,
     UnicodeDecodeError,
 )
-# Smaller constants (shapes, axes, pads) steer shape inference; larger ones only carry weight.
-_SKELETON_BYTES = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +101,7 @@ def prepare(
             proto = fix_dims(proto, dims)
         skeleton = _skeleton(proto, folder)
         _check(skeleton)
-        values, notes = _infer(skeleton, proto)
+        values, notes = infer_types(skeleton, stated_types(proto))
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     return Model(proto, source, folder, values, notes)
@@ -129,7 +128,7 @@ def _skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
     result = copy_without(proto, "initializer")
     inputs = {value.name for value in graph.input}
     for tensor in graph.initializer:
-        if tensor.data_location != TensorProto.EXTERNAL and tensor.ByteSize() <= _SKELETON_BYTES:
+        if tensor.data_location != TensorProto.EXTERNAL and not is_large(tensor):
             result.graph.initializer.append(tensor)
         elif tensor.name not in inputs:
             result.graph.input.append(
@@ -148,13 +147,3 @@ def _check(skeleton: ModelProto) -> None:
         onnx.checker.check_model(skeleton)
     except (onnx.checker.ValidationError, EncodeError, ValueError) as error:
         raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
-
-
-def _infer(skeleton: ModelProto, proto: ModelProto) -> tuple[dict[str, TypeProto], tuple[str, ...]]:
-    stated = stated_types(proto)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
-    except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError) as error:
-        return stated, (f"shapes are known only where stated: {' '.join(str(error).split())}",)
-    # Inference never knows less than the file, and dims that were just fixed reach inner tensors.
-    return stated | stated_types(inferred), ()

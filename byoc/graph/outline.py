@@ -190,13 +190,14 @@ def _assemble(
 
 
 def _infos(index: GraphIndex, made: set[str]) -> Iterator[ValueInfoProto]:
-    """Yield the type of each value of the new main graph: as the user wrote it, else as inferred."""
+    """Yield what is known of each value of the new main graph, with all that the user wrote of it."""
     stated = {value.name: value for value in index.proto.graph.value_info}
-    for name in sorted(made - set(index.outputs)):
-        if name in stated:
-            yield stated[name]
-        elif name in index.values:
-            yield helper.make_value_info(name, index.values[name])
+    for name in sorted(made & index.values.keys() - index.outputs.keys()):
+        info = ValueInfoProto()
+        info.CopyFrom(stated.get(name, info))
+        info.name = name
+        info.type.CopyFrom(index.values[name])
+        yield info
 
 
 def _imports(index: GraphIndex, nodes: Sequence[NodeProto]) -> list[OperatorSetIdProto]:

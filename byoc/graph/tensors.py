@@ -18,6 +18,10 @@ from byoc.graph.types import DTYPES, bits
 _DIGITS = 19  # of 2**63, the size of the largest file
 
 
+# Smaller constants steer shape inference and stay in the model; larger ones only carry weight.
+_LARGE_BYTES = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class External:
     """Where a tensor's bytes lie: a file, an offset and a length in bytes."""
@@ -62,6 +66,14 @@ def external(tensor: TensorProto, folder: Path | None) -> External | None:
     if offset + length > path.stat().st_size:
         raise InputError(f"{where} up to byte {offset + length}, but the file has {path.stat().st_size}")
     return External(path, offset, length)
+
+
+def is_large(tensor: TensorProto) -> bool:
+    """Return whether a tensor is a weight rather than a shape, an axis or a scalar: over 1 KiB.
+
+    Strings never are: they have no raw form.
+    """
+    return tensor.data_type != TensorProto.STRING and stored_bytes(tensor) > _LARGE_BYTES
 
 
 def check_tensor(tensor: TensorProto, folder: Path | None) -> None:

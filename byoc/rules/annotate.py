@@ -5,6 +5,7 @@ those of the rule that came nearest (the fewest objections, the first of equals)
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from onnx import NodeProto
@@ -14,7 +15,7 @@ from byoc.graph.attributes import effective, open_dtypes, schema_of
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
 from byoc.rules.schema import AttributeRule, ElementRule, OpRule, RuleFile, TensorRule
-from byoc.verdict import YES, Mark, Verdict, refuse
+from byoc.verdict import YES, Mark, refuse
 
 
 def annotate(index: GraphIndex, rules: RuleFile) -> list[Mark]:
@@ -46,13 +47,15 @@ def _mark(
     if not any(map(index.is_used, node.output)):
         return Mark(refuse(f"nothing reads what {name} makes"))
     attributes = effective(node, schema, index.types)
-    refusals = []
+    refusals: list[tuple[str, ...]] = []
     for place, rule in candidates:
-        reasons = tuple(_objections(rule, node, schema, attributes, index, rule.dtype or rules.dtype))
+        found = _objections(rule, node, schema, attributes, index, rule.dtype or rules.dtype)
+        reasons = tuple(dict.fromkeys(found))  # a variadic input may fail many times for one reason
         if not reasons:
             return Mark(YES, place, rule.standalone)
         refusals.append(reasons)
-    return Mark(Verdict(tuple(f"{name}: {reason}" for reason in min(refusals, key=len))))
+    first, *others = min(refusals, key=len)
+    return Mark(refuse(f"{name}: {first}", *others))
 
 
 def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known of one node
@@ -71,9 +74,9 @@ def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known 
         wanted = rule.tensors.get(formal.name, _NO_RULE)
         held = dtypes if _is_computed(formal.type_str, schema, dtypes) else ()
         yield from _tensor(formal.name, tensor, wanted, held, index)
-    for formal, wanted in rule.tensors.items():
-        if formal not in seen and wanted.absent is False:
-            yield f"{formal} is absent"
+    for name, wanted in rule.tensors.items():
+        if name not in seen and wanted.absent is False:
+            yield f"{name} is absent"
     for name, allowed in rule.attributes.items():
         yield from _attribute(name, attributes.get(name), allowed)
 
@@ -138,8 +141,9 @@ def _attribute(name: str, value: Any, rule: AttributeRule) -> Iterator[str]:
     if rule.length is not None and len(value) not in rule.length:
         yield f"{name} has {len(value)} elements; supported: {', '.join(map(str, rule.length))}"
     if rule.each is not None:
-        for position, element in enumerate(value):
-            yield from _value(f"{name}[{position}]", element, rule.each)
+        elements = enumerate(value)
+        off = (o for i, element in elements for o in _value(f"{name}[{i}]", element, rule.each))
+        yield from islice(off, 1)  # one element is enough to refuse the attribute
 
 
 def _value(name: str, value: Any, rule: AttributeRule | ElementRule) -> Iterator[str]:

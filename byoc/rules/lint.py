@@ -1,5 +1,6 @@
 """Holding a rule file against ONNX's own operator schemas: every mistake at once, each with its path."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
@@ -29,7 +30,9 @@ def lint(content: Mapping[Any, Any]) -> list[str]:
     problems = list(_target_dtypes(content.get("dtype")))
     for i, rule in _parts(content.get("ops"), OpRule):
         problems.extend(_op(f"ops[{i}]", rule))
-    problems.extend(_composites(_parts(content.get("composites"), CompositeRule)))
+    composites = _parts(content.get("composites"), CompositeRule)
+    problems.extend(_composites(composites))
+    problems.extend(_taken_names(composites, str(content.get("target"))))
     return problems
 
 
@@ -102,6 +105,19 @@ def _composites(rules: Sequence[tuple[int, CompositeRule]]) -> Iterator[str]:
             continue
         for node in nodes:
             yield from (f"{place}: line {node.line}: {problem}" for problem in _line(node))
+
+
+def _taken_names(rules: Sequence[tuple[int, CompositeRule]], target: str) -> Iterator[str]:
+    """Yield a sentence for each composite whose name some other function will have."""
+    names = {rule.name for _, rule in rules}
+    for i, rule in rules:
+        if re.fullmatch(rf"{re.escape(target)}_[0-9]+", rule.name):
+            yield f"composites[{i}].name: '{rule.name}' is what a region is called"
+        operators = {op.lower() for op in re.findall(r"\w+(?=\s*[|(])", rule.pattern)}
+        for name in sorted(names):
+            rest = name.removeprefix(f"{rule.name}_")
+            if rest != name and operators.issuperset(rest.split("_")) and "|" in rule.pattern:
+                yield f"composites[{i}].name: '{name}' is what a variant of '{rule.name}' is called"
 
 
 def _line(node: PatternNode) -> Iterator[str]:

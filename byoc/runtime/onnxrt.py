@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, TypeProto, helper
 
 from byoc.errors import InputError, MissingRuntimeError
+from byoc.graph.types import NUMBERS
 
 HOW_TO_GET_IT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
 _ERRORS_ONLY = 3
@@ -54,6 +55,28 @@ def run_session(session: Any, inputs: Mapping[str, NDArray[np.generic]]) -> dict
     except Exception as error:  # as above
         raise InputError(f"onnxruntime cannot run the model: {_sentence(error)}") from None
     return dict(zip(names, values, strict=True))
+
+
+def output_types(session: Any) -> dict[str, TypeProto]:
+    """Return the types of a session's outputs; without shapes, which may differ from run to run."""
+    return {output.name: _type(output.type) for output in session.get_outputs()}
+
+
+def _type(text: str) -> TypeProto:
+    """Return the type that onnxruntime writes as `seq(tensor(float))`."""
+    kind, _, inner = text.removesuffix(")").partition("(")
+    if kind == "seq":
+        return helper.make_sequence_type_proto(_type(inner))
+    if kind == "optional":
+        return helper.make_optional_type_proto(_type(inner))
+    if kind == "map":
+        key, _, value = inner.partition(",")
+        return helper.make_map_type_proto(_NUMBERS[key], _type(value))
+    return helper.make_tensor_type_proto(_NUMBERS[inner], None)
+
+
+# onnxruntime spells dtypes as C does where it can, and as ONNX otherwise.
+_NUMBERS = {**NUMBERS, "float": NUMBERS["float32"], "double": NUMBERS["float64"]}
 
 
 def _onnxruntime() -> Any:

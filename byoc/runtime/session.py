@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import TypeProto
 
 from byoc.bundle.read import Bundle, open_bundle
 from byoc.errors import ByocError, InputError
@@ -15,7 +17,7 @@ from byoc.graph.extract import nodes_model
 from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.outline import interface
 from byoc.graph.types import TensorType
-from byoc.runtime.onnxrt import open_session, run_session
+from byoc.runtime.onnxrt import open_session, output_types, run_session
 from byoc.runtime.regions import executor
 from byoc.runtime.segments import steps
 from byoc.runtime.values import mismatch
@@ -89,12 +91,16 @@ def load_bundle(bundle: Bundle) -> Session:
         for i, node in enumerate(index.nodes)
         if node.domain == f"byoc.{bundle.manifest.target}" and node.op_type in regions
     }
-    stages = [
-        regions[index.nodes[step.nodes[0]].op_type]
-        if step.call
-        else _segment(index, step.nodes, number, bundle.folder)
-        for number, step in enumerate(steps(index, calls))
-    ]
+    stages = []
+    values = dict(index.values)
+    segments = count()
+    for step in steps(index, calls):
+        if step.call:
+            stages.append(regions[index.nodes[step.nodes[0]].op_type])
+        else:
+            stage, found = _segment(index, step.nodes, next(segments), bundle.folder, values)
+            stages.append(stage)
+            values = {**found, **values}
     given = {*index.inputs, *index.outputs}
     return Session(
         tuple(index.inputs),
@@ -105,10 +111,17 @@ def load_bundle(bundle: Bundle) -> Session:
     )
 
 
-def _segment(index: GraphIndex, nodes: tuple[int, ...], number: int, folder: Path) -> Stage:
-    session = open_session(nodes_model(index, nodes, f"host_{number}"), folder)
+def _segment(
+    index: GraphIndex, nodes: tuple[int, ...], number: int, folder: Path, values: Mapping[str, TypeProto]
+) -> tuple[Stage, Mapping[str, TypeProto]]:
+    """Return a host segment made ready, and the types that onnxruntime found for its outputs.
+
+    ONNX has no types for the outputs of operators that it does not know; onnxruntime knows its own.
+    """
+    session = open_session(nodes_model(index, nodes, f"host_{number}", values), folder)
     inputs = interface(index, nodes).inputs
-    return Stage(f"host segment {number}", inputs, lambda values: run_session(session, values))
+    stage = Stage(f"host segment {number}", inputs, lambda given: run_session(session, given))
+    return stage, output_types(session)
 
 
 def _region(entry: tuple[str, Any, Any]) -> Stage:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from byoc.errors import InputError
+
 # The largest error as a share of the expected output's range; whatever is not here must be equal.
 TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 
@@ -14,7 +16,7 @@ TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2
 class OutputError:
     """How far an output is off. `relative` is `absolute` over the expected range (max - min).
 
-    Infinite when dtype or shape differ, or one side is not finite where the other is.
+    Both are infinite where the outputs cannot be compared; `problem` then says why.
     """
 
     name: str
@@ -22,6 +24,7 @@ class OutputError:
     absolute: float
     relative: float
     tolerance: float
+    problem: str = ""
 
     @property
     def within(self) -> bool:
@@ -47,15 +50,32 @@ class Verification:
         return max(self.outputs, key=_excess, default=None)
 
 
+def require(verification: Verification) -> None:
+    """Raise InputError when an output is off by more than its tolerance, naming the worst."""
+    worst = verification.worst
+    if worst is None or worst.within:
+        return
+    what = f"verification failed: output '{worst.name}'"
+    if worst.problem:
+        raise InputError(f"{what} {worst.problem}, compared with {verification.against}")
+    raise InputError(
+        f"{what} differs from {verification.against} by {worst.relative:.2g} of its range, "
+        f"at most {worst.tolerance:g} is allowed for {worst.dtype}"
+    )
+
+
 def compare(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterable[OutputError]:
     """Yield the error of each expected output; a sequence is compared element by element."""
     for name, value in expected.items():
         got = actual.get(name)
-        if isinstance(value, list) and isinstance(got, list) and len(value) == len(got):
+        if got is None:
+            dtype = "sequence" if isinstance(value, list) else str(np.asarray(value).dtype)
+            yield _incomparable(name, dtype, "is missing")
+        elif isinstance(value, list) and isinstance(got, list) and len(value) == len(got):
             for i, (one, other) in enumerate(zip(value, got, strict=True)):
                 yield _error(f"{name}[{i}]", one, other)
         elif isinstance(value, list) or isinstance(got, list):
-            yield OutputError(name, "sequence", np.inf, np.inf, 0.0)
+            yield _incomparable(name, "sequence", "is a sequence of another length, or none")
         else:
             yield _error(name, value, got)
 
@@ -65,21 +85,27 @@ def _error(name: str, expected: Any, actual: Any) -> OutputError:
     dtype = str(wanted.dtype)
     tolerance = TOLERANCE.get(dtype, 0.0)
     if wanted.dtype != got.dtype or wanted.shape != got.shape:
-        return OutputError(name, dtype, np.inf, np.inf, tolerance)
+        found, expects = (f"{a.dtype}{list(a.shape)}" for a in (got, wanted))
+        return _incomparable(name, dtype, f"is {found} instead of {expects}")
     if dtype not in TOLERANCE:
-        off = 0.0 if np.array_equal(wanted, got) else np.inf
-        return OutputError(name, dtype, off, off, tolerance)
+        if not np.array_equal(wanted, got):
+            return _incomparable(name, dtype, f"is not equal, as {dtype} must be")
+        return OutputError(name, dtype, 0.0, 0.0, tolerance)
     wanted, got = wanted.astype(np.float64), got.astype(np.float64)
     usual = np.isfinite(wanted)
     if not np.array_equal(wanted[~usual], got[~usual], equal_nan=True) or not np.all(
         np.isfinite(got[usual])
     ):
-        return OutputError(name, dtype, np.inf, np.inf, tolerance)
+        return _incomparable(name, dtype, "has NaN or infinity in other places")
     values = wanted[usual]
     absolute = float(np.max(np.abs(values - got[usual]), initial=0.0))
     span = float(np.ptp(values)) if values.size else 0.0
     scale = span or float(np.max(np.abs(values), initial=0.0)) or 1.0
     return OutputError(name, dtype, absolute, absolute / scale, tolerance)
+
+
+def _incomparable(name: str, dtype: str, problem: str) -> OutputError:
+    return OutputError(name, dtype, np.inf, np.inf, TOLERANCE.get(dtype, 0.0), problem)
 
 
 def _excess(output: OutputError) -> tuple[bool, float]:

@@ -36,7 +36,7 @@ def test_the_stages_in_order(two: Path) -> None:
     assert [stage.name for stage in session.stages] == [
         "host segment 0",
         "dla_0",
-        "host segment 2",
+        "host segment 1",
         "dla_1",
     ]
 
@@ -140,7 +140,7 @@ def test_a_stage_that_fails_is_named(tmp_path: Path) -> None:
         y = Sigmoid(b)
     }"""
     cut(parse(text), tmp_path / "b")
-    with pytest.raises(InputError, match=r"^host segment 1: onnxruntime cannot run the model: .*out of"):
+    with pytest.raises(InputError, match=r"^host segment 0: onnxruntime cannot run the model: .*out of"):
         load(tmp_path / "b")({"x": ramp(1, 4), "at": np.array([9])})
 
 

@@ -78,8 +78,7 @@ def test_another_model_with_the_same_inputs_and_outputs(bundle: Path, byoc: Call
         ),
         (
             "g (float[1, 4] x) => (float[1, 4] other) { other = Relu(x) }",
-            "verification failed: output 'other' differs from {0} by inf of its range, at most 0.0001 "
-            "is allowed for float32",
+            "verification failed: output 'other' is missing, compared with {0}",
         ),
         (
             "g (string[1] x) => (string[1] y) { y = Identity(x) }",

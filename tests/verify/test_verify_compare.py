@@ -104,7 +104,7 @@ def test_what_must_be_equal(expected: Any, actual: Any, same: bool) -> None:
 
 def test_a_missing_output_is_infinitely_wrong() -> None:
     (error,) = compare({"y": f32(1)}, {})
-    assert error == OutputError("y", "float32", inf, inf, 1e-4)
+    assert error == OutputError("y", "float32", inf, inf, 1e-4, "is missing")
 
 
 def test_a_sequence_is_compared_element_by_element() -> None:

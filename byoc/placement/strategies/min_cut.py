@@ -1,7 +1,7 @@
 """The least execution and transfer for one accelerator, as a minimum cut."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -10,6 +10,9 @@ from byoc.errors import InputError
 from byoc.placement.flow import Network, minimum_cut
 from byoc.placement.problem import Floats, Problem
 from byoc.placement.strategy import Placement
+
+# A share of the total that is not worth a word.
+_NEGLIGIBLE = 0.02
 
 
 @dataclass(frozen=True)
@@ -28,16 +31,21 @@ class MinCut:
                 f"strategy min-cut places on one accelerator and the target has {problem.devices}: "
                 "name one of them, or choose a strategy that takes several (all-supported)"
             )
-        notes = ("launches played no part in the choice",) if problem.launch.any() else ()
         cheapest = problem.seconds.min(axis=1)
         fixed = math.fsum(cheapest)
         gain = math.fsum(problem.seconds[:, 0] - cheapest)
         if gain == 0:
-            return Placement.of(problem, np.zeros(problem.units, np.int64), fixed, notes)
+            return Placement.of(problem, np.zeros(problem.units, np.int64), fixed)
         # The known cut is the host alone.
         value, on_device = minimum_cut(_network(problem, cheapest), ceiling=gain)
-        labels = on_device[: problem.units].astype(np.int64)
-        return Placement.of(problem, labels, fixed + value, notes)
+        placement = Placement.of(problem, on_device[: problem.units].astype(np.int64), fixed + value)
+        if placement.cost.launch <= _NEGLIGIBLE * placement.cost.total:
+            return placement
+        share = placement.cost.launch / placement.cost.total
+        note = (
+            f"launches make {share:.0%} of the predicted time, and min-cut chose without regard to them"
+        )
+        return replace(placement, notes=(note,))
 
 
 def _network(problem: Problem, cheapest: Floats) -> Network:

@@ -1,0 +1,51 @@
+"""Emitting a plan: the bundle is written, verified where it stands, and only then put in its place."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from byoc.bundle.read import Bundle
+from byoc.bundle.staging import staged
+from byoc.bundle.write import make_manifest, write_bundle, write_manifest
+from byoc.codegen import Codegen, Executable
+from byoc.plan import Plan
+from byoc.report.document import document
+from byoc.runtime.onnxrt import HOW_TO_GET_IT, has_runtime
+from byoc.verify.compare import Verification, require
+from byoc.verify.run import verify as verify_bundle
+
+
+def emit(  # noqa: PLR0913, PLR0917 - a plan, and how it is to be carried out
+    plan: Plan,
+    output: Path,
+    codegen: Codegen,
+    options: Mapping[str, str],
+    verify: bool,
+    progress: Callable[[str], None],
+) -> Verification | str:
+    """Write a plan's bundle to `output`, and return its verification or why there was none.
+
+    Raises InputError when a region cannot be compiled or an output is off; `output` is then untouched.
+    """
+    with staged(output) as folder:
+        regions = write_bundle(plan, folder, codegen, options, progress)
+        manifest = make_manifest(folder, plan, regions)
+        outcome = _outcome(plan, Bundle(folder, manifest), codegen, verify, progress)
+        manifest = manifest.model_copy(update={"report": document(plan, outcome)})
+        write_manifest(folder, manifest)
+    return outcome
+
+
+def _outcome(
+    plan: Plan, bundle: Bundle, codegen: Codegen, verify: bool, progress: Callable[[str], None]
+) -> Verification | str:
+    """Return the verification, which has passed, or why there is none."""
+    if not verify:
+        return "verification was turned off"
+    if not has_runtime():
+        return HOW_TO_GET_IT
+    if plan.regions and not isinstance(codegen, Executable):
+        return f"codegen {codegen.name} cannot run here what it compiles"
+    progress("verify")
+    verification = verify_bundle(bundle, plan.model)
+    require(verification)
+    return verification
