@@ -7,10 +7,12 @@ from byoc.bundle.read import Bundle
 from byoc.bundle.staging import staged
 from byoc.bundle.write import make_manifest, write_bundle, write_manifest
 from byoc.codegen import Codegen, Executable
+from byoc.errors import InputError
 from byoc.plan import Plan
 from byoc.report.document import document
 from byoc.runtime.onnxrt import HOW_TO_GET_IT, has_runtime
 from byoc.verify.compare import Verification, require
+from byoc.verify.run import NotVerifiableError
 from byoc.verify.run import verify as verify_bundle
 
 
@@ -46,6 +48,11 @@ def _outcome(
     if plan.regions and not isinstance(codegen, Executable):
         return f"codegen {codegen.name} cannot run here what it compiles"
     progress("verify")
-    verification = verify_bundle(bundle, plan.model)
-    require(verification)
+    try:
+        verification = verify_bundle(bundle, plan.model)
+        require(verification)
+    except NotVerifiableError as error:
+        return str(error)
+    except InputError as error:
+        raise InputError(f"{error} (nothing was written; --no-verify writes it all the same)") from error
     return verification

@@ -4,8 +4,10 @@ Built-in plug-ins register as an outsider's do. Only the one asked for is loaded
 there gives what is, and one that fails to load names the distribution it came in.
 """
 
-from importlib import import_module
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,14 @@ _CALLED = {
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name, sorted; nothing is imported."""
-    return {point.name: point for point in sorted(entry_points(group=group), key=lambda p: p.name)}
+    """Return the entry points of a group by name, sorted; nothing is imported.
+
+    Of several by one name the first counts here; `load` refuses to choose.
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+        found.setdefault(point.name, point)
+    return found
 
 
 def distribution(point: EntryPoint) -> str:
@@ -37,11 +45,12 @@ def distribution(point: EntryPoint) -> str:
 def load(group: str, name: str) -> Any:
     """Return an instance of the plug-in of that name.
 
-    Raises InputError when there is none, or when it cannot be imported or made.
+    Raises InputError when there is none, there are several, or it cannot be imported or made.
     """
     points = installed(group)
     if name not in points:
         raise _unknown(group, name, points)
+    _refuse_to_choose(group, name, {p.value: p for p in entry_points(group=group) if p.name == name})
     try:
         return points[name].load()()
     except Exception as error:  # a plug-in can fail in any way; the others must not go down with it
@@ -51,40 +60,66 @@ def load(group: str, name: str) -> Any:
         ) from error
 
 
-def files(group: str) -> dict[str, Path]:
-    """Return the YAML files that the packages of a group hold, by name without the suffix, sorted.
+@dataclass(frozen=True, slots=True)
+class File:
+    """A YAML file that a package brings: its path, and the entry point that named the package."""
 
-    A package that cannot be imported is passed over.
+    path: Path
+    point: EntryPoint
+
+
+def files(group: str) -> tuple[dict[str, dict[Path, File]], list[str]]:
+    """Return the YAML files that the packages of a group hold, and why others could not be searched.
+
+    The files are by name without the suffix, sorted; more than one under a name is a clash.
     """
-    found: dict[str, Path] = {}
+    found: dict[str, dict[Path, File]] = {}
+    problems = []
     for point in installed(group).values():
         try:
-            folders = list(import_module(point.module).__path__)
-        except Exception:  # a package that is broken in any way must not take the others down
-            continue
-        for folder in folders:
-            found.update((path.stem, path) for path in Path(folder).glob("*.yaml"))
-    return dict(sorted(found.items()))
+            spec = find_spec(point.module)
+            folders = list(spec.submodule_search_locations or ()) if spec else []
+        except Exception as error:  # as above; finding a module imports the packages that it is in
+            folders = []
+            problems.append(f"{point.module} of {distribution(point)}: {type(error).__name__}: {error}")
+        else:
+            if not folders:
+                problems.append(f"{point.module} of {distribution(point)} is not a package")
+        for path in (path for folder in folders for path in Path(folder).glob("*.yaml")):
+            found.setdefault(path.stem, {})[path.resolve()] = File(path, point)
+    return dict(sorted(found.items())), problems
 
 
 def find_file(group: str, name: str) -> Path:
-    """Return the path for what a user gave: a path if it exists, else a built-in name.
+    """Return the path for what a user gave: a path if it exists, else an installed file's name.
 
-    `dla` and `dla.yaml` name the same built-in file. Raises InputError when there is neither.
+    `dla` and `dla.yaml` name the same file. Raises InputError when there is neither, or several.
     """
     path = Path(name)
     if path.is_file():
         return path
-    known = files(group)
+    known, problems = files(group)
     stem = name.removesuffix(".yaml").removesuffix(".yml")
     if stem not in known:
-        raise _unknown(group, name, known)
-    return known[stem]
+        raise _unknown(group, name, known, problems)
+    _refuse_to_choose(group, name, {str(p): file.point for p, file in known[stem].items()})
+    return next(iter(known[stem].values())).path
 
 
-def _unknown(group: str, name: str, known: Any) -> InputError:
+def _refuse_to_choose(group: str, name: str, found: Mapping[str, EntryPoint]) -> None:
+    if len(found) > 1:
+        sources = ", ".join(sorted(distribution(point) for point in found.values()))
+        hint = "; give a path" if group in (ANNOTATIONS, COST_MODELS) else ""
+        raise InputError(
+            f"{name}: several packages bring a {_CALLED[group]} of this name: {sources}{hint}"
+        )
+
+
+def _unknown(group: str, name: str, known: Any, problems: Sequence[str] = ()) -> InputError:
     called = _CALLED[group]
-    file = " file and no built-in" if group in (ANNOTATIONS, COST_MODELS) else ""
+    file = " file and no installed" if group in (ANNOTATIONS, COST_MODELS) else ""
+    broken = f"; could not look in {'; '.join(problems)}" if problems else ""
+    there = ", ".join(known) or "none"
     return InputError(
-        f"{name}: no such{file} {called}{nearest(name, known)}; installed: {', '.join(known) or 'none'}"
+        f"{name}: no such{file} {called}{nearest(name, known)}; installed: {there}{broken}"
     )

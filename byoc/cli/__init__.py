@@ -1,21 +1,23 @@
 """The command line: a thin skin over the functions of `byoc`, one module a verb.
 
 Exit codes say whose fault it was: 0 none, 1 the input's (model, rules, options, bundle), 2 usage, 3
-byoc's own. Results go to standard output, everything else to standard error.
+byoc's own. Results go to standard output, everything else to standard error. With BYOC_DEBUG=1 in the
+environment every error comes with its traceback.
 """
 
 import os
 import sys
 import traceback
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
-from byoc.cli import codegens, inspect, partition, rules, verify, zoo
+from byoc.cli import inspect, installed, partition, verify, zoo
 from byoc.errors import InputError, MissingRuntimeError
 
 app = typer.Typer(
     name="byoc",
-    help="Bring your own codegen: cut an ONNX model between a host CPU and accelerators.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -25,8 +27,26 @@ app.command("partition")(partition.partition)
 app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)
 app.command("zoo")(zoo.zoo)
-app.command("codegens")(codegens.codegens)
-app.command("rules")(rules.rules)
+app.command("rules")(installed.rules)
+app.command("cost-models")(installed.cost_models)
+app.command("codegens")(installed.codegens)
+app.command("strategies")(installed.strategies)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"byoc {version('onnx-byoc')}")
+        raise typer.Exit
+
+
+@app.callback()
+def byoc(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
 
 
 def main() -> None:
@@ -34,6 +54,8 @@ def main() -> None:
     try:
         app()
     except (InputError, MissingRuntimeError) as error:
+        if os.environ.get("BYOC_DEBUG"):
+            traceback.print_exc()
         for line in str(error).splitlines():
             print(f"byoc: {line}", file=sys.stderr)  # noqa: T201
         sys.exit(1)

@@ -1,9 +1,10 @@
 """What the verbs share: the output format, consoles, progress, NAME=VALUE options, JSON."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -30,6 +31,24 @@ def console() -> Console:
     """Return the console that results go to; in a pipe nothing is folded to a terminal's width."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     return Console(width=width, emoji=False)  # in a name, `:car:` is just that
+
+
+@contextmanager
+def own_stdout() -> Iterator[None]:
+    """Keep standard output for results: what plug-ins print goes to standard error."""
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # standard output is closed
+        yield
+        return
+    try:
+        os.dup2(2, 1)
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextmanager
@@ -65,9 +84,21 @@ def print_rows(rows: Sequence[Mapping[str, Any]], form: Format) -> None:
     if form is Format.json:
         print_json([dict(row) for row in rows])
         return
+    rows = _without_empty_columns(rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in rows[0] if rows else ():
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*(escape(str(value)) for value in row.values()))
+        table.add_row(*(escape(_cell(value)) for value in row.values()))
     console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def _without_empty_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    used = [key for key in (rows[0] if rows else ()) if any(row[key] not in ("", None) for row in rows)]
+    return [{key: row[key] for key in used} for row in rows]

@@ -5,25 +5,29 @@ from typing import Annotated
 
 import typer
 
-from byoc.cli.common import Format, FormatOption, console, pairs, print_json, progress
+from byoc.cli.common import Format, FormatOption, console, own_stdout, pairs, print_json, progress
 from byoc.pipeline import partition as run
 from byoc.report.text import print_report
 
 
 def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
-    rules: Annotated[str, typer.Option(help="A rule file, or the name of a built-in one.")],
+    rules: Annotated[str, typer.Option(help="A rule file, or one of byoc rules.")],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Write the bundle here; without it, only plan."),
     ] = None,
-    strategy: Annotated[str, typer.Option(help="How to place the units.")] = "min-cut",
+    strategy: Annotated[
+        str, typer.Option(help="How to place the units: see byoc strategies.")
+    ] = "min-cut",
     cost_model: Annotated[
-        str | None, typer.Option(help="The accelerator's costs; the rule file's unless given.")
+        str | None,
+        typer.Option(help="The accelerator's costs, see byoc cost-models; by default the rule file's."),
     ] = None,
     host_cost_model: Annotated[str, typer.Option(help="The host's costs.")] = "host",
     codegen: Annotated[
-        str | None, typer.Option(help="What compiles the regions; the rule file's unless given.")
+        str | None,
+        typer.Option(help="What compiles the regions, see byoc codegens; by default the rule file's."),
     ] = None,
     codegen_option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Passed to the codegen.")
@@ -32,13 +36,16 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
         list[str] | None,
         typer.Option(metavar="NAME=SIZE", help="Fix a symbolic dimension, such as batch=1."),
     ] = None,
+    reasons: Annotated[
+        bool, typer.Option("--reasons", help="Print every reason for staying on the host.")
+    ] = False,
     verify: Annotated[bool, typer.Option(help="Run the result and the original, and compare.")] = True,
     form: FormatOption = Format.text,
 ) -> None:
     """Cut a model between the host and an accelerator."""
     options = pairs(codegen_option or [], "--codegen-option")
     dims = {name: _size(name, value) for name, value in pairs(dim or [], "--dim").items()}
-    with progress() as show:
+    with progress() as show, own_stdout():
         result = run(
             model,
             rules,
@@ -55,7 +62,7 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     if form is Format.json:
         print_json(result.report)
     else:
-        print_report(result.report, console())
+        print_report(result.report, console(), every_reason=reasons)
 
 
 def _size(name: str, value: str) -> int:

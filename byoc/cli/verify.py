@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from byoc.cli.common import Format, FormatOption, print_json, print_rows, progress
+from byoc.cli.common import Format, FormatOption, own_stdout, print_json, print_rows, progress
 from byoc.pipeline import verify_against
 from byoc.report.document import verification_document
 from byoc.verify.compare import require
@@ -20,7 +20,7 @@ def verify(
     form: FormatOption = Format.text,
 ) -> None:
     """Check that a bundle computes what its model did."""
-    with progress() as show:
+    with progress() as show, own_stdout():
         show("verify")
         verification = verify_against(bundle, against)
     if form is Format.json:

@@ -10,6 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
+from byoc.graph.fold import fold_constants
 from byoc.graph.types import TensorType
 
 Array = NDArray[np.generic]
@@ -46,9 +47,14 @@ class Region:
     outputs: tuple[Value, ...]
     composites: tuple[str, ...] = ()
 
-    def load(self) -> onnx.ModelProto:
-        """Return the model with all its constants in memory."""
-        return onnx.load(self.path)
+    def load(self, fold: bool = False) -> onnx.ModelProto:
+        """Return the model with all its constants in memory.
+
+        With `fold`, what nodes compute of constants alone is computed, so that only nodes that the
+        rules accepted are left.
+        """
+        model = onnx.load(self.path)
+        return fold_constants(model) if fold else model
 
 
 @dataclass(frozen=True, eq=False)

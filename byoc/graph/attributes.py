@@ -27,6 +27,12 @@ def schema_of(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | Non
         return None
 
 
+@cache
+def onnx_domains() -> frozenset[str]:
+    """Return the domains whose operators ONNX defines; the empty one is its own."""
+    return frozenset(schema.domain for schema in onnx.defs.get_all_schemas_with_history())
+
+
 def open_dtypes(schema: onnx.defs.OpSchema, type_str: str) -> frozenset[str]:
     """Return the dtypes that a type variable of a schema may stand for; none for a type that is fixed.
 

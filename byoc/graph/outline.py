@@ -26,6 +26,8 @@ from byoc.graph.walk import topological_order
 
 # The metadata of nodes and functions came with IR 10.
 LEAST_IR = 10
+# What onnxruntime 1.31 reads. Later versions of the IR add to it and change nothing that is there.
+NEWEST_IR = 13
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def _assemble(
         data = [value for value in result.graph.input if value.name in set(index.inputs)]
         del result.graph.input[:]
         result.graph.input.extend(data)
-    result.ir_version = max(source.ir_version, LEAST_IR)
+    result.ir_version = min(max(source.ir_version, LEAST_IR), NEWEST_IR)
     result.graph.node.extend(nodes)
     result.functions.extend(functions)
     for domain in sorted(domains):

@@ -5,6 +5,7 @@ labels every unit with a device (0 = host), gathers what is launched as one into
 what that costs and, where the strategy can prove it, what no placement can fall below.
 """
 
+from byoc.placement.check import objection
 from byoc.placement.objective import Cost, evaluate
 from byoc.placement.problem import Problem
 from byoc.placement.regions import contraction_is_acyclic, form_regions
@@ -18,4 +19,5 @@ __all__ = [
     "contraction_is_acyclic",
     "evaluate",
     "form_regions",
+    "objection",
 ]

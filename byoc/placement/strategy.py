@@ -24,6 +24,8 @@ class Placement:
     """Seconds that no placement's total can fall below; None if the strategy proves nothing."""
     notes: tuple[str, ...] = ()
     """Sentences on what the strategy left out of its account."""
+    why_host: str = "the strategy left it on the host"
+    """Why units that an accelerator would take are on the host."""
 
     @classmethod
     def of(
@@ -32,11 +34,15 @@ class Placement:
         labels: Ints,
         bound: float | None = None,
         notes: tuple[str, ...] = (),
+        why_host: str = why_host,
     ) -> Self:
         """Form and cost the regions of `labels`, int64 (units,); take rounding off `bound`."""
         regions = form_regions(problem, labels)
         proven = None if bound is None else bound * (1 - _ROUNDING)
-        return cls(labels, regions, evaluate(problem, labels, regions), proven, notes)
+        return cls(labels, regions, evaluate(problem, labels, regions), proven, notes, why_host)
+
+
+CHEAPER_ON_HOST = "the host is cheaper once moving the data is counted"
 
 
 class Strategy(Protocol):

@@ -59,7 +59,7 @@ class Plan:
     def host_units(self) -> list[tuple[Unit, Verdict]]:
         """The units that stay on the host, each with the reason."""
         return [
-            (unit, host_reason(unit))
+            (unit, host_reason(unit, self.placement))
             for unit, label in zip(self.units, self.placement.labels, strict=True)
             if label == 0
         ]
@@ -71,8 +71,8 @@ class Plan:
         return float(np.sum(operations[self.placement.labels > 0])), float(np.sum(operations))
 
 
-def host_reason(unit: Unit) -> Verdict:
+def host_reason(unit: Unit, placement: Placement) -> Verdict:
     """Return why a unit that was placed on the host is there."""
     if not unit.verdict:
         return unit.verdict
-    return refuse("supported, but the host is cheaper once moving the data is counted")
+    return refuse(f"supported, but {placement.why_host}")

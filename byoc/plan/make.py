@@ -5,12 +5,13 @@ from typing import Any
 
 import onnx
 
-from byoc.costs.load import load_cost_model
+from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.costs.pose import Posed, pose
+from byoc.errors import ByocError, InputError
 from byoc.graph.load import Model
 from byoc.graph.outline import Cut, Group, interface, outline
 from byoc.patterns.group import Unit, group
-from byoc.placement import Placement, Strategy
+from byoc.placement import Placement, Problem, Strategy, objection
 from byoc.placement.strategies.host_only import HostOnly
 from byoc.plan.data import Plan, PlannedRegion, host_reason
 from byoc.rules.annotate import annotate
@@ -26,19 +27,20 @@ def make_plan(  # noqa: PLR0913, PLR0917 - the pipeline's parts, all needed
     progress: Callable[[str], None],
 ) -> Plan:
     """Return the plan for a model: annotate, group, place, outline. `cost_models`: host, device."""
-    host, device = map(load_cost_model, cost_models)
+    host = load_host_costs(cost_models[0])
+    device = load_device_costs(cost_models[1])
     index = model.index
     progress("annotate")
     marks = annotate(index, target.rules)
     units = group(index, target.patterns, marks)
     posed = pose(index, units, host, device, connected=target.rules.regions == "connected")
     progress(f"place {len(units)} units")
-    placement = strategy.solve(posed.problem)
+    placement = _solve(strategy, posed.problem)
     regions = _regions(model, target, units, posed, placement)
     progress("outline")
     labels = zip(units, placement.labels, strict=True)
     stay = {
-        node: {"byoc.device": "host", "byoc.reason": str(host_reason(unit))}
+        node: {"byoc.device": "host", "byoc.reason": str(host_reason(unit, placement))}
         for unit, label in labels
         if label == 0
         for node in unit.nodes
@@ -55,6 +57,25 @@ def make_plan(  # noqa: PLR0913, PLR0917 - the pipeline's parts, all needed
         regions=regions,
         proto=outline(index, cuts, stay),
     )
+
+
+def _solve(strategy: Strategy, problem: Problem) -> Placement:
+    """Return a strategy's placement, which may be somebody else's code, after holding it to its word."""
+    try:
+        placement = strategy.solve(problem)
+    except ByocError:
+        raise
+    except Exception as error:  # a plug-in can fail in any way; say whose fault it was
+        described = f"{type(error).__name__}: {error}"
+        raise InputError(f"strategy {_named(strategy)}: failed with {described}") from error
+    wrong = objection(problem, placement)
+    if wrong:
+        raise InputError(f"strategy {_named(strategy)}: {wrong}")
+    return placement
+
+
+def _named(strategy: Strategy) -> str:
+    return str(getattr(strategy, "name", type(strategy).__name__))
 
 
 def _regions(

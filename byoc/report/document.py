@@ -7,6 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from byoc.graph.dims import symbols
 from byoc.graph.types import TensorType
 from byoc.plan import Plan, PlannedRegion
 from byoc.report.units import count
@@ -45,7 +46,7 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
         },
         "regions": [_region(plan, region) for region in plan.regions],
         "host_reasons": _reasons(plan),
-        "notes": [*plan.model.notes, *plan.placement.notes, *_estimates(plan)],
+        "notes": [*plan.model.notes, *plan.placement.notes, *_open_dimensions(plan), *_estimates(plan)],
         "verification": None if isinstance(outcome, str) else verification_document(outcome),
         "not_verified": outcome if isinstance(outcome, str) else None,
         "bundle": None if bundle is None else str(bundle),
@@ -81,6 +82,11 @@ def _reasons(plan: Plan) -> list[dict[str, Any]]:
         counts[str(verdict)] += len(unit.nodes)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [{"reason": reason, "nodes": nodes} for reason, nodes in ordered]
+
+
+def _open_dimensions(plan: Plan) -> Iterable[str]:
+    for name in symbols(plan.model.proto):
+        yield f"dimension {name} is not fixed and counts as 1 (--dim {name}=SIZE)"
 
 
 def _estimates(plan: Plan) -> Iterable[str]:

@@ -26,20 +26,23 @@ def summary(report: Mapping[str, Any]) -> str:
     )
 
 
-def print_report(report: Mapping[str, Any], console: Console) -> None:
-    """Print the summary, the regions, and the commonest reasons for staying on the host."""
+def print_report(report: Mapping[str, Any], console: Console, every_reason: bool = False) -> None:
+    """Print the summary, the regions, and the commonest reasons for staying on the host, or all."""
+    shown = len(report["host_reasons"]) if every_reason else _REASONS
     console.print(escape(summary(report)), soft_wrap=True, highlight=False)
     if report["regions"]:
         console.print(_regions(report))
     if report["host_reasons"]:
         console.print("\nOn the host, and why:")
-        for item in report["host_reasons"][:_REASONS]:
+        for item in report["host_reasons"][:shown]:
             line = f"  {item['nodes']:>5}  {item['reason']}"
             console.print(escape(line), soft_wrap=True, highlight=False)
-        rest = report["host_reasons"][_REASONS:]
+        rest = report["host_reasons"][shown:]
         if rest:
             more = sum(item["nodes"] for item in rest)
-            console.print(f"  {more:>5}  for {count(len(rest), 'other reason')}", highlight=False)
+            console.print(
+                f"  {more:>5}  for {count(len(rest), 'other reason')} (--reasons)", highlight=False
+            )
     for note in report["notes"]:
         console.print(escape(f"note: {note}"), soft_wrap=True, highlight=False)
     if report["bundle"]:

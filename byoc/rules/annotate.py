@@ -11,10 +11,10 @@ from typing import Any
 from onnx import NodeProto
 from onnx.defs import OpSchema
 
-from byoc.graph.attributes import effective, open_dtypes, schema_of
+from byoc.graph.attributes import effective, onnx_domains, open_dtypes, schema_of, written
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
-from byoc.rules.schema import AttributeRule, ElementRule, OpRule, RuleFile, TensorRule
+from byoc.rules.schema import ANY, ANY_DTYPE, AttributeRule, ElementRule, OpRule, RuleFile, TensorRule
 from byoc.verdict import YES, Mark, refuse
 
 
@@ -37,16 +37,16 @@ def _mark(
     rules: RuleFile,
 ) -> Mark:
     name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-    candidates = by_op.get(name, ())
+    candidates = (*by_op.get(name, ()), *by_op.get(ANY, ()))
     if not candidates:
         return Mark(refuse(f"{name} is not among the operators of {rules.target}"))
     domain = "" if node.domain == "ai.onnx" else node.domain
     schema = schema_of(node.op_type, domain, index.opsets.get(domain, 1))
-    if schema is None:
+    if schema is None and domain in onnx_domains():
         return Mark(refuse(f"{name} has no operator schema in ONNX to check it against"))
     if not any(map(index.is_used, node.output)):
         return Mark(refuse(f"nothing reads what {name} makes"))
-    attributes = effective(node, schema, index.types)
+    attributes = written(node) if schema is None else effective(node, schema, index.types)
     refusals: list[tuple[str, ...]] = []
     for place, rule in candidates:
         found = _objections(rule, node, schema, attributes, index, rule.dtype or rules.dtype)
@@ -61,7 +61,7 @@ def _mark(
 def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known of one node
     rule: OpRule,
     node: NodeProto,
-    schema: OpSchema,
+    schema: OpSchema | None,
     attributes: Mapping[str, Any],
     index: GraphIndex,
     dtypes: Sequence[str],
@@ -69,11 +69,10 @@ def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known 
     opset = index.opsets.get("" if node.domain == "ai.onnx" else node.domain, 1)
     yield from _bounds("the operator set", opset, rule.opset.min, rule.opset.max)
     seen = set()
-    for formal, tensor in _tensors(node, schema, index):
-        seen.add(formal.name)
-        wanted = rule.tensors.get(formal.name, _NO_RULE)
-        held = dtypes if _is_computed(formal.type_str, schema, dtypes) else ()
-        yield from _tensor(formal.name, tensor, wanted, held, index)
+    for name, computed, tensor in _tensors(node, schema, index, dtypes):
+        seen.add(name)
+        wanted = rule.tensors.get(name, _NO_RULE)
+        yield from _tensor(name, tensor, wanted, dtypes if computed else (), index)
     for name, wanted in rule.tensors.items():
         if name not in seen and wanted.absent is False:
             yield f"{name} is absent"
@@ -95,15 +94,23 @@ def _is_computed(variable: str, schema: OpSchema, dtypes: Sequence[str]) -> bool
 
 
 def _tensors(
-    node: NodeProto, schema: OpSchema, index: GraphIndex
-) -> Iterator[tuple[OpSchema.FormalParameter, str]]:
-    """Yield formal parameter and tensor, for all in use."""
-    for names, formals in ((node.input, schema.inputs), (node.output, schema.outputs)):
+    node: NodeProto, schema: OpSchema | None, index: GraphIndex, dtypes: Sequence[str]
+) -> Iterator[tuple[str, bool, str]]:
+    """Yield for each tensor in use its name in the schema, whether it must be of `dtypes`, and itself.
+
+    Without a schema tensors are called by their position, and the dtypes are meant for all of them.
+    """
+    sides = (("input", node.input), ("output", node.output))
+    for side, names in sides:
+        formals = getattr(schema, f"{side}s") if schema else ()
         for position, tensor in enumerate(names):
-            if not formals or not index.is_used(tensor):
+            if not index.is_used(tensor):
                 continue
-            formal = formals[min(position, len(formals) - 1)]  # the last may be variadic
-            yield formal, tensor
+            if schema is None or not formals:
+                yield f"{side} {position}", schema is None, tensor
+            else:
+                formal = formals[min(position, len(formals) - 1)]  # the last may be variadic
+                yield formal.name, _is_computed(formal.type_str, schema, dtypes), tensor
 
 
 def _tensor(
@@ -117,7 +124,7 @@ def _tensor(
         yield f"the type of {formal} is not known"
         return
     allowed = rule.dtype or dtypes
-    if allowed and known.dtype not in allowed:
+    if allowed and ANY_DTYPE not in allowed and known.dtype not in allowed:
         yield f"{formal} is {known.dtype}; supported: {', '.join(allowed)}"
     if rule.rank is not None:
         yield from _rank(formal, known, rule.rank)

@@ -1,7 +1,7 @@
 """Holding a rule file against ONNX's own operator schemas: every mistake at once, each with its path."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -9,9 +9,10 @@ import onnx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from byoc.errors import nearest
+from byoc.graph.attributes import onnx_domains
 from byoc.graph.types import DTYPES
 from byoc.patterns.pattern import PatternNode, parse
-from byoc.rules.schema import AttributeRule, CompositeRule, ElementRule, Names, OpRule
+from byoc.rules.schema import ANY, ANY_DTYPE, AttributeRule, CompositeRule, ElementRule, Names, OpRule
 from byoc.yamlfile import check
 
 _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(Names)
@@ -32,6 +33,8 @@ def lint(content: Mapping[Any, Any]) -> list[str]:
         problems.extend(_op(f"ops[{i}]", rule))
     composites = _parts(content.get("composites"), CompositeRule)
     problems.extend(_composites(composites))
+    taken = {op for _, rule in _parts(content.get("ops"), OpRule) for op in rule.op}
+    problems.extend(_idle(composites, taken))
     problems.extend(_taken_names(composites, str(content.get("target"))))
     return problems
 
@@ -51,10 +54,14 @@ def _target_dtypes(value: object) -> Iterator[str]:
 
 def _op(place: str, rule: OpRule) -> Iterator[str]:
     yield from _dtypes(f"{place}.dtype", rule.dtype or ())
-    for op in rule.op:
-        if op not in _schemas():
-            yield f"{place}.op: ONNX has no operator '{op}'{nearest(op, _schemas())}"
     known = [op for op in rule.op if op in _schemas()]
+    for op in rule.op:
+        if op in known or op == ANY:
+            continue
+        if op.rpartition(".")[0] in onnx_domains():
+            yield f"{place}.op: ONNX has no operator '{op}'{nearest(op, _schemas())}"
+        elif rule.tensors:  # an operator of somebody else's domain is taken on trust
+            yield f"{place}.tensors: '{op}' has no schema in ONNX, so its tensors have no names"
     for name, allowed in rule.attributes.items():
         for op in known:
             yield from _attribute(f"{place}.attributes.{name}", op, name, allowed)
@@ -82,6 +89,9 @@ def _attribute(place: str, op: str, name: str, rule: AttributeRule) -> Iterator[
             yield f"{place}.{key}: {name} of {op} is a list; 'each' is for its elements"
         elif key != "one_of" and not kinds[name] & _NUMBERS:
             yield f"{place}.{key}: {name} of {op} is not a number"
+    for value in rule.one_of or ():
+        if isinstance(value, str) != ("STRING" in kinds[name]) and not kinds[name] & _LISTS:
+            yield f"{place}.one_of: {value!r} is never a value of {name} of {op}"
     for key in _keys(rule.each, "min", "max") if rule.each else ():
         if kinds[name] == {"STRINGS"}:
             yield f"{place}.each.{key}: the elements of {name} of {op} are not numbers"
@@ -120,6 +130,19 @@ def _taken_names(rules: Sequence[tuple[int, CompositeRule]], target: str) -> Ite
                 yield f"composites[{i}].name: '{name}' is what a variant of '{rule.name}' is called"
 
 
+def _idle(rules: Sequence[tuple[int, CompositeRule]], taken: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each line of a pattern that can match nothing, since no rule takes it."""
+    for i, rule in rules:
+        try:
+            nodes = parse(rule.name, rule.pattern).nodes
+        except ValueError:  # said already
+            continue
+        for node in nodes:
+            if taken and ANY not in taken and not any(op in taken for op in node.ops):
+                names = " or ".join(node.ops)
+                yield f"composites[{i}].pattern: line {node.line}: no rule in ops takes {names}"
+
+
 def _line(node: PatternNode) -> Iterator[str]:
     standard = {name for name, schemas in _schemas().items() if not schemas[0].domain}
     count = len(node.operands)
@@ -137,7 +160,7 @@ def _line(node: PatternNode) -> Iterator[str]:
 
 def _dtypes(place: str, names: Sequence[str]) -> Iterator[str]:
     for name in names:
-        if name not in DTYPES.values():
+        if name not in DTYPES.values() and name != ANY_DTYPE:
             yield f"{place}: no such data type '{name}'{nearest(name, DTYPES.values())}"
 
 

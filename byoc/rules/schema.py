@@ -32,6 +32,12 @@ Scalar = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
 Values = Annotated[tuple[Scalar, ...], BeforeValidator(_as_list), Field(min_length=1)]
 
 
+ANY = "*"
+"""As an operator: whichever."""
+ANY_DTYPE = "any"
+"""As a dtype: whichever."""
+
+
 class Bounds(Strict):
     """A number's limits, both included."""
 

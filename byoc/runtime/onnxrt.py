@@ -1,5 +1,6 @@
 """The only door to onnxruntime, which is not installed everywhere: users bring the build they need."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TypeProto, helper
 
 from byoc.errors import InputError, MissingRuntimeError
+from byoc.graph.copying import copy_without
+from byoc.graph.outline import NEWEST_IR
 from byoc.graph.types import NUMBERS
 
 HOW_TO_GET_IT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
@@ -40,11 +43,19 @@ def open_session(model: Path | ModelProto, folder: Path | None = None, optimize:
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(folder)
         )
-    source = model.SerializeToString() if isinstance(model, ModelProto) else str(model)
+    source = _serialized(model) if isinstance(model, ModelProto) else str(model)
     try:
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own exception types share no base but this
         raise InputError(f"onnxruntime cannot load the model: {_sentence(error)}") from None
+
+
+def _serialized(model: ModelProto) -> bytes:
+    if model.ir_version <= NEWEST_IR:
+        return model.SerializeToString()
+    older = copy_without(model)
+    older.ir_version = NEWEST_IR
+    return older.SerializeToString()
 
 
 def run_session(session: Any, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
@@ -88,4 +99,10 @@ def _onnxruntime() -> Any:
 
 
 def _sentence(error: Exception) -> str:
-    return " ".join(str(error).split())
+    text = " ".join(str(error).split())
+    newer = re.search(r"Opset (\d+) is under development", text)
+    if newer:
+        return (
+            f"it does not read operator set {newer[1]} yet (onnx.version_converter makes an older one)"
+        )
+    return text

@@ -18,6 +18,8 @@ def executor(codegen_name: str, region: Region, artifact: Artifact) -> Executor:
         raise InputError(f"codegen {codegen_name} cannot run what it compiles here (it has no `load`)")
     try:
         run = codegen.load(region, artifact)
+        if not callable(run):
+            raise TypeError(f"`load` gave a {type(run).__name__} instead of a function")
     except ByocError:
         raise
     except Exception as error:  # a plug-in can fail in any way; say whose fault it was
@@ -28,6 +30,8 @@ def executor(codegen_name: str, region: Region, artifact: Artifact) -> Executor:
     def checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
             given = run(inputs)
+            if not isinstance(given, Mapping):
+                raise TypeError(f"it gave a {type(given).__name__} instead of outputs by name")
             return {value.name: _output(value, given) for value in region.outputs}
         except ByocError as error:
             raise InputError(f"codegen {codegen_name}: {error}") from error

@@ -6,6 +6,7 @@ from typing import Any
 import onnx
 
 from byoc.bundle.read import Bundle
+from byoc.errors import InputError
 from byoc.graph.load import Model
 from byoc.runtime.onnxrt import open_session, run_session
 from byoc.runtime.session import load_bundle
@@ -13,16 +14,26 @@ from byoc.verify.compare import Verification, compare
 from byoc.verify.inputs import sample_inputs
 
 
+class NotVerifiableError(InputError):
+    """The original cannot be run here, so there is nothing to compare a bundle with; says why."""
+
+
 def verify(bundle: Bundle, model: Model, inputs: Mapping[str, Any] | None = None) -> Verification:
     """Return how far the bundle's outputs are from those of the model it was made from.
 
     Both run on the same inputs, seeded ones unless given. The model runs on onnxruntime with its
-    optimizations off, since they move results. Raises MissingRuntimeError, and InputError when either
-    side does not run.
+    optimizations off, since they move results. Raises MissingRuntimeError, NotVerifiableError when the
+    model does not run, and InputError when the bundle does not.
     """
-    given = sample_inputs(model.index) if inputs is None else inputs
-    expected = run_plain(model.proto, model, given)
-    actual = load_bundle(bundle)(given)
+    try:
+        given = sample_inputs(model.index) if inputs is None else inputs
+        expected = run_plain(model.proto, model, given)
+    except InputError as error:
+        raise NotVerifiableError(f"{model.source}: {error}") from error
+    try:
+        actual = load_bundle(bundle)(given)
+    except InputError as error:
+        raise InputError(f"the bundle does not run: {error}") from error
     return Verification(model.source, tuple(compare(expected, actual)))
 
 

@@ -158,17 +158,21 @@ def test_inspect_as_json_is_the_manifest(byoc: Cli) -> None:
     ("verb", "keys"),
     [
         ("zoo", ["name", "family", "source", "licence", "weights"]),
-        ("codegens", ["name", "from", "runs_here"]),
+        ("strategies", ["name", "from"]),
+        ("cost-models", ["name", "from", "description", "problem"]),
+        ("codegens", ["name", "from", "runs_here", "problem"]),
         (
             "rules",
             [
                 "name",
+                "from",
                 "target",
                 "description",
                 "codegen",
                 "cost_model",
                 "operators",
                 "composites",
+                "problem",
             ],
         ),
     ],
@@ -192,7 +196,9 @@ def test_the_built_in_ones_are_listed(byoc: Cli) -> None:
     assert "dla" in names["rules"]
 
 
-@pytest.mark.parametrize("verb", ["partition", "verify", "inspect", "zoo", "codegens", "rules"])
+@pytest.mark.parametrize(
+    "verb", ["partition", "verify", "inspect", "zoo", "codegens", "rules", "strategies", "cost-models"]
+)
 def test_every_verb_has_help(verb: str, byoc: Cli) -> None:
     ran = byoc(verb, "--help")
     assert (ran.code, ran.err) == (0, "")
@@ -203,7 +209,7 @@ def test_every_verb_has_help(verb: str, byoc: Cli) -> None:
 def test_the_help_names_every_verb(byoc: Cli) -> None:
     ran = byoc("--help")
     assert ran.code == 0
-    for verb in ("partition", "verify", "inspect", "zoo", "codegens", "rules"):
+    for verb in ("partition", "verify", "inspect", "zoo", "codegens", "rules", "strategies"):
         assert f"\n  {verb} " in ran.out
 
 
@@ -217,23 +223,28 @@ def test_nothing_is_folded_in_a_pipe(byoc: Cli) -> None:
 @pytest.mark.usefixtures("here")
 def test_options_reach_the_pipeline(byoc: Cli) -> None:
     onnx.save(parse("g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }"), "open.onnx")
+    common = "kind: roofline\npeak: {default: 1.0e+9}\n"
+    link = "launch: 7\nlink: {bandwidth: .inf}\n"
+    Path("near.yaml").write_text(f"{common}{link}name: near\nbandwidth: 1.0e+9\n", "utf-8")
+    Path("slow.yaml").write_text(f"{common}name: slow\nbandwidth: 0.5\n", "utf-8")
     ran = byoc(
         *("partition", "open.onnx", "--rules", "dla", "--format", "json", "-o", "out"),
         *("--strategy", "all-supported", "--dim", "n=3", "--no-verify"),
-        *("--cost-model", "host", "--host-cost-model", "dla", "--codegen", "reference"),
+        *("--cost-model", "near.yaml", "--host-cost-model", "slow.yaml", "--codegen", "reference"),
     )
     report = _strict(ran.out)
     assert report["strategy"] == "all-supported"
     assert report["regions"][0]["inputs"][0]["shape"] == [3, 4]
-    assert report["predicted"]["launch"] == 0
+    assert report["predicted"]["launch"] == 7
+    assert report["predicted"]["host_only"] == 96 / 0.5  # the bytes of x and y over the host's bandwidth
     assert report["not_verified"] == "verification was turned off"
     asked = _strict(Path("out/manifest.json").read_text("utf-8"))["asked"]
     assert asked == {
         "model": "open.onnx",
         "rules": "dla",
         "strategy": "all-supported",
-        "cost_model": "host",
-        "host_cost_model": "dla",
+        "cost_model": "near.yaml",
+        "host_cost_model": "slow.yaml",
         "codegen": "reference",
         "codegen_options": {},
         "dims": {"n": 3},

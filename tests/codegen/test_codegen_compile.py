@@ -153,7 +153,7 @@ def _relu(inputs: Inputs) -> Any:
         (lambda inputs, name: {}, "gave no output 'a'"),
         (lambda inputs, name: {"other": _relu(inputs)}, "gave no output 'a'"),
         (lambda inputs, name: inputs["nothing"], "failed with KeyError: 'nothing'"),
-        (lambda inputs, name: None, "failed with TypeError: argument of type 'NoneType' is not"),
+        (lambda inputs, name: None, "failed with TypeError: it gave a NoneType instead"),
     ],
 )
 def test_what_a_region_gives_is_held_against_its_type(
@@ -162,7 +162,7 @@ def test_what_a_region_gives_is_held_against_its_type(
     vendors.install(monkeypatch, odd=vendors.gives(answer))
     with pytest.raises(InputError) as caught:
         cut(parse(CHAIN), tmp_path / "b", codegen="odd")
-    assert str(caught.value).startswith(f"dla_0: codegen odd: {sentence}")
+    assert str(caught.value).startswith(f"the bundle does not run: dla_0: codegen odd: {sentence}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -188,7 +188,10 @@ def test_wrong_numbers_are_found_and_nothing_is_written(
         cut(parse(text), tmp_path / "b", codegen="odd")
     message = str(caught.value)
     assert message.startswith("verification failed: output 'y' differs from g by ")
-    assert message.endswith(" of its range, at most 0.0001 is allowed for float32")
+    assert message.endswith(
+        " of its range, at most 0.0001 is allowed for float32 "
+        "(nothing was written; --no-verify writes it all the same)"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -213,7 +216,9 @@ def test_a_load_that_fails_names_codegen_and_region(
     with pytest.raises(InputError) as caught:
         cut(parse(CHAIN), tmp_path / "b", codegen="offline")
     assert str(caught.value) == (
-        "codegen offline: dla_0: loading failed with OSError: no device /dev/npu0"
+        "the bundle does not run: "
+        "codegen offline: dla_0: loading failed with OSError: no device /dev/npu0 "
+        "(nothing was written; --no-verify writes it all the same)"
     )
     assert list(tmp_path.iterdir()) == []
 

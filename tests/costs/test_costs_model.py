@@ -135,5 +135,5 @@ def test_neither_a_file_nor_a_name() -> None:
     with pytest.raises(InputError) as caught:
         load_cost_model("hots")
     assert str(caught.value) == (
-        "hots: no such file and no built-in cost model (did you mean host?); installed: dla, host"
+        "hots: no such file and no installed cost model (did you mean host?); installed: dla, host"
     )

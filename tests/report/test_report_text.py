@@ -85,10 +85,10 @@ def test_the_commonest_reasons_are_told_and_the_rest_counted() -> None:
         "     10  reason 0",
         "      9  reason 1",
         "      8  reason 2",
-        "     18  for 3 other reasons",
+        "     18  for 3 other reasons (--reasons)",
     ]
     assert _printed(host_reasons=reasons[:3])[-1] == "      8  reason 2"
-    assert _printed(host_reasons=reasons[:4])[-1] == "      7  for 1 other reason"
+    assert _printed(host_reasons=reasons[:4])[-1] == "      7  for 1 other reason (--reasons)"
 
 
 def test_notes_and_the_place_come_last() -> None:

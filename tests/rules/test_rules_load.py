@@ -167,9 +167,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_neither_a_file_nor_a_name(tmp_path: Path) -> None:
     path = tmp_path / "dlaa.yaml"
-    assert complaints(path) == f"{path}: no such file and no built-in rule file; installed: dla"
+    assert complaints(path) == f"{path}: no such file and no installed rule file; installed: dla"
     assert complaints(Path("dlaa")) == (
-        "dlaa: no such file and no built-in rule file (did you mean dla?); installed: dla"
+        "dlaa: no such file and no installed rule file (did you mean dla?); installed: dla"
     )
 
 

@@ -70,11 +70,11 @@ def test_another_model_with_the_same_inputs_and_outputs(bundle: Path, byoc: Call
     [
         (
             "g (float[1, 4] z) => (float[1, 4] y) { y = Relu(z) }",
-            "missing input 'x'; the model's inputs: x",
+            "the bundle does not run: missing input 'x'; the model's inputs: x",
         ),
         (
             "g (float[1, 5] x) => (float[1, 5] y) { y = Relu(x) }",
-            "input 'x' is float32[1, 5], the model takes float32[1, 4]",
+            "the bundle does not run: input 'x' is float32[1, 5], the model takes float32[1, 4]",
         ),
         (
             "g (float[1, 4] x) => (float[1, 4] other) { other = Relu(x) }",
@@ -82,7 +82,7 @@ def test_another_model_with_the_same_inputs_and_outputs(bundle: Path, byoc: Call
         ),
         (
             "g (string[1] x) => (string[1] y) { y = Identity(x) }",
-            "no sample input can be made for 'x' (string[1])",
+            "{0}: no sample input can be made for 'x' (string[1])",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from byoc.errors import InputError
 from byoc.placement.objective import evaluate
 from byoc.placement.problem import Floats, Ints, Problem
 from byoc.placement.regions import form_regions
-from byoc.placement.strategy import Placement
+from byoc.placement.strategy import CHEAPER_ON_HOST, Placement
 
 _MOST = 2**16
 
@@ -41,15 +41,15 @@ class Exhaustive:
         best = int(np.lexsort((np.count_nonzero(labels, axis=1), seconds))[0])
         least = float(seconds[best])
         if not problem.launch.any():
-            return Placement.of(problem, labels[best], least)
+            return Placement.of(problem, labels[best], least, why_host=CHEAPER_ON_HOST)
         if not self.include_launch:
             notes = ("launches played no part in the choice",)
-            return Placement.of(problem, labels[best], least, notes)
+            return Placement.of(problem, labels[best], least, notes, why_host=CHEAPER_ON_HOST)
         best, total = _with_launch(problem, labels, seconds)
         if problem.devices == 1 and not problem.connected[0]:
-            return Placement.of(problem, labels[best], total)
+            return Placement.of(problem, labels[best], total, why_host=CHEAPER_ON_HOST)
         notes = ("the same labels may allow fewer regions, so the bound leaves launches out",)
-        return Placement.of(problem, labels[best], least, notes)
+        return Placement.of(problem, labels[best], least, notes, why_host=CHEAPER_ON_HOST)
 
 
 def _execution_and_transfer(problem: Problem, labels: Ints) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 from byoc.errors import InputError
 from byoc.placement.flow import Network, minimum_cut
 from byoc.placement.problem import Floats, Problem
-from byoc.placement.strategy import Placement
+from byoc.placement.strategy import CHEAPER_ON_HOST, Placement
 
 # A share of the total that is not worth a word.
 _NEGLIGIBLE = 0.02
@@ -35,10 +35,12 @@ class MinCut:
         fixed = math.fsum(cheapest)
         gain = math.fsum(problem.seconds[:, 0] - cheapest)
         if gain == 0:
-            return Placement.of(problem, np.zeros(problem.units, np.int64), fixed)
+            labels = np.zeros(problem.units, np.int64)
+            return Placement.of(problem, labels, fixed, why_host=CHEAPER_ON_HOST)
         # The known cut is the host alone.
         value, on_device = minimum_cut(_network(problem, cheapest), ceiling=gain)
-        placement = Placement.of(problem, on_device[: problem.units].astype(np.int64), fixed + value)
+        labels = on_device[: problem.units].astype(np.int64)
+        placement = Placement.of(problem, labels, fixed + value, why_host=CHEAPER_ON_HOST)
         if placement.cost.launch <= _NEGLIGIBLE * placement.cost.total:
             return placement
         share = placement.cost.launch / placement.cost.total

@@ -17,10 +17,10 @@ class Acme:
     name = "acme"
 
     def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
-        """Return program.json and weights.npz. Raises CompileError for an operator it has no code for."""
+        """Return program.json and weights.npz. Raises CompileError for what it has no code for."""
         if options:
             raise CompileError(f"acme has no option '{next(iter(options))}'")
-        program, weights = assemble(region.load())
+        program, weights = assemble(region.load(fold=True))
         packed = io.BytesIO()
         np.savez(packed, **weights)
         text = json.dumps(program, indent=1)

@@ -1,0 +1,79 @@
+"""`byoc codegens`, `rules`, `strategies`, `cost-models`: what is installed, and where it came from."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from byoc.cli.common import Format, FormatOption, print_rows
+from byoc.codegen import Executable, find_codegen
+from byoc.costs.load import load_cost_model
+from byoc.errors import InputError
+from byoc.plugins import ANNOTATIONS, CODEGENS, COST_MODELS, STRATEGIES, distribution, files, installed
+from byoc.rules.load import load_rules
+
+Row = dict[str, Any]
+
+
+def codegens(form: FormatOption = Format.text) -> None:
+    """List the installed codegens, where each came from, and whether it can run what it compiles."""
+    rows = []
+    for name, point in installed(CODEGENS).items():
+        row: Row = {"name": name, "from": distribution(point), "runs_here": None, "problem": ""}
+        try:
+            row["runs_here"] = isinstance(find_codegen(name), Executable)
+        except InputError as error:
+            row["problem"] = str(error)
+        rows.append(row)
+    print_rows(rows, form)
+
+
+def strategies(form: FormatOption = Format.text) -> None:
+    """List the installed placement strategies, and where each came from."""
+    rows = [{"name": name, "from": distribution(point)} for name, point in installed(STRATEGIES).items()]
+    print_rows(rows, form)
+
+
+def rules(form: FormatOption = Format.text) -> None:
+    """List the installed rule files, and what each describes."""
+
+    def describe(path: Path) -> Row:
+        described = load_rules(str(path)).rules
+        return {
+            "target": described.target,
+            "description": described.description,
+            "codegen": described.codegen,
+            "cost_model": described.cost_model,
+            "operators": len({op for rule in described.ops for op in rule.op}),
+            "composites": len(described.composites),
+        }
+
+    print_rows(list(_file_rows(ANNOTATIONS, describe)), form)
+
+
+def cost_models(form: FormatOption = Format.text) -> None:
+    """List the installed cost models, and what each describes."""
+
+    def describe(path: Path) -> Row:
+        return {"description": load_cost_model(str(path)).description}
+
+    print_rows(list(_file_rows(COST_MODELS, describe)), form)
+
+
+def _file_rows(group: str, describe: Callable[[Path], Row]) -> Iterable[Row]:
+    """Yield a row for each file of a group, and one for each package that could not be searched."""
+    found, broken = files(group)
+    rows = []
+    for name, same in found.items():
+        for file in same.values():
+            row: Row = {"name": name, "from": distribution(file.point)}
+            try:
+                rows.append(row | describe(file.path) | {"problem": _clash(len(same))})
+            except InputError as error:
+                rows.append(row | {"problem": str(error).splitlines()[0]})
+    rows.extend({"problem": f"could not look in {problem}"} for problem in broken)
+    keys = dict.fromkeys(key for row in rows for key in row if key != "problem")
+    return ({**dict.fromkeys(keys), **row, "problem": row["problem"]} for row in rows)
+
+
+def _clash(number: int) -> str:
+    return f"{number} packages bring one of this name: give a path" if number > 1 else ""

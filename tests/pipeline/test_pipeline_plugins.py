@@ -1,0 +1,123 @@
+"""Other people's packages: strategies that misbehave, files that clash, folders that cannot be searched."""
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import parse
+
+import byoc
+from byoc import plugins
+from byoc.placement import Placement, Problem
+from byoc.plan import make_plan
+from byoc.rules.load import load_rules
+
+MODEL = "g (float[1, 4] x) => (float[1, 4] y) { a = Relu(x)\n b = Sin(a)\n y = Relu(b) }"
+
+
+class Chosen:
+    """A strategy that gives a fixed answer, or raises it."""
+
+    name = "chosen"
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def solve(self, problem: Problem) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return Placement.of(problem, np.array(self.answer, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ([1, 1, 1], "strategy chosen: it placed unit 1 on device 1, which refuses it"),
+        (KeyError("no"), "strategy chosen: failed with KeyError: 'no'"),
+    ],
+)
+def test_a_strategy_that_misbehaves(answer: Any, sentence: str) -> None:
+    model = byoc.load_model(parse(MODEL))
+    with pytest.raises(byoc.InputError) as caught:
+        make_plan(model, load_rules("dla"), Chosen(answer), ("host", "dla"), {}, lambda step: None)
+    assert str(caught.value) == sentence
+
+
+def package(folder: Path, name: str, **files: str) -> None:
+    """Write an importable package that holds YAML files."""
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text("")
+    for stem, text in files.items():
+        (folder / name / f"{stem}.yaml").write_text(text, encoding="utf-8")
+
+
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path, group: str, *modules: str) -> None:
+    """Register modules of a folder as packages of rule files or cost models."""
+    monkeypatch.syspath_prepend(folder)
+    before = plugins.entry_points  # type: ignore[attr-defined]
+    points = [EntryPoint(module, module, group) for module in modules]
+    monkeypatch.setattr(
+        plugins,
+        "entry_points",
+        lambda *, group: [*before(group=group), *(p for p in points if p.group == group)],
+    )
+
+
+def test_two_files_of_one_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package(tmp_path, "zeta_costs", host="kind: roofline\n")
+    install(monkeypatch, tmp_path, plugins.COST_MODELS, "zeta_costs")
+
+    with pytest.raises(
+        byoc.InputError, match=r"^host: several packages bring a cost model of this name: .*give a path$"
+    ):
+        byoc.partition(parse(MODEL), "dla")
+
+
+def test_broken_packages_take_nothing_down(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, byoc: Any
+) -> None:
+    package(tmp_path, "broken_rules", bad="target: [")
+    (tmp_path / "raises_rules.py").write_text("raise RuntimeError('no licence')")
+    install(
+        monkeypatch, tmp_path, plugins.ANNOTATIONS, "broken_rules", "raises_rules.inner", "missing_rules"
+    )
+
+    ran = byoc("rules")
+    assert ran.code == 0
+    assert "dla" in ran.out
+    assert "bad" in ran.out
+    assert "RuntimeError: no licence" in ran.out
+    assert byoc("partition", "zoo:squeezenet", "--rules", "dla").code == 0
+    wrong = byoc("partition", "zoo:squeezenet", "--rules", "nothing")
+    assert wrong.code == 1
+    assert "could not look in missing_rules" in wrong.err
+
+
+def test_what_a_plug_in_prints_is_no_result(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    import json  # noqa: PLC0415
+    import subprocess  # noqa: PLC0415
+    import sys  # noqa: PLC0415
+
+    script = """
+import os, sys
+from byoc.codegens import reference
+before = reference.Reference.compile
+def loud(self, region, options):
+    print("compiling")
+    os.write(1, b"from a library\\n")
+    return before(self, region, options)
+reference.Reference.compile = loud
+from byoc.cli import main
+sys.argv = ["byoc", "partition", "zoo:squeezenet", "--rules", "dla", "-o", "b", "--format", "json"]
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["bundle"] == "b"
+    assert "compiling\n" in done.stderr
+    assert "from a library\n" in done.stderr

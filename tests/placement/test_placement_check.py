@@ -1,0 +1,70 @@
+"""What a strategy gives is held to its word."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from byoc.placement import Placement, Problem, objection
+from byoc.placement.strategies.all_supported import AllSupported
+
+
+def diamond() -> Problem:
+    """Return four units, 0 to 1 and 2 and these to 3; the accelerator refuses unit 1."""
+    return Problem.build(
+        seconds=[[1, 1], [1, np.inf], [1, 1], [1, 1]],
+        producer=[0, 1, 2, 3],
+        consumers=[[1, 2], [3], [3], []],
+        is_output=[False, False, False, True],
+        to_device=np.ones((4, 1)),
+        to_host=np.ones((4, 1)),
+        launch=[1],
+    )
+
+
+def ints(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def test_a_good_answer() -> None:
+    assert objection(diamond(), AllSupported().solve(diamond())) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"labels": [1, 0, 1, 1]}, "its labels are not an int64 array"),
+        ({"labels": np.ones(4)}, "its labels are not an int64 array"),
+        ({"labels": ints(0, 0)}, "its labels have the shape [2], and there are 4 units"),
+        ({"labels": ints(0, 0, 2, 0)}, "a label is not one of 0 (the host) to 1"),
+        ({"labels": ints(1, 1, 1, 1)}, "it placed unit 1 on device 1, which refuses it"),
+        ({"labels": ints(0, 0, 1, 1)}, "a unit of an accelerator has no region, or one of the host has"),
+        ({"regions": ints(0, -1, 0, 2)}, "its regions are not numbered 0, 1, ..."),
+        ({"regions": ints(0, -1, 0, 0)}, "its regions wait for one another in a circle"),
+        ({"bound": 1e9}, "its bound 1e+09 s is above its own total"),
+    ],
+)
+def test_a_bad_answer(changes: dict[str, Any], sentence: str) -> None:
+    placement = replace(AllSupported().solve(diamond()), **changes)
+
+    assert objection(diamond(), placement).startswith(sentence)
+
+
+def test_no_placement_at_all() -> None:
+    assert objection(diamond(), [0, 1]) == "it gave a list instead of a Placement"
+
+
+def test_a_region_on_two_devices() -> None:
+    problem = Problem.build(
+        seconds=[[1, 1, 1], [1, 1, 1]],
+        producer=[0, 1],
+        consumers=[[1], []],
+        is_output=[False, True],
+        to_device=np.ones((2, 2)),
+        to_host=np.ones((2, 2)),
+        launch=[1, 1],
+    )
+    placement = replace(Placement.of(problem, ints(1, 2)), regions=ints(0, 0))
+
+    assert objection(problem, placement) == "a region spans several devices"
