@@ -1,5 +1,8 @@
-"""Other people's packages: strategies that misbehave, files that clash, folders that cannot be searched."""
+"""Other people's packages: strategies that misbehave, files that clash, folders that are broken."""
 
+import json
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -95,13 +98,7 @@ def test_broken_packages_take_nothing_down(
     assert "could not look in missing_rules" in wrong.err
 
 
-def test_what_a_plug_in_prints_is_no_result(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    import json  # noqa: PLC0415
-    import subprocess  # noqa: PLC0415
-    import sys  # noqa: PLC0415
-
+def test_what_a_plug_in_prints_is_no_result(tmp_path: Path) -> None:
     script = """
 import os, sys
 from byoc.codegens import reference
