@@ -6,6 +6,7 @@ the place in it. Anything else that escapes is a defect of byoc's own.
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import lru_cache
 
 
 class ByocError(Exception):
@@ -22,5 +23,10 @@ class MissingRuntimeError(ByocError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean NEAREST?)` when a known name is close to `name`, else an empty string."""
-    matches = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    matches = _closest(name, tuple(sorted(known)))
     return f" (did you mean {matches[0]}?)" if matches else ""
+
+
+@lru_cache
+def _closest(name: str, known: tuple[str, ...]) -> list[str]:
+    return get_close_matches(name, known, n=1, cutoff=0.6)

@@ -14,6 +14,7 @@ from byoc.bundle.read import open_bundle
 from byoc.bundle.staging import check_destination
 from byoc.codegen import find_codegen
 from byoc.emit import emit
+from byoc.errors import InputError
 from byoc.graph.load import Model, prepare, read_file
 from byoc.placement import Strategy
 from byoc.plan import Plan, make_plan
@@ -137,7 +138,10 @@ def verify_against(bundle: str | Path, against: str | Path | None = None) -> Ver
     if against is None and not name.startswith(_ZOO):
         own = prepare(opened.model(), f"its own {opened.manifest.model}", opened.folder)
         return verify_bundle(opened, own)
-    return verify_bundle(opened, load_model(name, asked.get("dims")))
+    dims = asked.get("dims") or {}
+    if not isinstance(dims, dict) or not all(isinstance(size, int) for size in dims.values()):
+        raise InputError(f"{bundle}: asked.dims in the manifest is not sizes by name")
+    return verify_bundle(opened, load_model(name, dims))
 
 
 def _called(model: str | Path | onnx.ModelProto) -> str:

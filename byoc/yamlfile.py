@@ -25,8 +25,25 @@ class Strict(BaseModel):
 T = TypeVar("T", bound=BaseModel)
 
 
+# Enough for sharing parts of a file; what refers to what refers ... grows without bound.
+_MOST_ALIASES = 50
+_MOST_PROBLEMS = 50
+
+
 class _Loader(yaml.SafeLoader):
     """The safe loader, but a key that stands twice is an error rather than the last one winning."""
+
+    aliases = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Count the aliases while composing, since a few bytes of them can stand for gigabytes."""
+        if self.check_event(yaml.AliasEvent):
+            self.aliases += 1
+            if self.aliases > _MOST_ALIASES:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"more than {_MOST_ALIASES} aliases", self.get_mark()
+                )
+        return super().compose_node(parent, index)
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -58,8 +75,16 @@ def read_yaml(path: Path, kind: type[T]) -> T:
     """
     result, problems = check(read_mapping(path), kind)
     if result is None:
-        raise InputError("\n".join(f"{path}: {problem}" for problem in problems))
+        raise wrong(path, problems)
     return result
+
+
+def wrong(path: Path, problems: Sequence[str]) -> InputError:
+    """Return the error for a file with some problems: a line for each, up to a limit."""
+    lines = [f"{path}: {problem}" for problem in problems[:_MOST_PROBLEMS]]
+    if len(problems) > _MOST_PROBLEMS:
+        lines.append(f"{path}: and {len(problems) - _MOST_PROBLEMS} more")
+    return InputError("\n".join(lines))
 
 
 def read_mapping(path: Path) -> dict[Any, Any]:
@@ -80,8 +105,8 @@ def read_mapping(path: Path) -> dict[Any, Any]:
         mark = error.problem_mark
         place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         raise InputError(f"{path}{place}: not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except Exception as error:  # values such as `!!int ''` fail in the constructors, each in its way
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping of keys at the top")
     return content

@@ -8,7 +8,7 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc import Result, load, partition
-from byoc.runtime.onnxrt import open_session, run_session
+from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 
 # `dla` takes Relu and Add; Sigmoid, Sub and If stay on the host.
 CHAIN = """
@@ -29,7 +29,8 @@ def cut(model: str | Path | onnx.ModelProto, output: Path | None = None, **optio
 
 def original(model: onnx.ModelProto, inputs: dict[str, Any]) -> dict[str, Any]:
     """Return what onnxruntime makes of a model, outside of byoc's pipeline."""
-    return run_session(open_session(model, optimize=False), inputs)
+    with unoptimized():
+        return run_session(open_session(model), inputs)
 
 
 def same_as_original(model: onnx.ModelProto, bundle: Path, inputs: dict[str, Any]) -> None:

@@ -52,14 +52,16 @@ class Manifest(Strict):
     files: dict[str, FileEntry]
 
 
-def is_bundle(folder: Path) -> bool:
-    """Return whether a folder is a bundle, whatever its format; many tools write a manifest.json."""
+def bundle_files(folder: Path) -> set[str] | None:
+    """Return the files of a bundle by its manifest, whatever its format; None when it is no bundle.
+
+    Many tools write a manifest.json: only one that names byoc's version and lists files is ours.
+    """
     try:
         content = json.loads((folder / NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    versions = content.get("versions") if isinstance(content, dict) else None
-    return isinstance(versions, dict) and "byoc" in versions
+        return set(content["files"]) if isinstance(content["versions"]["byoc"], str) else None
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        return None
 
 
 def read_manifest(bundle: Path) -> Manifest:
@@ -68,7 +70,7 @@ def read_manifest(bundle: Path) -> Manifest:
     Raises InputError: not a bundle, another format, a file missing, changed, or outside the folder.
     """
     path = bundle / NAME
-    if not path.is_file():
+    if not path.is_file() or path.is_symlink():
         raise InputError(f"{bundle}: not a bundle: it holds no {NAME}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

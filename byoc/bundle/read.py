@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+from google.protobuf.message import DecodeError
 
-from byoc.bundle.manifest import Manifest, inside, read_manifest
+from byoc.bundle.manifest import NAME, Manifest, inside, read_manifest
 from byoc.bundle.regions import read_region
 from byoc.codegen import Artifact, Region
 from byoc.errors import InputError
@@ -20,13 +21,13 @@ class Bundle:
 
     def model(self) -> onnx.ModelProto:
         """Return the partitioned model, its weights left in the bundle's weight file."""
-        path = inside(self.folder, self.manifest.model)
-        return onnx.load(path, load_external_data=False)
+        return self._read(self.manifest.model)
 
     def regions(self) -> list[tuple[str, Region, Artifact]]:
         """Return each region's codegen, region and artifact, in order of execution."""
         found = []
         for entry in self.manifest.regions:
+            self._read(entry.model)
             region = read_region(inside(self.folder, entry.model), entry.name, self.manifest.target)
             files = {
                 name: inside(self.folder, path).read_bytes()
@@ -34,6 +35,18 @@ class Bundle:
             }
             found.append((entry.codegen, region, Artifact(files, entry.artifact_metadata)))
         return found
+
+    def _read(self, name: str) -> onnx.ModelProto:
+        """Return a model of the bundle, all of whose weights lie in files that have a hash."""
+        try:
+            proto = onnx.load(inside(self.folder, name), load_external_data=False)
+        except DecodeError:
+            raise InputError(f"{self.folder}: '{name}' is not an ONNX model") from None
+        for tensor in proto.graph.initializer:
+            for entry in tensor.external_data:
+                if entry.key == "location" and entry.value not in self.manifest.files:
+                    raise InputError(f"{self.folder}: the file '{entry.value}' has no hash in {NAME}")
+        return proto
 
 
 def open_bundle(folder: Path) -> Bundle:

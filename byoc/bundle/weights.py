@@ -8,7 +8,7 @@ from onnx import ModelProto, TensorProto
 
 from byoc.graph.copying import copy_without
 from byoc.graph.tensors import is_large, raw_bytes
-from byoc.graph.walk import attribute_tensors, walk_graphs
+from byoc.graph.walk import walk_tensors
 
 NAME = "weights.bin"
 # Enough for any vector load, so that a mapped file can be used in place.
@@ -57,23 +57,21 @@ def move_weights(model: ModelProto, folder: Path | None, weights: WeightFile) ->
     model's external data lies so far.
     """
     result = copy_without(model, "initializer", "node")
-    for tensor in model.graph.initializer:
-        moved = weights.add(tensor, folder) if is_large(tensor) else _inlined(tensor, folder)
-        result.graph.initializer.append(moved)
+    lifted = []
     for node in model.graph.node:
         value = next((a.t for a in node.attribute if a.name == "value"), None)
         if node.op_type == "Constant" and value is not None and is_large(value):
-            result.graph.initializer.append(weights.add(value, folder))
-            result.graph.initializer[-1].name = node.output[0]
+            lifted.append((node.output[0], value))
         else:
             result.graph.node.append(node)
-    for graph in walk_graphs(result.graph):
-        for tensor in graph.initializer if graph is not result.graph else ():
-            if tensor.data_location == TensorProto.EXTERNAL:
-                tensor.CopyFrom(weights.add(tensor, folder))
-    for tensor in attribute_tensors(result):
+    # onnxruntime reads external data of the main graph's initializers alone.
+    for tensor in walk_tensors(result):
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor.CopyFrom(_inlined(tensor, folder))
+    for name, tensor in [*((t.name, t) for t in model.graph.initializer), *lifted]:
+        moved = weights.add(tensor, folder) if is_large(tensor) else _inlined(tensor, folder)
+        result.graph.initializer.add().CopyFrom(moved)
+        result.graph.initializer[-1].name = name
     return result
 
 

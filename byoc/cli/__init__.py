@@ -6,10 +6,12 @@ environment every error comes with its traceback.
 """
 
 import os
+import signal
 import sys
 import traceback
 from importlib.metadata import version
-from typing import Annotated
+from io import TextIOWrapper
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -51,20 +53,28 @@ def byoc(
 
 def main() -> None:
     """Run the command line and exit with the code that says whose fault it was."""
+    for stream in (sys.stdout, sys.stderr):  # a name or a unit that the terminal cannot show is no error
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # leave by the way that cleans up
+        signal.signal(number, lambda caught, _: sys.exit(128 + caught))
     try:
         app()
     except (InputError, MissingRuntimeError) as error:
         if os.environ.get("BYOC_DEBUG"):
             traceback.print_exc()
-        for line in str(error).splitlines():
-            print(f"byoc: {line}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
-    except BrokenPipeError:  # the reader of a pipe has gone, as with `byoc zoo | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or 'the results'}: {error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception:
         traceback.print_exc()
         print("byoc: this is a defect of byoc; please report it with the lines above", file=sys.stderr)  # noqa: T201
         sys.exit(3)
+
+
+def _fail(message: str) -> NoReturn:
+    for line in message.splitlines():
+        print(f"byoc: {line}", file=sys.stderr)  # noqa: T201
+    sys.exit(1)

@@ -69,14 +69,15 @@ def pairs(values: Sequence[str], option: str) -> dict[str, str]:
         name, equals, content = value.partition("=")
         if not equals or not name:
             raise typer.BadParameter(f"'{value}' is not of the form NAME=VALUE", param_hint=option)
+        if name in result:
+            raise typer.BadParameter(f"'{name}' is given twice", param_hint=option)
         result[name] = content
     return result
 
 
 def print_json(document: Any) -> None:
     """Print one JSON document on standard output."""
-    json.dump(document, sys.stdout, indent=2, allow_nan=False)
-    sys.stdout.write("\n")
+    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], form: Format) -> None:

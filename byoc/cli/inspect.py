@@ -7,6 +7,7 @@ import typer
 
 from byoc.bundle.read import open_bundle
 from byoc.cli.common import Format, FormatOption, console, print_json, print_rows
+from byoc.errors import InputError
 from byoc.report.text import print_report
 from byoc.report.units import quantity
 
@@ -20,7 +21,10 @@ def inspect(
     if form is Format.json:
         print_json(manifest.model_dump(mode="json"))
         return
-    print_report(manifest.report, console())
+    try:
+        print_report(manifest.report, console())
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise InputError(f"{bundle}: the report in the manifest is not one that byoc wrote") from None
     print_rows(
         [
             {"file": name, "size": quantity(entry.bytes, "B"), "sha256": entry.sha256[:16]}

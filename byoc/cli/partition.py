@@ -9,6 +9,8 @@ from byoc.cli.common import Format, FormatOption, console, own_stdout, pairs, pr
 from byoc.pipeline import partition as run
 from byoc.report.text import print_report
 
+_MOST_DIGITS = 20
+
 
 def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
@@ -66,6 +68,6 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
 
 
 def _size(name: str, value: str) -> int:
-    if not value.isdecimal():
+    if not (value.isascii() and value.isdecimal()) or len(value) > _MOST_DIGITS:
         raise typer.BadParameter(f"'{name}={value}': a size is a whole number", param_hint="--dim")
     return int(value)

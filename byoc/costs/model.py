@@ -9,8 +9,17 @@ from byoc.errors import nearest
 from byoc.graph.types import NUMBERS
 from byoc.yamlfile import Strict
 
+_THOUSAND_YEARS = 3.2e10
+
+
+def _bounded(seconds: float) -> float:
+    if not seconds <= _THOUSAND_YEARS:  # beyond, sums of costs would not be finite; NaN fails too
+        raise ValueError("expected seconds, fewer than a thousand years have")
+    return seconds
+
+
 _Positive = Annotated[float, Field(gt=0)]
-_NotNegative = Annotated[float, Field(ge=0)]
+_Seconds = Annotated[float, Field(ge=0), AfterValidator(_bounded)]
 _DEFAULT = "default"
 
 
@@ -44,7 +53,7 @@ class Link(Strict):
 
     bandwidth: _Positive
     """bytes per second"""
-    latency: _NotNegative = 0.0
+    latency: _Seconds = 0.0
     """seconds per transfer"""
 
 
@@ -61,9 +70,9 @@ class Roofline(Strict):
     """operations per second by dtype; `default` stands for the others"""
     bandwidth: _Positive
     """bytes per second to and from memory"""
-    overhead: _NotNegative = 0.0
+    overhead: _Seconds = 0.0
     """seconds for each operator"""
-    launch: _NotNegative = 0.0
+    launch: _Seconds = 0.0
     """seconds for each region"""
     link: Link | None = None
     """absent for the host"""

@@ -12,6 +12,9 @@ from byoc.graph.index import GraphIndex
 from byoc.patterns.group import Unit
 from byoc.placement import Problem
 
+# More than any memory holds; shapes can state more than a float can hold.
+_MOST_BYTES = 2**62
+
 
 @dataclass(frozen=True, eq=False)
 class Posed:
@@ -40,13 +43,14 @@ def pose(
     totals: list[Work] = []
     for row, unit in enumerate(units):
         whole = work(index, sizes, unit.nodes)
-        kind = index.types.get(index.nodes[unit.nodes[-1]].output[0])
+        kind = index.types.get(next(iter(index.nodes[unit.nodes[-1]].output), ""))
         dtype = kind.dtype if kind else "float32"
         seconds[row, 0] = sum(host.execution(work(index, sizes, (node,)), dtype) for node in unit.nodes)
         seconds[row, 1] = device.execution(whole, dtype) if unit.verdict else np.inf
         totals.append(whole)
     tensors, producer, consumers = _flows(index, units)
-    transfer = np.array([[device.transfer(sizes.bytes(name))] for name in tensors]).reshape(-1, 1)
+    crossing = [device.transfer(min(sizes.bytes(name), _MOST_BYTES)) for name in tensors]
+    transfer = np.array(crossing, np.float64).reshape(-1, 1)
     outputs = set(index.outputs)
     problem = Problem.build(
         seconds=seconds,

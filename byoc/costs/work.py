@@ -89,27 +89,37 @@ def work(index: GraphIndex, sizes: Sizes, nodes: tuple[int, ...]) -> Work:
         for name in made
         if name in index.outputs or not inside.issuperset(index.consumers.get(name, ()))
     ]
-    operations, estimated = 0.0, not all(map(sizes.known, (*entering, *made)))
-    moved = [i for i in nodes if index.nodes[i].op_type not in VIEWS]
+    operations, estimated = 0, not all(map(sizes.known, (*entering, *made)))
+    moved = [i for i in nodes if not _is_onnx(index.nodes[i]) or index.nodes[i].op_type not in VIEWS]
     for i in moved:
         count, exact = _operations(index.nodes[i], sizes)
         operations += count
         estimated |= not exact
     touched = sum(map(sizes.bytes, (*entering, *leaving))) if moved else 0
-    return Work(operations, float(touched), estimated)
+    return Work(_float(operations), _float(touched), estimated)
 
 
-def _operations(node: NodeProto, sizes: Sizes) -> tuple[float, bool]:
+def _is_onnx(node: NodeProto) -> bool:
+    return node.domain in ("", "ai.onnx")
+
+
+def _float(count: int) -> float:
+    return float(min(count, 10**30))  # shapes can state more than a float can hold
+
+
+def _operations(node: NodeProto, sizes: Sizes) -> tuple[int, bool]:
     """Return a node's operations, and whether its operator is one that is counted exactly."""
-    output = prod(sizes.shape(node.output[0]))
+    output = prod(sizes.shape(node.output[0])) if node.output else 0
+    if not _is_onnx(node):
+        return output, False
     if node.op_type in _MOVES:
-        return 0.0, True
+        return 0, True
     if node.op_type in _PER_ELEMENT:
-        return float(_PER_ELEMENT[node.op_type] * output), True
+        return _PER_ELEMENT[node.op_type] * output, True
     counter = _COUNTERS.get(node.op_type)
     if counter is None:
-        return float(output), False
-    return float(counter(node, written(node), sizes, output)), True
+        return output, False
+    return counter(node, written(node), sizes, output), True
 
 
 _Attributes = Mapping[str, Any]

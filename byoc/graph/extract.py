@@ -6,6 +6,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from byoc.graph.index import GraphIndex
 from byoc.graph.outline import interface
+from byoc.graph.walk import bodies, walk_graphs
 
 
 def nodes_model(
@@ -75,7 +76,8 @@ def _model(  # noqa: PLR0913, PLR0917 - the parts of a model
             model.graph.initializer[-1].name = constant
     called = _called(model.graph.node, {(f.domain, f.name, f.overload): f for f in functions})
     model.functions.extend(called)
-    used = {node.domain for node in model.graph.node} | {f.domain for f in called}
+    graphs = walk_graphs(model.graph)
+    used = {node.domain for graph in graphs for node in graph.node} | {f.domain for f in called}
     for domain in sorted({"", *used} & index.opsets.keys()):
         model.opset_import.append(helper.make_opsetid(domain, index.opsets[domain]))
     return model
@@ -89,6 +91,7 @@ def _called(
     pending = list(nodes)
     while pending:
         node = pending.pop()
+        pending.extend(inner for body in bodies(node) for inner in body.node)
         key = (node.domain, node.op_type, node.overload)
         if key in functions and key not in found:
             found[key] = functions[key]

@@ -22,7 +22,11 @@ _RANDOM = {
     "RandomUniformLike",
     "Bernoulli",
     "Multinomial",
+    "Dropout",  # when it trains, which an input says
 }
+
+# From this IR version on an initializer that is also a graph input is a default for it.
+DEFAULTS_IR = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +80,13 @@ class GraphIndex:
     @property
     def overridable(self) -> bool:
         """Whether an initializer that is also a graph input is a default value (IR 4 and later)."""
-        return self.proto.ir_version >= 4
+        return self.proto.ir_version >= DEFAULTS_IR
 
     @cached_property
     def inputs(self) -> Sequence[str]:
         """The graph inputs that carry data."""
-        return [v.name for v in self.proto.graph.input if v.name not in self.initializers]
+        stored = {**self.initializers, **self.sparse_initializers}
+        return [v.name for v in self.proto.graph.input if v.name not in stored]
 
     @cached_property
     def outputs(self) -> Mapping[str, None]:

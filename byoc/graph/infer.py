@@ -32,7 +32,7 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> tuple[
         if unknown:  # operators that ONNX does not know: what the file says of them helps those behind
             bare.graph.value_info.extend(v for v in skeleton.graph.value_info if v.name in unknown)
             inferred = _inferred(bare)
-    except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError) as error:
+    except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError, ValueError) as error:
         return dict(stated), (f"shapes are known only where stated: {' '.join(str(error).split())}",)
     notes = []
     types = dict(inferred)

@@ -5,33 +5,22 @@ order). Checks and shape inference run on a skeleton without the weights, so the
 with the size of the weights.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import onnx
-from google.protobuf import json_format, text_format
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto, TypeProto
 
 from byoc.errors import InputError
 from byoc.graph.copying import copy_without
 from byoc.graph.dims import fix_dims
-from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.index import DEFAULTS_IR, GraphIndex, stated_types
 from byoc.graph.infer import infer_types
 from byoc.graph.tensors import check_tensor, is_large, raw_bytes
-from byoc.graph.walk import topological_order, walk_tensors
-
-_UNREADABLE = (
-    DecodeError,
-    text_format.ParseError,
-    json_format.ParseError,
-    json.JSONDecodeError,
-    onnx.parser.ParseError,
-    UnicodeDecodeError,
-)
+from byoc.graph.walk import describe, topological_order, walk_graphs, walk_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +58,18 @@ def read_file(path: Path) -> ModelProto:
             raise InputError(f"{path}: no such file")
         if path.is_dir():
             raise InputError(f"{path}: is a folder, not an ONNX model")
-        proto = onnx.load(path, load_external_data=False)
-    except _UNREADABLE:
+        if not path.is_file():
+            raise InputError(f"{path}: is not a regular file")
+        return onnx.load(path, load_external_data=False)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except InputError:
+        raise
+    except Exception:  # each of ONNX's formats fails in its own ways
         size = path.stat().st_size
         raise InputError(
             f"{path}: not an ONNX model, or a truncated one ({size} bytes could not be decoded)"
         ) from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    return proto
 
 
 def prepare(
@@ -104,6 +96,8 @@ def prepare(
         values, notes = infer_types(skeleton, stated_types(proto))
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
+    except (RecursionError, DecodeError, EncodeError):
+        raise InputError(f"{source}: bodies are nested too deeply, or the model is too large") from None
     return Model(proto, source, folder, values, notes)
 
 
@@ -122,13 +116,17 @@ def _sorted(proto: ModelProto) -> ModelProto:
 def _skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
     """Return the model with its large initializers turned into plain graph inputs.
 
+    Those that a caller may override are inputs, too: their values must not steer shape inference.
+
     Other tensors that lie in files are read, since the checker does not know the model's folder.
     """
     graph = proto.graph
     result = copy_without(proto, "initializer")
     inputs = {value.name for value in graph.input}
+    overridable = inputs if proto.ir_version >= DEFAULTS_IR else set()
     for tensor in graph.initializer:
-        if tensor.data_location != TensorProto.EXTERNAL and not is_large(tensor):
+        small = tensor.data_location != TensorProto.EXTERNAL and not is_large(tensor)
+        if small and tensor.name not in overridable:
             result.graph.initializer.append(tensor)
         elif tensor.name not in inputs:
             result.graph.input.append(
@@ -143,6 +141,9 @@ def _skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
 
 
 def _check(skeleton: ModelProto) -> None:
+    for node in (node for graph in walk_graphs(skeleton.graph) for node in graph.node):
+        if any(attribute.ref_attr_name for attribute in node.attribute):
+            raise InputError(f"{describe(node)} refers to an attribute of a function, and is in none")
     try:
         onnx.checker.check_model(skeleton)
     except (onnx.checker.ValidationError, EncodeError, ValueError) as error:

@@ -178,7 +178,8 @@ def _assemble(
     result = copy_without(source, "node", "value_info")
     if not index.overridable:
         # Before IR 4 every initializer had to be an input too; from IR 4 on that makes it a default.
-        data = [value for value in result.graph.input if value.name in set(index.inputs)]
+        inputs = set(index.inputs)
+        data = [value for value in result.graph.input if value.name in inputs]
         del result.graph.input[:]
         result.graph.input.extend(data)
     result.ir_version = min(max(source.ir_version, LEAST_IR), NEWEST_IR)

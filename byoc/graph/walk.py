@@ -50,10 +50,12 @@ def attribute_tensors(model: ModelProto) -> Iterator[TensorProto]:
 
 def reads(node: NodeProto) -> list[str]:
     """Return the tensors that a node reads, without duplicates: inputs, then what bodies capture."""
-    names = dict.fromkeys(name for name in node.input if name)
-    for body in bodies(node):
-        names.update(dict.fromkeys(captures(body)))
-    return list(names)
+    return list(dict.fromkeys([*filter(None, node.input), *captured(node)]))
+
+
+def captured(node: NodeProto) -> list[str]:
+    """Return the outer tensors that the bodies of a node read."""
+    return list(dict.fromkeys(name for body in bodies(node) for name in captures(body)))
 
 
 def captures(graph: GraphProto) -> list[str]:

@@ -6,16 +6,21 @@ binds one tensor, and what a match makes inside may be used only inside, bodies 
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import count, permutations
 
 from onnx import NodeProto
 
 from byoc.graph.composites import Composite, Line
 from byoc.graph.index import GraphIndex
+from byoc.graph.walk import bodies
 from byoc.patterns.pattern import Pattern, PatternNode
 
 # Operators whose two operands may be exchanged without changing the result (ONNX operator docs).
 _COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum", "Max", "Min"})
+
+# Commutative operands below one another can be ordered in exponentially many ways. Real patterns are
+# found or refused within a few dozen attempts; what needs more than this counts as not found.
+_MOST_ATTEMPTS = 5_000
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ def match_at(pattern: Pattern, node: int, index: GraphIndex, free: Container[int
 
     Only nodes in `free` are matched.
     """
-    search = _Search({line.output: line for line in pattern.nodes}, index, free)
+    search = _Search({line.output: line for line in pattern.nodes}, index, free, count())
     for nodes, tensors in search.node(pattern.root, node, {}, {}):
         if _closed(pattern, nodes, tensors, index):
             return Match(pattern, nodes, tensors)
@@ -74,9 +79,12 @@ class _Search:
     lines: Mapping[str, PatternNode]
     index: GraphIndex
     free: Container[int]
+    attempts: Iterator[int]
 
     def node(self, line: PatternNode, number: int, nodes: _Nodes, tensors: _Tensors) -> Iterator[_Bound]:
         node = self.index.nodes[number]
+        if next(self.attempts) > _MOST_ATTEMPTS or any(True for _ in bodies(node)):
+            return
         if node.op_type not in line.ops or node.domain not in ("", "ai.onnx"):
             return
         if number not in self.free or number in nodes.values() or not node.output[0]:

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 _LINE = re.compile(r"^\s*([A-Za-z_]\w*)\s*=\s*(\w+(?:\s*\|\s*\w+)*)\s*\(([^()]*)\)\s*$", re.ASCII)
 _NAME = re.compile(r"^[A-Za-z_]\w*\??$", re.ASCII)
 
+# The matcher recurses from line to line.
+_MOST_LINES = 100
+
 
 @dataclass(frozen=True)
 class PatternNode:
@@ -74,6 +77,8 @@ def parse(name: str, text: str) -> Pattern:
                 number,
             )
         )
+    if len(nodes) > _MOST_LINES:
+        problems.append(f"the pattern has {len(nodes)} lines, at most {_MOST_LINES} are possible")
     if not problems:
         problems.extend(_flow(nodes) if nodes else ["the pattern is empty"])
     if problems:
@@ -87,6 +92,9 @@ def _flow(nodes: Sequence[PatternNode]) -> Iterator[str]:
     read = {name for node in nodes for name, _ in node.operands}
     for i, node in enumerate(nodes):
         place = f"line {node.line}"
+        for other in outputs:
+            if other.startswith(f"{node.output}_"):  # `c_x` of one and `c` of the other meet in names
+                yield f"{place}: the name '{node.output}' is the beginning of '{other}'"
         if node.output in outputs[:i]:
             yield f"{place}: '{node.output}' is made twice"
         elif node.output not in read and i < len(nodes) - 1:

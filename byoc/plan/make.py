@@ -55,8 +55,17 @@ def make_plan(  # noqa: PLR0913, PLR0917 - the pipeline's parts, all needed
         placement=placement,
         host_only=HostOnly().solve(posed.problem).cost,
         regions=regions,
-        proto=outline(index, cuts, stay),
+        proto=_outline(model, cuts, stay),
     )
+
+
+def _outline(
+    model: Model, cuts: Sequence[Cut], stay: Mapping[int, Mapping[str, str]]
+) -> onnx.ModelProto:
+    try:
+        return outline(model.index, cuts, stay)
+    except InputError as error:
+        raise InputError(f"{model.source}: {error}") from None
 
 
 def _solve(strategy: Strategy, problem: Problem) -> Placement:

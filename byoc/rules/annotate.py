@@ -14,6 +14,7 @@ from onnx.defs import OpSchema
 from byoc.graph.attributes import effective, onnx_domains, open_dtypes, schema_of, written
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
+from byoc.graph.walk import captured
 from byoc.rules.schema import ANY, ANY_DTYPE, AttributeRule, ElementRule, OpRule, RuleFile, TensorRule
 from byoc.verdict import YES, Mark, refuse
 
@@ -73,6 +74,9 @@ def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known 
         seen.add(name)
         wanted = rule.tensors.get(name, _NO_RULE)
         yield from _tensor(name, tensor, wanted, dtypes if computed else (), index)
+    for tensor in captured(node):
+        if tensor not in index.types:
+            yield f"the type of '{tensor}', which a body reads, is not known"
     for name, wanted in rule.tensors.items():
         if name not in seen and wanted.absent is False:
             yield f"{name} is absent"

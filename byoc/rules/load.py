@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from byoc.errors import InputError
 from byoc.patterns.pattern import Pattern, parse
 from byoc.plugins import ANNOTATIONS, find_file
 from byoc.rules.lint import lint
 from byoc.rules.schema import RuleFile
-from byoc.yamlfile import check, read_mapping
+from byoc.yamlfile import check, read_mapping, wrong
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,5 +43,5 @@ def load_rules(name: str) -> Target:
     rules, problems = check(content, RuleFile)
     problems += lint(content)
     if rules is None or problems:
-        raise InputError("\n".join(f"{path}: {problem}" for problem in problems))
+        raise wrong(path, problems)
     return Target(name, rules)

@@ -4,9 +4,10 @@ Every key is documented in docs/rules.md. The types say what the keys are; `byoc
 file against ONNX's own operator schemas, and `byoc.rules.annotate` applies it to a model.
 """
 
+from math import isnan
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from byoc.yamlfile import Strict
 
@@ -38,11 +39,20 @@ ANY_DTYPE = "any"
 """As a dtype: whichever."""
 
 
+def _a_number(value: float) -> float:
+    if isnan(value):
+        raise ValueError("a limit is a number")
+    return value
+
+
+_Limit = Annotated[float, AfterValidator(_a_number)]
+
+
 class Bounds(Strict):
     """A number's limits, both included."""
 
-    min: float | None = None
-    max: float | None = None
+    min: _Limit | None = None
+    max: _Limit | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -96,7 +106,7 @@ class CompositeRule(Strict):
 class RuleFile(Strict):
     """A target: its operators, its composites, and what it uses unless told otherwise."""
 
-    target: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
+    target: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=40)]
     description: str = ""
     codegen: str = "reference"
     cost_model: str

@@ -1,7 +1,9 @@
 """The only door to onnxruntime, which is not installed everywhere: users bring the build they need."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,18 @@ from byoc.graph.outline import NEWEST_IR
 from byoc.graph.types import NUMBERS
 
 HOW_TO_GET_IT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
-_ERRORS_ONLY = 3
+_FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well
+_optimized: ContextVar[bool] = ContextVar("optimized", default=True)
+
+
+@contextmanager
+def unoptimized() -> Iterator[None]:
+    """Open sessions without onnxruntime's own optimizations: they move results, quantized ones most."""
+    token = _optimized.set(False)
+    try:
+        yield
+    finally:
+        _optimized.reset(token)
 
 
 def has_runtime() -> bool:
@@ -27,17 +40,17 @@ def has_runtime() -> bool:
     return True
 
 
-def open_session(model: Path | ModelProto, folder: Path | None = None, optimize: bool = True) -> Any:
+def open_session(model: Path | ModelProto, folder: Path | None = None) -> Any:
     """Return an onnxruntime session on the CPU for a model file, or for a model in memory.
 
-    `folder` is where the external data of a model in memory lies. Without `optimize` onnxruntime runs
-    the graph as it is written, which is what results are compared with: its own optimizations move
-    them. Raises MissingRuntimeError, and InputError when onnxruntime refuses the model.
+    `folder` is where the external data of a model in memory lies. Inside `unoptimized()` onnxruntime
+    runs the graph as it is written. Raises MissingRuntimeError, and InputError when onnxruntime refuses
+    the model.
     """
     ort = _onnxruntime()
     options = ort.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
-    if not optimize:
+    options.log_severity_level = _FATAL_ONLY
+    if not _optimized.get():
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if folder is not None:
         options.add_session_config_entry(

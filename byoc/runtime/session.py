@@ -86,11 +86,13 @@ def load_bundle(bundle: Bundle) -> Session:
     proto = bundle.model()
     index = GraphIndex(proto, stated_types(proto))
     regions = {stage.name: stage for stage in map(_region, bundle.regions())}
+    local = {(function.domain, function.name) for function in index.proto.functions}
     calls = {
-        i
+        i: node.op_type
         for i, node in enumerate(index.nodes)
-        if node.domain == f"byoc.{bundle.manifest.target}" and node.op_type in regions
+        if node.domain.startswith("byoc.") and (node.domain, node.op_type) in local
     }
+    _check_calls(bundle, index, calls, regions)
     stages = []
     values = dict(index.values)
     segments = count()
@@ -109,6 +111,19 @@ def load_bundle(bundle: Bundle) -> Session:
         {t.name: _value(t, bundle.folder) for t in proto.graph.initializer if t.name in given},
         stages,
     )
+
+
+def _check_calls(
+    bundle: Bundle, index: GraphIndex, calls: Mapping[int, str], regions: Mapping[str, Stage]
+) -> None:
+    """Raise InputError unless model and manifest agree on the regions and what these read."""
+    domain = f"byoc.{bundle.manifest.target}"
+    called = {name for i, name in calls.items() if index.nodes[i].domain == domain}
+    if called != set(regions) or len(called) < len(calls):
+        raise InputError(f"{bundle.folder}: the manifest and the model do not name the same regions")
+    for i, name in calls.items():
+        if not set(regions[name].inputs) <= set(index.nodes[i].input):
+            raise InputError(f"{bundle.folder}: region {name} and the model do not have the same inputs")
 
 
 def _segment(

@@ -10,6 +10,9 @@ from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import NUMBERS, TensorType
 
+# Of one input. Samples are drawn in float64 first.
+_MOST_BYTES = 2**30
+
 
 def sample_inputs(index: GraphIndex, seed: int = 0) -> dict[str, NDArray[np.generic]]:
     """Return an array for each graph input that has no default: the same ones for the same seed.
@@ -29,6 +32,9 @@ def _sample(
     if kind is None or kind.shape is None or kind.dtype in ("string", "complex64", "complex128"):
         raise InputError(f"no sample input can be made for '{name}' ({kind or 'not a tensor'})")
     shape = tuple(dim if isinstance(dim, int) else 1 for dim in kind.shape)
+    size = TensorType(kind.dtype, shape).bytes or 0
+    if size > _MOST_BYTES:
+        raise InputError(f"no sample input can be made for '{name}': {kind} takes {size} bytes")
     dtype = onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[kind.dtype])
     if "int" in kind.dtype or kind.dtype == "bool":
         return generator.integers(0, 2, shape).astype(dtype)

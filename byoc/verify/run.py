@@ -8,7 +8,7 @@ import onnx
 from byoc.bundle.read import Bundle
 from byoc.errors import InputError
 from byoc.graph.load import Model
-from byoc.runtime.onnxrt import open_session, run_session
+from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 from byoc.runtime.session import load_bundle
 from byoc.verify.compare import Verification, compare
 from byoc.verify.inputs import sample_inputs
@@ -21,7 +21,7 @@ class NotVerifiableError(InputError):
 def verify(bundle: Bundle, model: Model, inputs: Mapping[str, Any] | None = None) -> Verification:
     """Return how far the bundle's outputs are from those of the model it was made from.
 
-    Both run on the same inputs, seeded ones unless given. The model runs on onnxruntime with its
+    Both run on the same inputs, seeded ones unless given. Whatever runs on onnxruntime does so with its
     optimizations off, since they move results. Raises MissingRuntimeError, NotVerifiableError when the
     model does not run, and InputError when the bundle does not.
     """
@@ -31,7 +31,9 @@ def verify(bundle: Bundle, model: Model, inputs: Mapping[str, Any] | None = None
     except InputError as error:
         raise NotVerifiableError(f"{model.source}: {error}") from error
     try:
-        actual = load_bundle(bundle)(given)
+        with unoptimized():
+            session = load_bundle(bundle)
+        actual = session(given)
     except InputError as error:
         raise InputError(f"the bundle does not run: {error}") from error
     return Verification(model.source, tuple(compare(expected, actual)))
@@ -39,4 +41,6 @@ def verify(bundle: Bundle, model: Model, inputs: Mapping[str, Any] | None = None
 
 def run_plain(proto: onnx.ModelProto, model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return what plain onnxruntime gives for a model, its own or one made of it."""
-    return run_session(open_session(proto, model.folder, optimize=False), inputs)
+    with unoptimized():
+        session = open_session(proto, model.folder)
+    return run_session(session, inputs)

@@ -17,11 +17,46 @@ from byoc.errors import InputError
 
 def test_a_bundle_is_replaced_whole(tmp_path: Path) -> None:
     cut(parse(CHAIN), tmp_path / "b")
-    (tmp_path / "b/notes.txt").write_text("mine")
     cut(parse(DEVICE_ONLY), tmp_path / "b")
     assert sorted(files(tmp_path / "b")) == ["dla_0.onnx", "manifest.json", "model.onnx", "weights.bin"]
     same_as_original(parse(DEVICE_ONLY), tmp_path / "b", {"x": ramp(1, 4)})
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "artifacts/notes.txt"])
+def test_what_a_user_put_into_a_bundle_is_not_lost(name: str, tmp_path: Path) -> None:
+    cut(parse(CHAIN), tmp_path / "b")
+    (tmp_path / "b" / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "b" / name).write_text("mine")
+    with pytest.raises(InputError, match=rf"b: is a bundle, but '{name}' is not part of it"):
+        cut(parse(DEVICE_ONLY), tmp_path / "b")
+    assert (tmp_path / "b" / name).read_text() == "mine"
+
+
+def test_from_inside_the_bundle_that_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut(parse(CHAIN), tmp_path / "b")
+    monkeypatch.chdir(tmp_path / "b")
+    cut(parse(DEVICE_ONLY), Path("../b"))
+    same_as_original(parse(DEVICE_ONLY), tmp_path / "b", {"x": ramp(1, 4)})
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_link_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "b").symlink_to("nowhere")
+    with pytest.raises(InputError, match="b: cannot be written: it is a link to nothing"):
+        cut(parse(CHAIN), tmp_path / "b")
+    (tmp_path / "c").symlink_to("c")
+    with pytest.raises(InputError, match="c: cannot be written: it is a link to itself"):
+        cut(parse(CHAIN), tmp_path / "c")
+
+
+def test_the_longest_name_there_is(tmp_path: Path) -> None:
+    cut(parse(CHAIN), tmp_path / ("n" * 255))
+    same_as_original(parse(CHAIN), tmp_path / ("n" * 255), {"x": ramp(1, 4)})
+    with pytest.raises(InputError, match="cannot be written: File name too long"):
+        cut(parse(CHAIN), tmp_path / ("n" * 256))
 
 
 def test_a_bundle_of_another_format_is_replaced(tmp_path: Path) -> None:
@@ -32,13 +67,12 @@ def test_a_bundle_of_another_format_is_replaced(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "b/manifest.json").read_text())["format"] == 1
 
 
-def test_a_link_to_a_bundle_is_replaced_and_its_goal_left(tmp_path: Path) -> None:
+def test_a_link_to_a_bundle_is_followed(tmp_path: Path) -> None:
     cut(parse(CHAIN), tmp_path / "real")
-    before = files(tmp_path / "real")
     (tmp_path / "b").symlink_to("real")
     cut(parse(DEVICE_ONLY), tmp_path / "b")
-    assert not (tmp_path / "b").is_symlink()
-    assert files(tmp_path / "real") == before
+    assert (tmp_path / "b").is_symlink()
+    same_as_original(parse(DEVICE_ONLY), tmp_path / "real", {"x": ramp(1, 4)})
 
 
 def _empty(path: Path) -> None:

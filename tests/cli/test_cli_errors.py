@@ -101,7 +101,7 @@ def test_a_model_that_was_partitioned_for_the_target_before(here: Path, byoc: Cl
     assert byoc("partition", "m.onnx", *arguments, "-o", "first").code == 0
     (here / "npu.yaml").write_text(RULES.replace("Relu", "Sigmoid"))
     assert _refused(here, byoc, "first/model.onnx", *arguments) == (
-        "the model already uses the domain 'byoc.npu': partitioned before?"
+        "first/model.onnx: the model already uses the domain 'byoc.npu': partitioned before?"
     )
 
 
