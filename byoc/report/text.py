@@ -78,5 +78,6 @@ def _verified(report: Mapping[str, Any]) -> str:
     verification = report["verification"]
     if verification is not None:
         error = verification["largest_relative_error"]
-        return f"verified, largest error {error:.1e} of the output's range"
+        size = f"{error:.1e}" if error else "0"
+        return f"verified, largest error {size} of the output's range"
     return f"not verified: {report['not_verified']}"
