@@ -74,6 +74,7 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     codegen: str | None = None,
     codegen_options: Mapping[str, str] | None = None,
     dims: Mapping[str, int] | None = None,
+    trips: Mapping[str, float] | None = None,
     verify: bool = True,
     progress: Progress = lambda stage: None,
 ) -> Result:
@@ -90,6 +91,7 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         codegen: the codegen's name; the rule file's unless given.
         codegen_options: passed to the codegen as they are.
         dims: sizes for symbolic dimensions.
+        trips: how often Loops and Scans run, by node name, where the model does not say.
         verify: run the bundle and the original on seeded inputs and compare, if onnxruntime is there.
         progress: called with the name of each step as it begins.
 
@@ -106,6 +108,7 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         "codegen": codegen,
         "codegen_options": dict(codegen_options or {}),
         "dims": dict(dims or {}),
+        "trips": dict(trips or {}),
     }
     if output is not None:
         check_destination(Path(output))
@@ -115,9 +118,8 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     solver: Strategy = load_plugin(STRATEGIES, strategy)
     progress("load model")
     loaded = load_model(model, dims)
-    plan = make_plan(
-        loaded, target, solver, (host_cost_model, cost_model or target.rules.cost_model), asked, progress
-    )
+    costs = (host_cost_model, cost_model or target.rules.cost_model)
+    plan = make_plan(loaded, target, solver, costs, asked, progress, trips)
     if output is None:
         return Result(plan, document(plan, "nothing was compiled, since no output was given (-o)"))
     outcome = emit(plan, Path(output), compiler, codegen_options or {}, verify, progress)

@@ -40,16 +40,20 @@ def write_bundle(
     with WeightFile(folder) as weights:
         proto = move_weights(plan.proto, plan.model.folder, weights)
     save(proto, folder / MODEL)
-    index = GraphIndex(proto, stated_types(proto))
+    calls = {
+        call.op_type: (index, call)
+        for index in GraphIndex(proto, stated_types(proto)).walk()
+        for call in index.nodes
+        if call.domain == plan.target.domain
+    }
     entries = []
-    for name in plan.region_names:
-        call = next(n for n in index.nodes if (n.domain, n.op_type) == (plan.target.domain, name))
-        path = folder / f"{name}.onnx"
-        model = call_model(index, call, plan.model.values)
-        check_contracts(model, plan.model.index)
+    for planned in plan.regions:
+        path = folder / f"{planned.name}.onnx"
+        model = call_model(*calls[planned.name], planned.index.values)
+        check_contracts(model, planned.index)
         save(model, path)
-        region = read_region(path, name, plan.target.name)
-        progress(f"compile {name} with {codegen.name}")
+        region = read_region(path, planned.name, plan.target.name)
+        progress(f"compile {region.name} with {codegen.name}")
         entries.append(_store(folder, region, codegen.name, _compile(codegen, region, options)))
     return tuple(entries)
 

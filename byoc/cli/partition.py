@@ -38,6 +38,10 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
         list[str] | None,
         typer.Option(metavar="NAME=SIZE", help="Fix a symbolic dimension, such as batch=1."),
     ] = None,
+    trips: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="How often a Loop or Scan runs, by node name."),
+    ] = None,
     reasons: Annotated[
         bool, typer.Option("--reasons", help="Print every reason for staying on the host.")
     ] = False,
@@ -46,7 +50,10 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
 ) -> None:
     """Cut a model between the host and an accelerator."""
     options = pairs(codegen_option or [], "--codegen-option")
-    dims = {name: _size(name, value) for name, value in pairs(dim or [], "--dim").items()}
+    dims = {name: _size(name, value, "--dim") for name, value in pairs(dim or [], "--dim").items()}
+    counts = {
+        name: _size(name, value, "--trips") for name, value in pairs(trips or [], "--trips").items()
+    }
     with progress() as show, own_stdout():
         result = run(
             model,
@@ -58,6 +65,7 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
             codegen=codegen,
             codegen_options=options,
             dims=dims,
+            trips=counts,
             verify=verify,
             progress=show,
         )
@@ -67,7 +75,7 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
         print_report(result.report, console(), every_reason=reasons)
 
 
-def _size(name: str, value: str) -> int:
+def _size(name: str, value: str, option: str) -> int:
     if not (value.isascii() and value.isdecimal()) or len(value) > _MOST_DIGITS:
-        raise typer.BadParameter(f"'{name}={value}': a size is a whole number", param_hint="--dim")
+        raise typer.BadParameter(f"'{name}={value}': a size is a whole number", param_hint=option)
     return int(value)

@@ -1,7 +1,8 @@
 """From units and cost models to the partitioner's problem, which is numbers alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,19 @@ from byoc.placement import Problem
 
 # More than any memory holds; shapes can state more than a float can hold.
 _MOST_BYTES = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class BodyCost:
+    """What the bodies of a node cost for one run of the node, their trips counted.
+
+    `host` are the seconds with the node on the host, where regions may have formed in the bodies;
+    `device` those with all of it on the accelerator.
+    """
+
+    host: float
+    device: float
+    operations: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,18 +44,29 @@ class Posed:
     estimated: int
 
 
-def pose(
-    index: GraphIndex, units: Sequence[Unit], host: CostModel, device: CostModel, connected: bool
+def pose(  # noqa: PLR0913, PLR0917 - what costs where
+    index: GraphIndex,
+    units: Sequence[Unit],
+    host: CostModel,
+    device: CostModel,
+    connected: bool,
+    bodies: Mapping[int, BodyCost] = MappingProxyType({}),
 ) -> Posed:
     """Return the placement problem of the units on a host and one accelerator.
 
     On the host a unit's nodes run one by one; on the accelerator a composite runs as one, so what is
-    made and used inside it costs no memory traffic there.
+    made and used inside it costs no memory traffic there. `bodies` has the cost of each node with
+    bodies, by its number.
     """
     sizes = Sizes(index.types)
     seconds = np.empty((len(units), 2))
     totals: list[Work] = []
     for row, unit in enumerate(units):
+        inner = bodies.get(unit.nodes[0])
+        if inner is not None:
+            seconds[row] = inner.host, inner.device if unit.verdict else np.inf
+            totals.append(Work(inner.operations, 0.0))
+            continue
         whole = work(index, sizes, unit.nodes)
         kind = index.types.get(next(iter(index.nodes[unit.nodes[-1]].output), ""))
         dtype = kind.dtype if kind else "float32"
@@ -76,7 +101,8 @@ def _flows(index: GraphIndex, units: Sequence[Unit]) -> tuple[list[str], list[in
     names, producers, consumers = [], [], []
     outputs = set(index.outputs)
     made = [(name, row) for row, unit in enumerate(units) for name in _outputs(index, unit)]
-    for name, row in [*((name, -1) for name in index.inputs), *made]:
+    given = [*index.inputs, *index.captured]
+    for name, row in [*((name, -1) for name in given), *made]:
         users = {unit_of[node] for node in index.consumers.get(name, ())} - {row}
         if users or name in outputs:
             names.append(name)
@@ -87,3 +113,20 @@ def _flows(index: GraphIndex, units: Sequence[Unit]) -> tuple[list[str], list[in
 
 def _outputs(index: GraphIndex, unit: Unit) -> list[str]:
     return [name for node in unit.nodes for name in index.nodes[node].output if name]
+
+
+def alone(index: GraphIndex, device: CostModel) -> tuple[float, float]:
+    """Return seconds and operations of a graph all of whose nodes run on a device one by one.
+
+    Nodes with bodies are left out; their cost is the caller's to add.
+    """
+    sizes = Sizes(index.types)
+    seconds, operations = 0.0, 0.0
+    for i, node in enumerate(index.nodes):
+        if i in index.constant_nodes or i in index.bodies:
+            continue
+        kind = index.types.get(next(iter(node.output), ""))
+        done = work(index, sizes, (i,))
+        seconds += device.execution(done, kind.dtype if kind else "float32")
+        operations += done.operations
+    return seconds, operations

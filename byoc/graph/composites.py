@@ -31,45 +31,46 @@ class Line:
 
 @dataclass(frozen=True)
 class Composite:
-    """An instance of a composite: its lines in order of execution, the last of which makes the output.
+    """An instance of a composite in a graph: its lines in order; the last makes the output.
 
     `inputs` gives the tensor for each input of its signature, empty where an optional one is left out.
     """
 
+    index: GraphIndex
     name: str
     lines: tuple[Line, ...]
     inputs: Mapping[str, str]
 
 
-def call(index: GraphIndex, domain: str, composite: Composite) -> NodeProto:
+def call(domain: str, composite: Composite) -> NodeProto:
     """Return the node that calls a composite's function."""
-    last = index.nodes[composite.lines[-1].node]
+    last = composite.index.nodes[composite.lines[-1].node]
     node = helper.make_node(
         composite.name, list(composite.inputs.values()), [last.output[0]], last.name, domain=domain
     )
     for line in composite.lines:
-        for attribute in _attributes(index, line):
+        for attribute in _attributes(composite.index, line):
             attribute.name = f"{line.output}_{attribute.name}"
             node.attribute.append(attribute)
     return node
 
 
-def functions(index: GraphIndex, domain: str, composites: Iterable[Composite]) -> list[FunctionProto]:
+def functions(domain: str, composites: Iterable[Composite]) -> list[FunctionProto]:
     """Return the functions that the calls of some composites refer to, one for each name."""
     instances: dict[str, list[Composite]] = {}
     for composite in composites:
         instances.setdefault(composite.name, []).append(composite)
-    return [_function(index, domain, same) for same in instances.values()]
+    return [_function(domain, same) for same in instances.values()]
 
 
-def _function(index: GraphIndex, domain: str, instances: list[Composite]) -> FunctionProto:
+def _function(domain: str, instances: list[Composite]) -> FunctionProto:
     first = instances[0]
     nodes = []
     for position, line in enumerate(first.lines):
         node = helper.make_node(line.op, line.operands, [line.output], line.output)
         given: dict[str, AttributeProto] = {}
         for instance in instances:
-            given.update((a.name, a) for a in _attributes(index, instance.lines[position]))
+            given.update((a.name, a) for a in _attributes(instance.index, instance.lines[position]))
         for name, attribute in sorted(given.items()):
             node.attribute.append(
                 AttributeProto(name=name, type=attribute.type, ref_attr_name=f"{line.output}_{name}")
@@ -81,7 +82,7 @@ def _function(index: GraphIndex, domain: str, instances: list[Composite]) -> Fun
         list(first.inputs),
         [first.lines[-1].output],
         nodes,
-        opset_imports=[helper.make_opsetid("", index.opsets[""])],
+        opset_imports=[helper.make_opsetid("", first.index.opsets[""])],
         attributes=[attribute.ref_attr_name for node in nodes for attribute in node.attribute],
     )
 

@@ -1,18 +1,19 @@
-"""An index over a model's main graph: who makes a tensor, who reads it, what is constant.
+"""An index over a graph of a model: who makes a tensor, who reads it, what is constant.
 
-The protobuf stays the only copy of the model; the index adds look-ups in time linear in its size.
+The protobuf stays the only copy of the model; the index adds look-ups in time linear in its size. The
+bodies of If, Loop and Scan are graphs of their own, each with an index that knows the one around it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import onnx
-from onnx import NodeProto, SparseTensorProto, TensorProto, TypeProto
+from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
 from byoc.graph.tensors import is_large
 from byoc.graph.types import TensorType, read_type
-from byoc.graph.walk import bodies, reads
+from byoc.graph.walk import bodies, captures, reads
 
 # The same inputs give other outputs each time, so these are never constant even with no inputs.
 _RANDOM = {
@@ -30,15 +31,68 @@ DEFAULTS_IR = 4
 
 
 @dataclass(frozen=True, eq=False)
-class GraphIndex:
-    """Look-ups over `proto.graph`, whose nodes must be topologically sorted.
+class Body:
+    """A body of a node: the attribute that holds it, its place in it, and its index."""
 
-    `values` maps what has a known type (stated or inferred) to it. Node numbers are positions in
-    `proto.graph.node`. Uses include what the bodies of If, Loop and Scan capture.
+    attribute: str
+    position: int
+    index: "GraphIndex"
+
+
+@dataclass(frozen=True, eq=False)
+class GraphIndex:
+    """Look-ups over a model's main graph, or over `body`, a graph inside `outer`.
+
+    Nodes must be topologically sorted; node numbers are positions in the graph's `node`. `values` maps
+    what has a known type (stated or inferred) to it, that of the graphs around included. `typed` is the
+    same graph with inferred types, where there are any; the indices of bodies take theirs from it. Uses
+    include what the bodies of If, Loop and Scan capture.
     """
 
     proto: onnx.ModelProto
     values: Mapping[str, TypeProto]
+    typed: GraphProto | None = None
+    body: GraphProto | None = None
+    outer: "GraphIndex | None" = None
+
+    @property
+    def graph(self) -> GraphProto:
+        """The graph itself."""
+        return self.proto.graph if self.body is None else self.body
+
+    @cached_property
+    def bodies(self) -> Mapping[int, Sequence[Body]]:
+        """The bodies of each node that has some."""
+        found = {}
+        for i, node in enumerate(self.nodes):
+            if not any(True for _ in bodies(node)):
+                continue
+            graphs = _graphs(node)
+            typed = _graphs(self.typed.node[i]) if self.typed is not None else graphs
+            found[i] = [
+                Body(name, position, self._inner(graph, typed[name, position]))
+                for (name, position), graph in graphs.items()
+            ]
+        return found
+
+    def _inner(self, body: GraphProto, typed: GraphProto) -> "GraphIndex":
+        values = {**self.values, **graph_types(typed), **graph_types(body)}
+        return GraphIndex(self.proto, values, typed, body, self)
+
+    def walk(self) -> "Iterator[GraphIndex]":
+        """Yield this index and those of all bodies inside, however deep."""
+        pending = [self]
+        while pending:
+            current = pending.pop()
+            yield current
+            pending.extend(body.index for inner in current.bodies.values() for body in inner)
+
+    @cached_property
+    def captured(self) -> Sequence[str]:
+        """What a body reads from the graphs around it and is not constant, in order of first use."""
+        if self.body is None:
+            return []
+        return [name for name in captures(self.body) if not self.is_constant(name)]
 
     @cached_property
     def types(self) -> Mapping[str, TensorType]:
@@ -47,21 +101,21 @@ class GraphIndex:
 
     @cached_property
     def nodes(self) -> Sequence[NodeProto]:
-        """The nodes of the main graph."""
-        return list(self.proto.graph.node)
+        """The nodes of the graph."""
+        return list(self.graph.node)
 
     @cached_property
     def initializers(self) -> Mapping[str, TensorProto]:
         """Stored tensors that no caller can override; see `overridable`."""
-        given = {value.name for value in self.proto.graph.input} if self.overridable else set()
-        return {t.name: t for t in self.proto.graph.initializer if t.name not in given}
+        given = {value.name for value in self.graph.input} if self.overridable else set()
+        return {t.name: t for t in self.graph.initializer if t.name not in given}
 
     @cached_property
     def stored(self) -> Mapping[str, TensorProto]:
         """All that is stored under a name: the initializers, and large tensors in Constant nodes.
 
         Older exporters keep weights in Constant nodes; these travel as initializers do, while a node
-        with a small tensor is a constant node like any other.
+        with a small tensor is a constant node like any other. Of a body, what is stored around it, too.
         """
         nodes = {
             node.output[0]: attribute.t
@@ -70,12 +124,14 @@ class GraphIndex:
             for attribute in node.attribute
             if attribute.name == "value" and is_large(attribute.t)
         }
-        return {**self.initializers, **nodes}
+        around = self.outer.stored if self.outer is not None else {}
+        return {**around, **self.initializers, **nodes}
 
     @cached_property
     def sparse_initializers(self) -> Mapping[str, SparseTensorProto]:
         """Stored sparse tensors. They have no tensor type, so what reads them stays on the host."""
-        return {s.values.name: s for s in self.proto.graph.sparse_initializer}
+        around = self.outer.sparse_initializers if self.outer is not None else {}
+        return {**around, **{s.values.name: s for s in self.graph.sparse_initializer}}
 
     @property
     def overridable(self) -> bool:
@@ -86,12 +142,12 @@ class GraphIndex:
     def inputs(self) -> Sequence[str]:
         """The graph inputs that carry data."""
         stored = {**self.initializers, **self.sparse_initializers}
-        return [v.name for v in self.proto.graph.input if v.name not in stored]
+        return [v.name for v in self.graph.input if v.name not in stored]
 
     @cached_property
     def outputs(self) -> Mapping[str, None]:
         """The graph outputs, in order; a mapping so that looking one up is quick."""
-        return dict.fromkeys(value.name for value in self.proto.graph.output)
+        return dict.fromkeys(value.name for value in self.graph.output)
 
     @cached_property
     def producer(self) -> Mapping[str, int]:
@@ -124,7 +180,7 @@ class GraphIndex:
         out, since nothing is known of them.
         """
         found: set[int] = set()
-        constant = set(self.initializers)
+        constant = set(self.stored)
         for i, node in enumerate(self.nodes):
             if node.domain not in ("", "ai.onnx") or node.op_type in _RANDOM:
                 continue
@@ -137,7 +193,7 @@ class GraphIndex:
     def is_constant(self, name: str) -> bool:
         """Return whether a tensor's value is known before the model runs."""
         return (
-            name in self.initializers
+            name in self.stored
             or name in self.sparse_initializers
             or self.producer.get(name) in self.constant_nodes
         )
@@ -166,9 +222,22 @@ class GraphIndex:
         }
 
 
+def _graphs(node: NodeProto) -> dict[tuple[str, int], GraphProto]:
+    """Return the bodies of a node by attribute and place in it."""
+    return {
+        (attribute.name, position): graph
+        for attribute in node.attribute
+        for position, graph in enumerate([attribute.g] if attribute.HasField("g") else attribute.graphs)
+    }
+
+
 def stated_types(proto: onnx.ModelProto) -> dict[str, TypeProto]:
     """Return the types that the main graph states for its tensors, stored ones included."""
-    graph = proto.graph
+    return graph_types(proto.graph)
+
+
+def graph_types(graph: GraphProto) -> dict[str, TypeProto]:
+    """Return the types that a graph states for its tensors, stored ones included."""
     types = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
     for tensor in graph.initializer:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)

@@ -5,10 +5,11 @@ and onnxruntime goes by what the operators compute, too.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import onnx
 from google.protobuf.message import EncodeError
-from onnx import ModelProto, TypeProto
+from onnx import GraphProto, ModelProto, TypeProto
 
 from byoc.graph.copying import copy_without
 from byoc.graph.index import stated_types
@@ -17,8 +18,19 @@ from byoc.graph.types import read_type
 Types = dict[str, TypeProto]
 
 
-def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> tuple[Types, tuple[str, ...]]:
-    """Return the type of each value of the main graph, and sentences worth telling the user.
+@dataclass(frozen=True, eq=False)
+class Inferred:
+    """What inference gave: the types of the main graph's values, the graph with types in its bodies too
+    (None when inference failed), and sentences worth telling the user.
+    """
+
+    values: Types
+    typed: GraphProto | None
+    notes: tuple[str, ...]
+
+
+def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Inferred:
+    """Return the type of each value of a model.
 
     `skeleton` is the model without large weights; `stated` are the types that the file gives.
     """
@@ -27,13 +39,16 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> tuple[
         if value.type.WhichOneof("value") == "tensor_type":
             value.type.tensor_type.ClearField("shape")
     try:
-        inferred = _inferred(bare)
+        typed = onnx.shape_inference.infer_shapes(bare, data_prop=True)
+        inferred = stated_types(typed)
         unknown = {n for n, kind in stated.items() if _knowledge(kind) > _knowledge(inferred.get(n))}
         if unknown:  # operators that ONNX does not know: what the file says of them helps those behind
             bare.graph.value_info.extend(v for v in skeleton.graph.value_info if v.name in unknown)
-            inferred = _inferred(bare)
+            typed = onnx.shape_inference.infer_shapes(bare, data_prop=True)
+            inferred = stated_types(typed)
     except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError, ValueError) as error:
-        return dict(stated), (f"shapes are known only where stated: {' '.join(str(error).split())}",)
+        note = f"shapes are known only where stated: {' '.join(str(error).split())}"
+        return Inferred(dict(stated), None, (note,))
     notes = []
     types = dict(inferred)
     for name, kind in stated.items():
@@ -43,11 +58,7 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> tuple[
                 notes.append(f"the model says that '{name}' is {said}, but it is {found}")
             else:
                 types[name] = kind
-    return types, tuple(notes)
-
-
-def _inferred(model: ModelProto) -> Types:
-    return stated_types(onnx.shape_inference.infer_shapes(model, data_prop=True))
+    return Inferred(types, typed.graph, tuple(notes))
 
 
 def _knowledge(proto: TypeProto | None) -> int:

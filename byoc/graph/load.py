@@ -12,13 +12,13 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import ModelProto, TensorProto, TypeProto
+from onnx import ModelProto, TensorProto
 
 from byoc.errors import InputError
 from byoc.graph.copying import copy_without
 from byoc.graph.dims import fix_dims
 from byoc.graph.index import DEFAULTS_IR, GraphIndex, stated_types
-from byoc.graph.infer import infer_types
+from byoc.graph.infer import Inferred, infer_types
 from byoc.graph.tensors import check_tensor, is_large, raw_bytes
 from byoc.graph.walk import describe, topological_order, walk_graphs, walk_tensors
 
@@ -27,20 +27,24 @@ from byoc.graph.walk import describe, topological_order, walk_graphs, walk_tenso
 class Model:
     """A model that passed the checks: nodes sorted, types known as far as inference goes.
 
-    `source` is what the user called it, `folder` where its external data lies (None: there is none),
-    `notes` are sentences worth telling the user. The protobuf must not be edited.
+    `source` is what the user called it, `folder` where its external data lies (None: there is none).
+    The protobuf must not be edited.
     """
 
     proto: ModelProto
     source: str
     folder: Path | None
-    values: Mapping[str, TypeProto]
-    notes: tuple[str, ...] = ()
+    inferred: Inferred
 
     @cached_property
     def index(self) -> GraphIndex:
-        """Look-ups over the main graph."""
-        return GraphIndex(self.proto, self.values)
+        """Look-ups over the main graph, and from there over those inside it."""
+        return GraphIndex(self.proto, self.inferred.values, self.inferred.typed)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences worth telling the user."""
+        return self.inferred.notes
 
     @property
     def name(self) -> str:
@@ -93,12 +97,12 @@ def prepare(
             proto = fix_dims(proto, dims)
         skeleton = _skeleton(proto, folder)
         _check(skeleton)
-        values, notes = infer_types(skeleton, stated_types(proto))
+        inferred = infer_types(skeleton, stated_types(proto))
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     except (RecursionError, DecodeError, EncodeError):
         raise InputError(f"{source}: bodies are nested too deeply, or the model is too large") from None
-    return Model(proto, source, folder, values, notes)
+    return Model(proto, source, folder, inferred)
 
 
 def _sorted(proto: ModelProto) -> ModelProto:

@@ -85,42 +85,90 @@ def interface(index: GraphIndex, nodes: Sequence[int]) -> Interface:
     )
 
 
-def outline(
-    index: GraphIndex, cuts: Sequence[Cut], metadata: Mapping[int, Mapping[str, str]]
-) -> ModelProto:
+@dataclass(frozen=True, eq=False)
+class GraphCuts:
+    """What to do to a graph: its cuts, what to write on nodes that stay, and the same for bodies.
+
+    `metadata` has keys and values by node number; `bodies` what to do to each body of a node, in the
+    order of `index.bodies`.
+    """
+
+    index: GraphIndex
+    cuts: tuple[Cut, ...]
+    metadata: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    bodies: Mapping[int, Sequence["GraphCuts"]] = field(default_factory=dict)
+
+    def walk(self) -> Iterator["GraphCuts"]:
+        """Yield this and all that is inside it."""
+        yield self
+        for inner in self.bodies.values():
+            for body in inner:
+                yield from body.walk()
+
+
+def outline(root: GraphCuts) -> ModelProto:
     """Return the model with each cut outlined as a function; the original is left alone.
 
-    `metadata` holds what to write on nodes that stay (node number to keys and values). The cuts must
-    be disjoint and contract to an acyclic graph (ValueError). Raises InputError when the model already
-    uses a cut's domain.
+    The cuts of a graph must be disjoint and contract to an acyclic graph (ValueError). Raises InputError
+    when the model already uses a cut's domain.
     """
-    for cut in cuts:
-        if cut.domain in index.opsets or any(f.domain == cut.domain for f in index.proto.functions):
-            raise InputError(f"the model already uses the domain '{cut.domain}': partitioned before?")
-    calls: dict[int, NodeProto] = {}
-    functions: list[FunctionProto] = []
-    gone: set[int] = set()
-    for cut in cuts:
-        border = interface(index, cut.nodes)
-        functions.append(_region_function(index, cut, border))
-        calls[cut.nodes[-1]] = _call(cut, border)
-        gone.update(cut.nodes)
-    gone |= _unread_constants(index, cuts, gone)
+    index = root.index
+    graphs = list(root.walk())
+    cuts = [(graph.index, cut) for graph in graphs for cut in graph.cuts]
+    domains = dict.fromkeys(cut.domain for _, cut in cuts)
+    for domain in domains:
+        if domain in index.opsets or any(f.domain == domain for f in index.proto.functions):
+            raise InputError(f"the model already uses the domain '{domain}': partitioned before?")
+    found = [(cut.domain, g.composite) for _, cut in cuts for g in cut.groups if g.composite]
+    functions = [
+        function
+        for domain in domains
+        for function in composites.functions(domain, [c for d, c in found if d == domain])
+    ]
+    functions += [_region_function(i, cut, interface(i, cut.nodes)) for i, cut in cuts]
+    return _assemble(index, _rewritten(root), functions, set(domains))
 
+
+def _rewritten(graph: GraphCuts) -> list[NodeProto]:
+    """Return the nodes of a graph with a call in the place of each cut."""
+    index = graph.index
+    calls: dict[int, NodeProto] = {}
+    gone: set[int] = set()
+    for cut in graph.cuts:
+        calls[cut.nodes[-1]] = _call(cut, interface(index, cut.nodes))
+        gone.update(cut.nodes)
+    gone |= _unread_constants(index, graph.cuts, gone)
     nodes = []
     for i, node in enumerate(index.nodes):
         if i in calls:
             nodes.append(calls[i])
         elif i not in gone:
-            nodes.append(_annotated(node, metadata.get(i, {})))
-    nodes = [nodes[i] for i in topological_order(nodes)]
-    found = [(cut.domain, g.composite) for cut in cuts for g in cut.groups if g.composite]
-    inner = [
-        function
-        for domain in dict.fromkeys(cut.domain for cut in cuts)
-        for function in composites.functions(index, domain, [c for d, c in found if d == domain])
-    ]
-    return _assemble(index, nodes, [*inner, *functions], {cut.domain for cut in cuts})
+            inner = graph.bodies.get(i, ())
+            changed = any(part.cuts for body in inner for part in body.walk())
+            stays = _with_bodies(index, i, inner) if changed else node
+            nodes.append(_annotated(stays, graph.metadata.get(i, {})))
+    return [nodes[i] for i in topological_order(nodes)]
+
+
+def _with_bodies(index: GraphIndex, number: int, inner: Sequence[GraphCuts]) -> NodeProto:
+    """Return a copy of a node whose bodies are rewritten."""
+    node = NodeProto()
+    node.CopyFrom(index.nodes[number])
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    for body, cuts in zip(index.bodies[number], inner, strict=True):
+        attribute = attributes[body.attribute]
+        graph = attribute.g if attribute.HasField("g") else attribute.graphs[body.position]
+        nodes = _rewritten(cuts)
+        made = {name for inside in nodes for name in inside.output if name}
+        infos = list(_infos(body.index, made))
+        del graph.node[:]
+        del graph.value_info[:]
+        graph.node.extend(nodes)
+        graph.value_info.extend(infos)
+        for value in graph.input:  # a Loop's may be left without types
+            if not value.HasField("type") and value.name in body.index.values:
+                value.type.CopyFrom(body.index.values[value.name])
+    return node
 
 
 def _region_function(index: GraphIndex, cut: Cut, border: Interface) -> FunctionProto:
@@ -129,7 +177,7 @@ def _region_function(index: GraphIndex, cut: Cut, border: Interface) -> Function
         if group.composite is None:
             nodes += [_annotated(index.nodes[i], group.metadata) for i in group.nodes]
         else:
-            node = composites.call(index, cut.domain, group.composite)
+            node = composites.call(cut.domain, group.composite)
             _note(node, group.metadata)
             nodes.append(node)
     nodes = [nodes[i] for i in topological_order(nodes)]
@@ -194,7 +242,7 @@ def _assemble(
 
 def _infos(index: GraphIndex, made: set[str]) -> Iterator[ValueInfoProto]:
     """Yield what is known of each value of the new main graph, with all that the user wrote of it."""
-    stated = {value.name: value for value in index.proto.graph.value_info}
+    stated = {value.name: value for value in index.graph.value_info}
     for name in sorted(made & index.values.keys() - index.outputs.keys()):
         info = ValueInfoProto()
         info.CopyFrom(stated.get(name, info))

@@ -31,8 +31,9 @@ class Match:
     nodes: Mapping[str, int]
     tensors: Mapping[str, str]
 
-    def as_composite(self, nodes: Sequence[NodeProto]) -> Composite:
-        """Return what the match becomes in the graph, whose nodes are given."""
+    def as_composite(self, index: GraphIndex) -> Composite:
+        """Return what the match becomes in the graph that it was found in."""
+        nodes = index.nodes
         lines = tuple(
             Line(
                 line.output,
@@ -48,6 +49,7 @@ class Match:
         if all(bound.op == line.ops[0] for bound, line in pairs):
             other = []
         return Composite(
+            index=index,
             name="_".join((self.pattern.name, *other)),
             lines=lines,
             inputs={name: self.tensors.get(name, "") for name in self.pattern.inputs},

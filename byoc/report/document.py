@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from byoc.graph.dims import symbols
+from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
 from byoc.plan import Plan, PlannedRegion
 from byoc.report.units import count
@@ -21,10 +22,11 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
     predicted, regions, host_reasons, notes, verification, not_verified, bundle. Floats are finite; what
     is not known or not there is null.
     """
-    cost, alone = plan.placement.cost, plan.host_only
+    cost = plan.placement.cost
     done, total = plan.offloaded_operations
-    offloaded = sum(len(region.nodes) for region in plan.regions)
-    on_host = sum(len(unit.nodes) for unit, _ in plan.host_units)
+    offloaded = sum(_size(region) for region in plan.regions)
+    on_host = _host_nodes(plan)
+    constant = sum(len(index.constant_nodes) for index in plan.model.index.walk())
     return {
         "model": plan.model.source,
         "target": plan.target.name,
@@ -33,7 +35,7 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
             "total": offloaded + on_host,
             "offloaded": offloaded,
             "host": on_host,
-            "constant": len(plan.model.index.constant_nodes),
+            "constant": constant,
         },
         "compute": {"operations": total, "offloaded": done / total if total else 0.0},
         "predicted": {
@@ -41,12 +43,12 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
             "execution": cost.execution,
             "transfer": cost.transfer,
             "launch": cost.launch,
-            "host_only": alone.total,
+            "host_only": plan.root.host_only,
             "bound": plan.placement.bound,
         },
         "regions": [_region(plan, region) for region in plan.regions],
         "host_reasons": _reasons(plan),
-        "notes": [*plan.model.notes, *plan.placement.notes, *_open_dimensions(plan), *_estimates(plan)],
+        "notes": [*plan.model.notes, *_plan_notes(plan), *_open_dimensions(plan), *_estimates(plan)],
         "verification": None if isinstance(outcome, str) else verification_document(outcome),
         "not_verified": outcome if isinstance(outcome, str) else None,
         "bundle": None if bundle is None else str(bundle),
@@ -54,16 +56,41 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
 
 
 def _region(plan: Plan, region: PlannedRegion) -> dict[str, Any]:
-    types = plan.model.index.types
+    types = region.index.types
     return {
         "name": region.name,
         "device": plan.target.name,
-        "nodes": len(region.nodes),
+        "nodes": _size(region),
+        "trips": region.trips,
         "composites": dict(sorted(Counter(u.composite for u in region.units if u.composite).items())),
         "inputs": [_value(name, types.get(name)) for name in region.border.inputs],
         "outputs": [_value(name, types.get(name)) for name in region.border.outputs],
         "seconds": region.seconds,
     }
+
+
+def _size(region: PlannedRegion) -> int:
+    """Return the nodes of a region, with what is inside of nodes that have bodies."""
+    return sum(1 + _inside(region.index, node) for node in region.nodes)
+
+
+def _inside(index: GraphIndex, node: int) -> int:
+    indices = (inner for body in index.bodies.get(node, ()) for inner in body.index.walk())
+    return sum(len(inner.nodes) - len(inner.constant_nodes) for inner in indices)
+
+
+def _host_nodes(plan: Plan) -> int:
+    """Return the nodes on the host; a body that has no plan of its own counts with its node."""
+    return sum(
+        1 + (_inside(graph.index, node) if node not in graph.bodies else 0)
+        for graph in plan.root.walk()
+        for unit, _ in graph.host_units
+        for node in unit.nodes
+    )
+
+
+def _plan_notes(plan: Plan) -> list[str]:
+    return list(dict.fromkeys(note for graph in plan.root.walk() for note in graph.notes))
 
 
 def _value(name: str, kind: TensorType | None) -> dict[str, Any]:
@@ -90,11 +117,11 @@ def _open_dimensions(plan: Plan) -> Iterable[str]:
 
 
 def _estimates(plan: Plan) -> Iterable[str]:
-    rough = plan.posed.estimated
+    rough = sum(graph.posed.estimated for graph in plan.root.walk())
     if rough:
         units = count(rough, "unit")
         yield f"the cost of {units} is an estimate: an operator or a shape is not known exactly"
-    if plan.placement.cost.total > plan.host_only.total:
+    if plan.placement.cost.total > plan.root.host_only:
         yield "the placement is predicted to be slower than the host alone"
 
 

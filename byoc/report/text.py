@@ -59,12 +59,17 @@ def _regions(report: Mapping[str, Any]) -> Table:
         table.add_row(
             escape(region["name"]),
             escape(region["device"]),
-            str(region["nodes"]),
+            _nodes(region),
             _crossing(region["inputs"]),
             _crossing(region["outputs"]),
             quantity(region["seconds"], "s"),
         )
     return table
+
+
+def _nodes(region: Mapping[str, Any]) -> str:
+    """Return a region's nodes, and how often they run where that is not once."""
+    return f"{region['nodes']}" if region["trips"] == 1 else f"{region['nodes']} x {region['trips']:g}"
 
 
 def _crossing(values: list[Mapping[str, Any]]) -> str:

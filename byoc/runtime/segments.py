@@ -1,4 +1,4 @@
-"""The order of execution of a partitioned model: host segments and regions in turn."""
+"""The order of execution of a partitioned graph: host segments and single steps in turn."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,41 +8,45 @@ from byoc.graph.index import GraphIndex
 
 @dataclass(frozen=True)
 class Step:
-    """What runs next: one region (`call` is its node), or the host's nodes as one segment."""
+    """What runs next: one node on its own (a region, or a Loop around some), or a host segment."""
 
     nodes: tuple[int, ...]
-    call: bool
+    single: bool
 
 
-def steps(index: GraphIndex, calls: Collection[int]) -> list[Step]:
+def steps(
+    index: GraphIndex, calls: Collection[int], controls: Collection[int] = frozenset()
+) -> list[Step]:
     """Return the steps that run a graph whose nodes in `calls` are regions.
 
-    Host nodes wait until every region they need has run, and those that can then run form one segment:
-    a node's segment is the number of regions' levels before it. What no output depends on is left out.
-    Constant nodes take part only where their output is wanted from outside; otherwise each segment
-    computes those that it reads.
+    `controls` are the nodes that have regions in their bodies: each is a step of its own, too. Host
+    nodes wait until every single step they need has run, and those that can then run form one segment:
+    a node's segment is the number of single steps' levels before it. What no output depends on is left
+    out. Constant nodes take part only where their output is wanted from outside, or by a control node;
+    otherwise each segment computes those that it reads.
     """
+    alone = {*calls, *controls}
     needed = _needed(index)
     level: dict[str, int] = {}
     segments: dict[int, list[int]] = {}
-    regions: dict[int, list[int]] = {}
-    wanted = set(index.outputs)
+    singles: dict[int, list[int]] = {}
+    wanted = {*index.outputs, *(name for i in controls for name in index.reads[i])}
     for i in sorted(needed):
         node = index.nodes[i]
         if i in index.constant_nodes and wanted.isdisjoint(node.output):
             continue
         ready = max((level.get(name, 0) for name in index.reads[i]), default=0)
-        if i in calls:
-            regions.setdefault(ready, []).append(i)
+        if i in alone:
+            singles.setdefault(ready, []).append(i)
             ready += 1
         else:
             segments.setdefault(ready, []).append(i)
         level.update((name, ready) for name in node.output)
     result = []
-    for number in sorted({*segments, *regions}):
+    for number in sorted({*segments, *singles}):
         if number in segments:
-            result.append(Step(tuple(segments[number]), call=False))
-        result += [Step((i,), call=True) for i in regions.get(number, ())]
+            result.append(Step(tuple(segments[number]), single=False))
+        result += [Step((i,), single=True) for i in singles.get(number, ())]
     return result
 
 

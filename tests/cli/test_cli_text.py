@@ -248,6 +248,7 @@ def test_options_reach_the_pipeline(byoc: Cli) -> None:
         "codegen": "reference",
         "codegen_options": {},
         "dims": {"n": 3},
+        "trips": {},
     }
 
 
@@ -283,8 +284,7 @@ def test_progress_names_the_steps(tmp_path: Path) -> None:
     cut(parse(CHAIN), tmp_path / "b", progress=steps.append)
     assert steps == [
         "load model",
-        "annotate",
-        "place 3 units",
+        "place",
         "outline",
         "write weights",
         "compile dla_0 with reference",

@@ -41,7 +41,7 @@ def test_an_optional_operand_there_and_not() -> None:
     found = match("c0 = Conv (x, w)\n out = Relu (c0)", CONV_RELU)
     assert found is not None
     assert (found.tensors["b"], found.nodes) == ("", {"c": 0, "y": 1})
-    assert found.as_composite(index_of("c0 = Conv (x, w)\n out = Relu (c0)").nodes).inputs == {
+    assert found.as_composite(index_of("c0 = Conv (x, w)\n out = Relu (c0)")).inputs == {
         "x": "x",
         "w": "w",
         "b": "",
@@ -107,7 +107,7 @@ def test_alternatives() -> None:
         body = f"c0 = Conv (x, w)\n a0 = {inner} (c0, z)\n out = {outer} (a0)"
         found = match(body, pattern)
         assert found is not None
-        assert found.as_composite(index_of(body).nodes).name == name
+        assert found.as_composite(index_of(body)).name == name
     assert match("c0 = Conv (x, w)\n a0 = Mul (c0, z)\n out = Relu (a0)", pattern) is None
     assert match("c0 = Conv (x, w)\n a0 = Add (c0, z)\n out = Tanh (a0)", pattern) is None
 
@@ -120,7 +120,7 @@ def test_the_name_tells_which_of_two_lines_differs() -> None:
         body = f"a0 = {first} (x, z)\n out = {second} (a0, z)"
         found = match(body, pattern)
         assert found is not None
-        names.add(found.as_composite(index_of(body).nodes).name)
+        names.add(found.as_composite(index_of(body)).name)
     assert names == {"p", "p_add_mul", "p_mul_add", "p_mul_mul"}
 
 
@@ -230,7 +230,7 @@ def test_what_a_match_becomes() -> None:
     body = "c0 = Conv (x, w)\n a0 = Sum (z, c0)\n out = Relu (a0)"
     found = match(body, "c = Conv(x, w, b?)\na = Add|Sum(c, r)\ny = Relu(a)")
     assert found is not None
-    composite = found.as_composite(index_of(body).nodes)
+    composite = found.as_composite(index_of(body))
     assert composite.name == "p_sum"
     assert dict(composite.inputs) == {"x": "x", "w": "w", "b": "", "r": "z"}
     assert [(line.output, line.op, line.node) for line in composite.lines] == [

@@ -115,8 +115,9 @@ def test_bundle_computes_what_the_model_did(
 
 def test_every_node_is_in_exactly_one_place(tmp_path: Path) -> None:
     for seed in range(20):
-        model, plan = planned(seed, 40, "connected")
-        placed = [node for region in plan.regions for node in region.nodes]
-        placed += [node for unit, _ in plan.host_units for node in unit.nodes]
-        placed += sorted(model.index.constant_nodes)
-        assert sorted(placed) == list(range(len(model.proto.graph.node)))
+        _, plan = planned(seed, 40, "connected")
+        for graph in plan.root.walk():
+            placed = [node for region in graph.regions for node in region.nodes]
+            placed += [node for unit, _ in graph.host_units for node in unit.nodes]
+            placed += sorted(graph.index.constant_nodes)
+            assert sorted(placed) == list(range(len(graph.index.nodes)))

@@ -26,6 +26,7 @@ REPORT: dict[str, Any] = {
             "name": "npu_0",
             "device": "npu",
             "nodes": 3,
+            "trips": 1.0,
             "composites": {},
             "inputs": [{"bytes": 2048}, {"bytes": None}],
             "outputs": [{"bytes": 10}],

@@ -15,11 +15,11 @@ def _index(model: onnx.ModelProto) -> GraphIndex:
 
 
 def _host(*nodes: int) -> Step:
-    return Step(nodes, call=False)
+    return Step(nodes, single=False)
 
 
 def _call(node: int) -> Step:
-    return Step((node,), call=True)
+    return Step((node,), single=True)
 
 
 CHAIN = """g (float[2] x) => (float[2] y) {
@@ -115,7 +115,7 @@ def test_every_node_runs_once_and_after_what_it_reads(case: tuple[onnx.ModelProt
     made = {"x"}
     ran = []
     for step in steps(index, calls):
-        assert step.call == (step.nodes[0] in calls)
+        assert step.single == (step.nodes[0] in calls)
         assert len(step.nodes) == 1 or calls.isdisjoint(step.nodes)
         for node in step.nodes:
             assert made.issuperset(index.reads[node])
@@ -133,5 +133,5 @@ def test_there_are_no_more_segments_than_levels_of_regions(
     depth: dict[str, int] = {"x": 0}
     for i, node in enumerate(index.nodes):
         depth[node.output[0]] = max(depth[name] for name in node.input) + (i in calls)
-    segments = [step for step in steps(index, calls) if not step.call]
+    segments = [step for step in steps(index, calls) if not step.single]
     assert len(segments) <= max(depth.values()) + 1

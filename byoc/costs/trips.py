@@ -1,0 +1,73 @@
+"""How often the bodies of If, Loop and Scan run: known from the model, given, or estimated."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from byoc.graph.attributes import written
+from byoc.graph.index import GraphIndex
+from byoc.graph.walk import describe
+
+# What a loop counts as when nothing is known of it.
+ESTIMATE = 8
+_SCAN_WITHOUT_BATCH = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Trips:
+    """How often each body of a node runs for one run of the node; `note` says what was estimated."""
+
+    each: float
+    note: str = ""
+
+
+def partitionable(index: GraphIndex, number: int) -> bool:
+    """Return whether regions may form in the bodies of a node: the runtime must be able to run it."""
+    node = index.nodes[number]
+    if node.domain not in ("", "ai.onnx") or number not in index.bodies:
+        return False
+    if node.op_type == "Scan":
+        return index.opsets.get("", 1) >= _SCAN_WITHOUT_BATCH
+    return node.op_type in ("If", "Loop")
+
+
+def trips(index: GraphIndex, number: int, given: Mapping[str, float]) -> Trips:
+    """Return how often the bodies of a node run; `given` has it by node name for some."""
+    node = index.nodes[number]
+    name = node.name or next(iter(node.output), "")
+    if name in given:
+        return Trips(given[name])
+    if node.op_type == "If":
+        return Trips(1 / len(index.bodies[number]))
+    if node.op_type == "Loop":
+        count = _constant(index, node.input[0]) if node.input else None
+        known = _one_pass(index, node) and count is not None
+        if known and count is not None:
+            return Trips(max(count, 0))
+    if node.op_type == "Scan":
+        attributes = written(node)
+        scanned = len(node.input) - int(attributes.get("num_scan_inputs", 1))
+        kind = index.types.get(node.input[scanned]) if scanned < len(node.input) else None
+        axis = next(iter(attributes.get("scan_input_axes", [0])), 0)
+        extent = kind.shape[axis] if kind and kind.shape and axis < len(kind.shape) else None
+        if isinstance(extent, int):
+            return Trips(extent)
+    return Trips(ESTIMATE, f"{describe(node)} counts as {ESTIMATE} trips, as their number is not known")
+
+
+def _one_pass(index: GraphIndex, node: onnx.NodeProto) -> bool:
+    """Return whether a Loop runs to its trip count: its first condition is absent or constant."""
+    return len(node.input) < 2 or not node.input[1] or index.is_constant(node.input[1])
+
+
+def _constant(index: GraphIndex, name: str) -> int | None:
+    """Return the value of a constant whole number, None when it is not one that is stored as it is."""
+    tensor = index.stored.get(name)
+    number = index.producer.get(name)
+    if tensor is None and number is not None and index.nodes[number].op_type == "Constant":
+        tensor = next((a.t for a in index.nodes[number].attribute if a.name == "value"), None)
+    if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return None
+    value = onnx.numpy_helper.to_array(tensor)
+    return int(value.item()) if value.size == 1 and value.dtype.kind in "iu" else None

@@ -1,0 +1,110 @@
+"""If, Loop and Scan in whose bodies there are regions: onnxruntime cannot call those, so we run them.
+
+The semantics are those of the operators' documentation (If since opset 1, Loop since 1, Scan since 9).
+A body is a function from the values around it, its own inputs among them, to its outputs in order.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto
+
+from byoc.errors import InputError
+from byoc.graph.attributes import written
+from byoc.graph.types import NUMBERS, TensorType
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyBody:
+    """A body made ready: the names of its own inputs, the types of its outputs, what runs it."""
+
+    inputs: Sequence[str]
+    types: Sequence[TensorType | None]
+    run: Callable[[Values], list[Any]]
+
+
+Bodies = Mapping[str, ReadyBody]
+"""By attribute."""
+
+
+def control(node: NodeProto, bodies: Bodies) -> Callable[[Values], Values]:
+    """Return what runs a node with some bodies."""
+    run = {"If": _if, "Loop": _loop, "Scan": _scan}[node.op_type]
+
+    def named(values: Values) -> Values:
+        outputs = run(node, bodies, values)
+        return {name: value for name, value in zip(node.output, outputs, strict=False) if name}
+
+    return named
+
+
+def _if(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
+    chosen = "then_branch" if np.asarray(values[node.input[0]]).item() else "else_branch"
+    return bodies[chosen].run(values)
+
+
+def _loop(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
+    body = bodies["body"]
+    given = [values[name] if name else None for name in node.input]
+    most = None if given[0] is None else int(np.asarray(given[0]).item())
+    goes_on = True if len(given) < 2 or given[1] is None else bool(np.asarray(given[1]).item())
+    carried = list(given[2:])
+    scanned: list[list[Any]] = [[] for _ in range(len(node.output) - len(carried))]
+    trip = 0
+    while goes_on and (most is None or trip < most):
+        own = [np.array(trip, np.int64), np.array(goes_on), *carried]
+        outputs = body.run({**values, **dict(zip(body.inputs, own, strict=True))})
+        goes_on = bool(np.asarray(outputs[0]).item())
+        carried = outputs[1 : 1 + len(carried)]
+        for into, value in zip(scanned, outputs[1 + len(carried) :], strict=False):
+            into.append(value)
+        trip += 1
+    kinds = body.types[1 + len(carried) :]
+    return [*carried, *(_stacked(p, 0, kind) for p, kind in zip(scanned, kinds, strict=False))]
+
+
+def _scan(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
+    body = bodies["body"]
+    attributes = written(node)
+    count = int(attributes["num_scan_inputs"])
+    states = [values[name] for name in node.input[: len(node.input) - count]]
+    inputs = [np.asarray(values[name]) for name in node.input[len(node.input) - count :]]
+    axes = attributes.get("scan_input_axes", [0] * count)
+    backward = attributes.get("scan_input_directions", [0] * count)
+    outside = len(node.output) - len(states)
+    scanned: list[list[Any]] = [[] for _ in range(outside)]
+    trips = inputs[0].shape[axes[0]]
+    for trip in range(trips):
+        slices = [
+            np.take(value, trips - 1 - trip if reverse else trip, axis)
+            for value, axis, reverse in zip(inputs, axes, backward, strict=True)
+        ]
+        outputs = body.run({**values, **dict(zip(body.inputs, [*states, *slices], strict=True))})
+        states = outputs[: len(states)]
+        for into, value in zip(scanned, outputs[len(states) :], strict=False):
+            into.append(value)
+    out_axes = attributes.get("scan_output_axes", [0] * outside)
+    out_backward = attributes.get("scan_output_directions", [0] * outside)
+    stacked = [
+        _stacked(parts[::-1] if reverse else parts, axis, kind)
+        for parts, axis, reverse, kind in zip(
+            scanned, out_axes, out_backward, body.types[len(states) :], strict=True
+        )
+    ]
+    return [*states, *stacked]
+
+
+def _stacked(parts: Sequence[Any], axis: int, kind: TensorType | None) -> Any:
+    """Return what the trips gave on a new axis; of no trips, an empty array of what is known."""
+    if parts:
+        return np.stack(parts, axis)
+    if kind is None:
+        raise InputError("a body that never ran has an output of unknown type")
+    shape = [dim if isinstance(dim, int) else 0 for dim in kind.shape or ()]
+    shape.insert(axis, 0)
+    return np.empty(shape, onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[kind.dtype]))

@@ -1,0 +1,130 @@
+"""Making a partitioned graph ready to run: a stage for each step, bodies of control nodes included."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, TypeProto
+
+from byoc.errors import ByocError, InputError
+from byoc.graph.extract import nodes_model
+from byoc.graph.index import GraphIndex
+from byoc.graph.outline import interface
+from byoc.graph.walk import describe
+from byoc.runtime.control import ReadyBody, control
+from byoc.runtime.onnxrt import open_session, output_types, run_session
+from byoc.runtime.segments import steps
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One step made ready: what it is called, what it reads, and the function that runs it."""
+
+    name: str
+    inputs: tuple[str, ...]
+    run: Callable[[Values], Values]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A graph made ready: its stages, the values that are stored, and its outputs in order."""
+
+    stages: Sequence[Stage]
+    constants: Values
+    outputs: tuple[str, ...]
+
+    def __call__(self, values: Values) -> list[Any]:
+        """Return the outputs for the graph's inputs and what it reads from around it.
+
+        Raises InputError naming the stage that failed.
+        """
+        known = {**self.constants, **values}
+        for stage in self.stages:
+            try:
+                known.update(stage.run({name: known[name] for name in stage.inputs}))
+            except ByocError as error:
+                raise InputError(f"{stage.name}: {error}") from error
+        return [known[name] for name in self.outputs]
+
+
+@dataclass(frozen=True, eq=False)
+class Loader:
+    """Makes programs of the graphs of one bundle: its folder, its regions, numbers for host segments."""
+
+    folder: Path
+    regions: Mapping[str, Stage]
+    domain: str
+    segments: Iterator[int]
+
+    def calls(self, index: GraphIndex) -> dict[int, str]:
+        """Return the regions that a graph calls, by node."""
+        nodes = enumerate(index.nodes)
+        return {i: node.op_type for i, node in nodes if node.domain == self.domain}
+
+    def program(self, index: GraphIndex, values: Mapping[str, TypeProto]) -> Program:
+        """Return a graph made ready to run; `values` are the types known so far."""
+        calls = self.calls(index)
+        controls = {
+            i
+            for i, bodies in index.bodies.items()
+            if any(self.calls(inner) for body in bodies for inner in body.index.walk())
+        }
+        known = {**index.values, **values}
+        stages = []
+        for step in steps(index, calls, controls):
+            if not step.single:
+                stage, found = self._segment(index, step.nodes, known)
+                known = {**found, **known}
+            elif step.nodes[0] in calls:
+                stage = self.regions[calls[step.nodes[0]]]
+            else:
+                stage = self._control(index, step.nodes[0], known)
+            stages.append(stage)
+        read = {*index.inputs, *index.outputs}
+        read |= {name for i in controls for name in index.nodes[i].input}
+        stored = {name: index.stored[name] for name in read & index.stored.keys()}
+        stored |= {t.name: t for t in index.graph.initializer if t.name in read}
+        constants = {name: _value(tensor, self.folder) for name, tensor in stored.items()}
+        return Program(stages, constants, tuple(index.outputs))
+
+    def _segment(
+        self, index: GraphIndex, nodes: tuple[int, ...], values: Mapping[str, TypeProto]
+    ) -> tuple[Stage, Mapping[str, TypeProto]]:
+        """Return a host segment made ready, and the types that onnxruntime found for its outputs.
+
+        ONNX has no types for the outputs of operators that it does not know; onnxruntime knows its own.
+        """
+        number = next(self.segments)
+        session = open_session(nodes_model(index, nodes, f"host_{number}", values), self.folder)
+        inputs = interface(index, nodes).inputs
+        stage = Stage(f"host segment {number}", inputs, lambda given: run_session(session, given))
+        return stage, output_types(session)
+
+    def _control(self, index: GraphIndex, number: int, values: Mapping[str, TypeProto]) -> Stage:
+        node: NodeProto = index.nodes[number]
+        bodies = {}
+        around: list[str] = [name for name in node.input if name]
+        for body in index.bodies[number]:
+            inner = body.index
+            names = [value.name for value in inner.graph.input]
+            types = [inner.types.get(name) for name in inner.outputs]
+            bodies[body.attribute] = ReadyBody(names, types, self.program(inner, values))
+            around += body.index.captured
+        reads = tuple(dict.fromkeys(around))
+        return Stage(describe(node), reads, control(node, bodies))
+
+
+def loader(folder: Path, regions: Mapping[str, Stage], domain: str) -> Loader:
+    """Return what makes programs of a bundle's graphs."""
+    return Loader(folder, regions, domain, count())
+
+
+def _value(tensor: onnx.TensorProto, folder: Path) -> NDArray[np.generic]:
+    return onnx.numpy_helper.to_array(tensor, str(folder))
