@@ -4,12 +4,14 @@ One direction, each stage taking a value and giving a new one.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx
 
+from byoc import zoo
 from byoc.bundle.read import open_bundle
 from byoc.bundle.staging import check_destination
 from byoc.codegen import find_codegen
@@ -24,7 +26,6 @@ from byoc.report.document import document
 from byoc.rules.load import load_rules
 from byoc.verify.compare import Verification
 from byoc.verify.run import verify as verify_bundle
-from byoc.zoo import load as load_zoo
 
 Progress = Callable[[str], None]
 _ZOO = "zoo:"
@@ -59,8 +60,19 @@ def load_model(source: str | Path | onnx.ModelProto, dims: Mapping[str, int] | N
         return prepare(source, source.graph.name or "model", dims=dims)
     name = str(source)
     if name.startswith(_ZOO):
-        return prepare(load_zoo(name.removeprefix(_ZOO)), name, dims=dims)
+        return _load_zoo(name, dims)
     return prepare(read_file(Path(name)), name, Path(name).parent, dims)
+
+
+def _load_zoo(source: str, dims: Mapping[str, int] | None) -> Model:
+    """Return a model of the zoo, with the inputs that the zoo has for it unless dimensions are given."""
+    name = source.removeprefix(_ZOO)
+    path = zoo.path(name)
+    if path is None:
+        model = prepare(zoo.load(name), source, dims=dims)
+    else:
+        model = prepare(read_file(path), source, path.parent, dims)
+    return model if dims else replace(model, samples=partial(zoo.sample_inputs, name))
 
 
 def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a default

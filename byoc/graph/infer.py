@@ -4,18 +4,26 @@ Inference comes first, what the file states second: exporters and optimizers lea
 and onnxruntime goes by what the operators compute, too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain
 
 import onnx
 from google.protobuf.message import EncodeError
-from onnx import GraphProto, ModelProto, TypeProto
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.graph.copying import copy_without
 from byoc.graph.index import stated_types
 from byoc.graph.types import read_type
+from byoc.graph.walk import bodies, walk_graphs
 
 Types = dict[str, TypeProto]
+
+# In all vectors together: two seconds' worth of propagating values.
+_MOST_ELEMENTS = 1 << 20
+# Functions that call functions that ... can stand for more nodes than there is time to look at.
+_MOST_NODES = 250_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +47,12 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Inferr
         if value.type.WhichOneof("value") == "tensor_type":
             value.type.tensor_type.ClearField("shape")
     try:
-        typed = onnx.shape_inference.infer_shapes(bare, data_prop=True)
+        typed = _typed(bare)
         inferred = stated_types(typed)
         unknown = {n for n, kind in stated.items() if _knowledge(kind) > _knowledge(inferred.get(n))}
         if unknown:  # operators that ONNX does not know: what the file says of them helps those behind
             bare.graph.value_info.extend(v for v in skeleton.graph.value_info if v.name in unknown)
-            typed = onnx.shape_inference.infer_shapes(bare, data_prop=True)
+            typed = _typed(bare)
             inferred = stated_types(typed)
     except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError, ValueError) as error:
         note = f"shapes are known only where stated: {' '.join(str(error).split())}"
@@ -59,6 +67,41 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Inferr
             else:
                 types[name] = kind
     return Inferred(types, typed.graph, tuple(notes))
+
+
+def _typed(model: ModelProto) -> ModelProto:
+    """Return the model with its types inferred, through the values of small tensors where that is safe.
+
+    ONNX propagates values through every vector of a known length, element by element. Raises ValueError
+    when functions stand for too many nodes.
+    """
+    if _expanded(model) > _MOST_NODES:
+        raise ValueError(f"its functions stand for more than {_MOST_NODES} nodes")
+    plain = onnx.shape_inference.infer_shapes(model)
+    if sum(map(_length, stated_types(plain).values())) > _MOST_ELEMENTS:
+        return plain
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
+def _expanded(model: ModelProto) -> int:
+    """Return how many nodes a model has once its functions, none of them recursive, are inlined."""
+    functions = {(f.domain, f.name, f.overload): f.node for f in model.functions}
+
+    @cache
+    def called(key: tuple[str, str, str]) -> int:
+        return size(functions[key])
+
+    def size(nodes: Iterable[NodeProto]) -> int:
+        inner = (n for node in nodes for b in bodies(node) for g in walk_graphs(b) for n in g.node)
+        keys = ((node.domain, node.op_type, node.overload) for node in chain(nodes, inner))
+        return sum(called(key) if key in functions else 1 for key in keys)
+
+    return size(model.graph.node)
+
+
+def _length(proto: TypeProto) -> int:
+    kind = read_type(proto)
+    return (kind.elements or 0) if kind and kind.shape and len(kind.shape) == 1 else 0
 
 
 def _knowledge(proto: TypeProto | None) -> int:

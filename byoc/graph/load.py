@@ -5,10 +5,12 @@ order). Checks and shape inference run on a skeleton without the weights, so the
 with the size of the weights.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
@@ -20,21 +22,28 @@ from byoc.graph.dims import fix_dims
 from byoc.graph.index import DEFAULTS_IR, GraphIndex, stated_types
 from byoc.graph.infer import Inferred, infer_types
 from byoc.graph.tensors import check_tensor, is_large, raw_bytes
-from byoc.graph.walk import describe, topological_order, walk_graphs, walk_tensors
+from byoc.graph.walk import describe, not_text, topological_order, walk_graphs, walk_tensors
+
+# ONNX's own text form: what is nested in it, apart from texts and comments.
+_TEXT_SUFFIXES = (".onnxtxt", ".onnxtext")
+_BRACKETS = re.compile(r'"(?:\\.|[^"\\])*"|#[^\n]*|[(){}]', re.DOTALL)
+_DEEPEST = 100  # as in protobuf's binary form
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
     """A model that passed the checks: nodes sorted, types known as far as inference goes.
 
-    `source` is what the user called it, `folder` where its external data lies (None: there is none).
-    The protobuf must not be edited.
+    `source` is what the user called it, `folder` where its external data lies (None: there is none),
+    `samples` makes inputs that suit it from a seed, where somebody knows which do. The protobuf must not
+    be edited.
     """
 
     proto: ModelProto
     source: str
     folder: Path | None
     inferred: Inferred
+    samples: Callable[[int], Mapping[str, Any]] | None = None
 
     @cached_property
     def index(self) -> GraphIndex:
@@ -64,6 +73,8 @@ def read_file(path: Path) -> ModelProto:
             raise InputError(f"{path}: is a folder, not an ONNX model")
         if not path.is_file():
             raise InputError(f"{path}: is not a regular file")
+        if path.suffix in _TEXT_SUFFIXES:
+            _check_nesting(path)
         return onnx.load(path, load_external_data=False)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
@@ -74,6 +85,15 @@ def read_file(path: Path) -> ModelProto:
         raise InputError(
             f"{path}: not an ONNX model, or a truncated one ({size} bytes could not be decoded)"
         ) from None
+
+
+def _check_nesting(path: Path) -> None:
+    """Raise InputError for text nested so deeply that ONNX's parser would overrun its stack."""
+    depth = 0
+    for token in _BRACKETS.finditer(path.read_text(encoding="utf-8")):
+        depth += (token[0] in "({") - (token[0] in ")}")
+        if depth > _DEEPEST:
+            raise InputError(f"{path}: bodies are nested too deeply")
 
 
 def prepare(
@@ -90,6 +110,9 @@ def prepare(
     try:
         if not proto.HasField("graph") or not proto.opset_import:
             raise InputError("not an ONNX model: it has no graph or names no operator set")
+        unreadable = not_text(proto)
+        if unreadable:
+            raise InputError(f"not valid ONNX: {unreadable} is not UTF-8 text")
         for tensor in walk_tensors(proto):
             check_tensor(tensor, folder)
         proto = _sorted(proto)
@@ -99,7 +122,8 @@ def prepare(
         _check(skeleton)
         inferred = infer_types(skeleton, stated_types(proto))
     except InputError as error:
-        raise InputError(f"{source}: {error}") from None
+        told = "\\n".join(str(error).splitlines())  # names may hold line breaks
+        raise InputError(f"{source}: {told}") from None
     except (RecursionError, DecodeError, EncodeError):
         raise InputError(f"{source}: bodies are nested too deeply, or the model is too large") from None
     return Model(proto, source, folder, inferred)

@@ -8,6 +8,7 @@ folder, by `..`, by an absolute path or by a link.
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import BinaryIO
 
 import onnx
 from onnx import TensorProto
@@ -16,6 +17,7 @@ from byoc.errors import InputError
 from byoc.graph.types import DTYPES, bits
 
 _DIGITS = 19  # of 2**63, the size of the largest file
+_BLOCK = 1 << 20
 
 
 # Smaller constants steer shape inference and stay in the model; larger ones only carry weight.
@@ -111,6 +113,25 @@ def raw_bytes(tensor: TensorProto, folder: Path | None) -> bytes:
     if tensor.data_type == TensorProto.STRING:
         raise ValueError("strings have no raw form")
     return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
+
+
+def write_raw(tensor: TensorProto, folder: Path | None, file: BinaryIO) -> int:
+    """Write a tensor's bytes in raw form to an open file, and return how many they are.
+
+    Those that lie in a file are copied in blocks, so that no tensor is too large. Raises InputError
+    when that file has become too short, and as `raw_bytes` does.
+    """
+    place = external(tensor, folder)
+    if place is None:
+        return file.write(raw_bytes(tensor, folder))
+    left = place.length
+    with place.path.open("rb") as source:
+        source.seek(place.offset)
+        while left and (block := source.read(min(left, _BLOCK))):
+            left -= file.write(block)
+    if left:
+        raise InputError(f"the data of tensor '{tensor.name}' ends {left} bytes early in {place.path}")
+    return place.length
 
 
 def _count(text: str, what: str) -> int:

@@ -1,7 +1,10 @@
 """Walking a model: every graph in it, what a node reads, a sort that never recurses."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 
@@ -46,6 +49,40 @@ def attribute_tensors(model: ModelProto) -> Iterator[TensorProto]:
             for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
                 yield from (sparse.values, sparse.indices) if sparse.HasField("values") else ()
         pending.extend(inner for body in bodies(node) for inner in body.node)
+
+
+def not_text(root: Message) -> str:
+    """Return the first field for text that holds other bytes, as `NodeProto.name`; empty when none does.
+
+    protobuf checks this in its newer syntax only, which ONNX does not use.
+    """
+    pending = [root]
+    while pending:
+        message = pending.pop()
+        kind = message.DESCRIPTOR
+        texts, single, several = _fields(kind)
+        for name in texts:
+            value = getattr(message, name)
+            if any(isinstance(item, bytes) for item in _items(value)):
+                return f"{kind.name}.{name}"
+        pending.extend(getattr(message, name) for name in single if message.HasField(name))
+        for name in several:
+            pending.extend(getattr(message, name))
+    return ""
+
+
+def _items(value: object) -> Iterable[object]:
+    return [value] if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) else value
+
+
+@cache
+def _fields(kind: Descriptor) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the fields for text, for a message, and for several messages."""
+    made = {field.name: getattr(kind._concrete_class(), field.name) for field in kind.fields}
+    texts = [f.name for f in kind.fields if f.type == FieldDescriptor.TYPE_STRING]
+    inner = [f.name for f in kind.fields if f.type == FieldDescriptor.TYPE_MESSAGE]
+    single = [name for name in inner if isinstance(made[name], Message)]
+    return tuple(texts), tuple(single), tuple(name for name in inner if name not in single)
 
 
 def reads(node: NodeProto) -> list[str]:

@@ -23,7 +23,10 @@ _optimized: ContextVar[bool] = ContextVar("optimized", default=True)
 
 @contextmanager
 def unoptimized() -> Iterator[None]:
-    """Open sessions without onnxruntime's own optimizations: they move results, quantized ones most."""
+    """Open sessions that run the graph as it is written, on one thread, for comparing results.
+
+    onnxruntime's own optimizations move them, those of quantized models most.
+    """
     token = _optimized.set(False)
     try:
         yield
@@ -50,7 +53,10 @@ def open_session(model: Path | ModelProto, folder: Path | None = None) -> Any:
     ort = _onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = _FATAL_ONLY
+    # A session has threads of its own; of many sessions, those that spin take the others' time.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not _optimized.get():
+        options.intra_op_num_threads = 1
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if folder is not None:
         options.add_session_config_entry(

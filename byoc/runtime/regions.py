@@ -8,14 +8,19 @@ from byoc.errors import ByocError, InputError
 from byoc.runtime.values import mismatch
 
 
-def executor(codegen_name: str, region: Region, artifact: Artifact) -> Executor:
+def executable(name: str) -> Executable:
+    """Return a codegen that can run its artifacts. Raises InputError when it is missing or cannot."""
+    codegen = find_codegen(name)
+    if not isinstance(codegen, Executable):
+        raise InputError(f"codegen {name} cannot run what it compiles here (it has no `load`)")
+    return codegen
+
+
+def executor(codegen: Executable, codegen_name: str, region: Region, artifact: Artifact) -> Executor:
     """Return what runs a region; at each run its outputs are checked against their declared types.
 
-    Raises InputError when the codegen is missing, has no `load`, or fails in it.
+    Raises InputError when the codegen fails to load it.
     """
-    codegen = find_codegen(codegen_name)
-    if not isinstance(codegen, Executable):
-        raise InputError(f"codegen {codegen_name} cannot run what it compiles here (it has no `load`)")
     try:
         run = codegen.load(region, artifact)
         if not callable(run):

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from byoc.bundle.read import Bundle, open_bundle
+from byoc.codegen import Artifact, Executable, Region
 from byoc.errors import InputError
 from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.types import TensorType
-from byoc.runtime.regions import executor
+from byoc.runtime.regions import executable, executor
 from byoc.runtime.stages import Program, Stage, Values, loader
 from byoc.runtime.values import mismatch
 
@@ -66,7 +67,10 @@ def load_bundle(bundle: Bundle) -> Session:
     """Return an opened bundle made ready to run; raises as `load` does."""
     proto = bundle.model()
     index = GraphIndex(proto, stated_types(proto))
-    regions = {stage.name: stage for stage in map(_region, bundle.regions())}
+    found = bundle.regions()
+    codegens = {name: executable(name) for name in dict.fromkeys(name for name, _, _ in found)}
+    stages = [_region(codegens[name], name, region, artifact) for name, region, artifact in found]
+    regions = {stage.name: stage for stage in stages}
     _check_calls(bundle, index.walk(), regions)
     program = loader(bundle.folder, regions, f"byoc.{bundle.manifest.target}").program(index, {})
     types = {name: index.types[name] for name in index.inputs if name in index.types}
@@ -86,7 +90,6 @@ def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[
             )
 
 
-def _region(entry: tuple[str, Any, Any]) -> Stage:
-    name, region, artifact = entry
-    run = executor(name, region, artifact)
+def _region(codegen: Executable, name: str, region: Region, artifact: Artifact) -> Stage:
+    run = executor(codegen, name, region, artifact)
     return Stage(region.name, tuple(value.name for value in region.inputs), run)

@@ -68,9 +68,12 @@ def compare(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterable[
     """Yield the error of each expected output; a sequence is compared element by element."""
     for name, value in expected.items():
         got = actual.get(name)
-        if got is None:
+        if value is None and name in actual:  # an optional that holds nothing
+            nothing = OutputError(name, "optional", 0.0, 0.0, 0.0)
+            yield nothing if got is None else _incomparable(name, "optional", "is not empty")
+        elif got is None:
             dtype = "sequence" if isinstance(value, list) else str(np.asarray(value).dtype)
-            yield _incomparable(name, dtype, "is missing")
+            yield _incomparable(name, dtype, "is empty" if name in actual else "is missing")
         elif isinstance(value, list) and isinstance(got, list) and len(value) == len(got):
             for i, (one, other) in enumerate(zip(value, got, strict=True)):
                 yield _error(f"{name}[{i}]", one, other)
@@ -81,14 +84,14 @@ def compare(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterable[
 
 
 def _error(name: str, expected: Any, actual: Any) -> OutputError:
-    wanted, got = np.asarray(expected), np.asarray(actual)
+    wanted, got = _array(expected), _array(actual)
     dtype = str(wanted.dtype)
     tolerance = TOLERANCE.get(dtype, 0.0)
     if wanted.dtype != got.dtype or wanted.shape != got.shape:
         found, expects = (f"{a.dtype}{list(a.shape)}" for a in (got, wanted))
         return _incomparable(name, dtype, f"is {found} instead of {expects}")
     if dtype not in TOLERANCE:
-        if not np.array_equal(wanted, got):
+        if not _equal(wanted, got):
             return _incomparable(name, dtype, f"is not equal, as {dtype} must be")
         return OutputError(name, dtype, 0.0, 0.0, tolerance)
     wanted, got = wanted.astype(np.float64), got.astype(np.float64)
@@ -102,6 +105,19 @@ def _error(name: str, expected: Any, actual: Any) -> OutputError:
     span = float(np.ptp(values)) if values.size else 0.0
     scale = span or float(np.max(np.abs(values), initial=0.0)) or 1.0
     return OutputError(name, dtype, absolute, absolute / scale, tolerance)
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    """Return an array; strings always as objects, since numpy's own kind holds the longest's length."""
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind == "U" else array
+
+
+def _equal(wanted: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> bool:
+    """Return whether two arrays are the same; NaN, which float8 and complex have too, equals NaN."""
+    if wanted.dtype.name.startswith("float"):  # numpy does not know ml_dtypes' to be floats
+        wanted, got = wanted.astype(np.float64), got.astype(np.float64)
+    return np.array_equal(wanted, got, equal_nan=wanted.dtype.kind in "fc")
 
 
 def _incomparable(name: str, dtype: str, problem: str) -> OutputError:

@@ -26,7 +26,7 @@ def verify(bundle: Bundle, model: Model, inputs: Mapping[str, Any] | None = None
     model does not run, and InputError when the bundle does not.
     """
     try:
-        given = sample_inputs(model.index) if inputs is None else inputs
+        given = _samples(model) if inputs is None else inputs
         expected = run_plain(model.proto, model, given)
     except InputError as error:
         raise NotVerifiableError(f"{model.source}: {error}") from error
@@ -37,6 +37,10 @@ def verify(bundle: Bundle, model: Model, inputs: Mapping[str, Any] | None = None
     except InputError as error:
         raise InputError(f"the bundle does not run: {error}") from error
     return Verification(model.source, tuple(compare(expected, actual)))
+
+
+def _samples(model: Model, seed: int = 0) -> Mapping[str, Any]:
+    return sample_inputs(model.index, seed) if model.samples is None else model.samples(seed)
 
 
 def run_plain(proto: onnx.ModelProto, model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:

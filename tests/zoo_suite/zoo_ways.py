@@ -1,0 +1,60 @@
+"""A model of the zoo cut in three ways by rules that take everything: bundled, run, verified."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from strategies import Alternating, Random
+
+import byoc
+from byoc.bundle.read import open_bundle
+from byoc.codegen import find_codegen
+from byoc.emit import emit
+from byoc.placement.strategies.all_supported import AllSupported
+from byoc.plan import make_plan
+from byoc.rules.load import load_rules
+from byoc.verify.compare import Verification
+from byoc.verify.run import NotVerifiableError, verify
+
+COSTS = (
+    "kind: roofline\nname: near\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\nlink: {bandwidth: .inf}\n"
+)
+RULES = "target: any\ncost_model: near\ndtype: any\nregions: connected\nops: [{op: '*'}]\n"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one way to cut a model gave; `error` is the largest relative one over all outputs."""
+
+    model: str
+    way: str
+    nodes: int
+    regions: int
+    error: float
+    seconds: float
+
+
+def rows(name: str) -> Iterator[Row]:
+    """Yield a row for each way. Raises InputError when a bundle does not do what the model does."""
+    model = byoc.load_model(f"zoo:{name}")
+    ways = (AllSupported(), Random(crc32(name.encode())), Alternating())
+    for strategy in ways:
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            here = Path(folder)
+            (here / "near.yaml").write_text(COSTS, encoding="utf-8")
+            (here / "any.yaml").write_text(RULES, encoding="utf-8")
+            target = load_rules(str(here / "any.yaml"))
+            costs = ("host", str(here / "near.yaml"))
+            asked = {"model": f"zoo:{name}", "dims": {}}
+            plan = make_plan(model, target, strategy, costs, asked, lambda step: None)
+            outcome = emit(plan, here / "b", find_codegen("reference"), {}, True, lambda step: None)
+            if isinstance(outcome, str):
+                raise NotVerifiableError(outcome)
+            again: Verification = verify(open_bundle(here / "b"), model)
+            error = max((output.relative for output in again.outputs), default=0.0)
+        size = sum(len(index.nodes) - len(index.constant_nodes) for index in model.index.walk())
+        yield Row(name, strategy.name, size, len(plan.regions), error, time.monotonic() - start)
