@@ -81,7 +81,9 @@ def read_yaml(path: Path, kind: type[T]) -> T:
 
 def wrong(path: Path, problems: Sequence[str]) -> InputError:
     """Return the error for a file with some problems: a line for each, up to a limit."""
-    lines = [f"{path}: {problem}" for problem in problems[:_MOST_PROBLEMS]]
+    # A key may hold line breaks, and problems quote keys.
+    told = ("\\n".join(problem.splitlines()) for problem in problems[:_MOST_PROBLEMS])
+    lines = [f"{path}: {problem}" for problem in told]
     if len(problems) > _MOST_PROBLEMS:
         lines.append(f"{path}: and {len(problems) - _MOST_PROBLEMS} more")
     return InputError("\n".join(lines))

@@ -7,7 +7,7 @@ from typing import Self
 from onnx import ModelProto, TensorProto
 
 from byoc.graph.copying import copy_without
-from byoc.graph.tensors import is_large, raw_bytes
+from byoc.graph.tensors import is_large, raw_bytes, write_raw
 from byoc.graph.walk import walk_tensors
 
 NAME = "weights.bin"
@@ -36,7 +36,7 @@ class WeightFile:
         """Return the tensor with its data moved into the file; `folder` is where it lies so far."""
         self._file.write(b"\0" * (-self._file.tell() % _ALIGNMENT))
         offset = self._file.tell()
-        length = self._file.write(raw_bytes(tensor, folder))
+        length = write_raw(tensor, folder, self._file)
         moved = TensorProto(
             name=tensor.name,
             data_type=tensor.data_type,

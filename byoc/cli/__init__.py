@@ -28,7 +28,7 @@ app = typer.Typer(
 app.command("partition")(partition.partition)
 app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)
-app.command("zoo")(zoo.zoo)
+app.add_typer(zoo.app, name="zoo")
 app.command("rules")(installed.rules)
 app.command("cost-models")(installed.cost_models)
 app.command("codegens")(installed.codegens)

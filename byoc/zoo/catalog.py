@@ -1,69 +1,152 @@
-"""What the zoo holds, found by looking into the installed `onnx` package: no list is kept here."""
+"""What the zoo holds: the models of all providers, under names of which each belongs to one."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
 import onnx
+from numpy.typing import NDArray
 
 from byoc.errors import InputError, nearest
-from byoc.zoo.light import usable
+from byoc.plugins import distribution
+from byoc.zoo.classics import Classics
+from byoc.zoo.exported import Exported
+from byoc.zoo.fetching import Fetched, Progress
+from byoc.zoo.fetching import fetch as fetch_trained
+from byoc.zoo.generated import Generated
+from byoc.zoo.own import folders
+from byoc.zoo.provider import OnDisk, Provider, ZooEntry
+from byoc.zoo.table import table
+from byoc.zoo.trained import TrainedModels
 
-_PREFIX = "light_"
-_FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+GROUP = "byoc.zoo"
 
 
 @dataclass(frozen=True)
-class ZooEntry:
-    """One model of the zoo: what it is, where its structure comes from and on which terms."""
+class _Offer:
+    """A model, who brings it, and what a user would call them."""
 
-    name: str
-    family: str
-    source: str
-    licence: str
-    weights: str
+    entry: ZooEntry
+    provider: Provider
+    called: str
+
+
+@dataclass(frozen=True)
+class _Catalog:
+    """All offers by name, and a sentence for each provider that could not be asked."""
+
+    offers: Mapping[str, Sequence[_Offer]]
+    problems: Sequence[str]
+
+    def one(self, name: str) -> _Offer:
+        if name not in self.offers:
+            broken = f"; could not look in {'; '.join(self.problems)}" if self.problems else ""
+            raise InputError(
+                f"zoo: no model named {name!r}{nearest(name, self.offers)}; "
+                f"available: {', '.join(self.offers) or 'none'}{broken}"
+            )
+        offer, *others = self.offers[name]
+        if others:
+            both = " and ".join(found.called for found in (offer, *others))
+            raise InputError(f"zoo: {both} both bring a model named {name!r}")
+        return offer
 
 
 def entries() -> tuple[ZooEntry, ...]:
-    """Return what `load` can make, sorted by name; nothing if `onnx` carries no test data."""
-    return tuple(
-        ZooEntry(
-            name=name,
-            family="convolutional classifier",
-            source=f"onnx package, test data {path.name}",
-            licence="Apache-2.0",
-            weights="random, seeded",
-        )
-        for name, path in _files().items()
-    )
+    """Return what `load` can give, sorted by name.
+
+    A provider that cannot be asked is left out, see `problems`. Raises `InputError` when two bring
+    the same name, and when the user's configuration is wrong.
+    """
+    catalog = _gather()
+    return tuple(catalog.one(name).entry for name in catalog.offers)
+
+
+def problems() -> tuple[str, ...]:
+    """Return a sentence for each provider that could not be asked."""
+    return tuple(_gather().problems)
 
 
 def load(name: str) -> onnx.ModelProto:
-    """Make the model called `name`: float32, batch 1, seeded random weights, ready to run.
+    """Return the model called `name`, ready to run; a trained one is fetched on first use.
 
-    The same name gives the same numbers on every machine. Raises `InputError` for an unknown name,
-    and when the installed `onnx` package comes without the light models.
+    Raises `InputError` for an unknown name, for one that two providers bring, and when the model
+    cannot be had.
     """
-    return usable(structure(name), name)
+    return _gather().one(name).provider.load(name)
 
 
-def structure(name: str) -> onnx.ModelProto:
-    """Return the light model as the `onnx` package carries it: old format, constants for weights.
+def sample_inputs(name: str, seed: int = 0) -> dict[str, NDArray[Any]]:
+    """Return inputs that make sense to the model, keyed by name: the same ones for the same seed.
 
     Raises `InputError` as `load` does.
     """
-    files = _files()
-    if not files:
-        raise InputError(
-            f"zoo: the installed onnx {onnx.__version__} carries no light models in {_FOLDER}; "
-            "the wheel from the package index does"
-        )
-    if name not in files:
-        raise InputError(
-            f"zoo: no model named {name!r}{nearest(name, files)}; available: {', '.join(files)}"
-        )
-    return onnx.load(files[name])
+    return _gather().one(name).provider.sample_inputs(name, seed)
 
 
-def _files() -> dict[str, Path]:
-    """Return the light files by model name, sorted."""
-    return {path.stem.removeprefix(_PREFIX): path for path in sorted(_FOLDER.glob(f"{_PREFIX}*.onnx"))}
+def path(name: str) -> Path | None:
+    """Return the model's file, beside which its external data lies; None if there is no file.
+
+    Raises `InputError` as `load` does.
+    """
+    provider = _gather().one(name).provider
+    return provider.path(name) if isinstance(provider, OnDisk) else None
+
+
+def fetch(
+    names: Sequence[str] | None = None, progress: Progress = lambda step: None
+) -> Iterator[Fetched]:
+    """Fetch trained models into the cache, all unless named, and yield what became of each.
+
+    One that fails does not stop the others. Raises `InputError` for an unknown name, before
+    anything is fetched; a model that needs no fetching is already there.
+    """
+    known = table()
+    wanted = list(known if names is None else dict.fromkeys(names))
+    if others := [name for name in wanted if name not in known]:
+        catalog = _gather()
+        for name in others:
+            catalog.one(name)
+    here = (Fetched(name, "already there") for name in others)
+    fetched = fetch_trained((known[name] for name in wanted if name in known), progress)
+    return (result for results in (here, fetched) for result in results)
+
+
+def _gather() -> _Catalog:
+    offers: dict[str, list[_Offer]] = {}
+    broken = []
+    for called, make in _providers():
+        try:
+            provider = make()
+            found = provider.entries()
+        except Exception as error:  # a plug-in can fail in any way; the others must not go down with it
+            kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+            broken.append(f"{called}: {kind}{error}")
+            continue
+        for entry in found:
+            offers.setdefault(entry.name, []).append(_Offer(entry, provider, called))
+    return _Catalog(dict(sorted(offers.items())), broken)
+
+
+def _providers() -> Iterator[tuple[str, Callable[[], Provider]]]:
+    yield "the light models", Classics
+    yield "the exported structures", Exported
+    yield "the generated transformers", Generated
+    yield "the trained models", TrainedModels
+    for folder in folders():
+        yield f"the folder {folder.folder}", partial(_same, folder)
+    points = {point.value: point for point in entry_points(group=GROUP)}
+    for point in sorted(points.values(), key=lambda point: point.name):
+        yield f"{point.name} of {distribution(point)}", partial(_plugin, point)
+
+
+def _same(provider: Provider) -> Provider:
+    return provider
+
+
+def _plugin(point: EntryPoint) -> Provider:
+    made: Provider = point.load()()
+    return made

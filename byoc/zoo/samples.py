@@ -1,34 +1,29 @@
-"""Inputs to try a zoo model with: seeded, and with the statistics of a photograph."""
+"""Numbers to try a model with: seeded, and with the statistics of a photograph or of a voice."""
 
 from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.zoo.catalog import structure
-from byoc.zoo.light import data_input
 from byoc.zoo.weights import Spread, seed_of, uniform
+
+Floats = NDArray[np.float32]
 
 # Edge lengths in pixels of the squares of which an image is laid, one layer over the other. Photos
 # hold about equal power in each octave; the largest layer gives the image its light and colour.
 _SQUARES = (256, 32, 16, 8, 4, 2, 1)
 
+_LETTERS, _LETTER, _DOT = 40, (7, 5), 2  # how many, dots high and wide, pixels a dot
 
-def sample_inputs(name: str, seed: int = 0) -> dict[str, NDArray[np.float32]]:
-    """Return one image for the model called `name`, keyed by the name of the model's input.
+_RATE = 16_000  # samples a second
+_PITCHES = (110, 240)  # of speech, in hertz
 
-    The image is float32, `[1, channels, height, width]`, normalized: about zero mean and unit
-    variance. One seed gives the same image on every machine and to every model of the same size.
 
-    Raises `InputError` for an unknown name.
+def photo(seed: int, channels: int, height: int, width: int) -> Floats:
+    """Return an image `[1, channels, height, width]` of about zero mean and unit variance.
+
+    Squares of random colour lie over each other. One seed gives the same image on every machine.
     """
-    value = data_input(structure(name).graph, name)
-    _, *shape = (dim.dim_value for dim in value.type.tensor_type.shape.dim)
-    return {value.name: _image(seed, *shape)}
-
-
-def _image(seed: int, channels: int, height: int, width: int) -> NDArray[np.float32]:
-    """Lay squares of random colour over each other, `[1, channels, height, width]`."""
     image = np.zeros((channels, height, width), np.float32)
     layer = Spread(0.0, sqrt(3.0 / len(_SQUARES)))  # a uniform value's variance is reach**2 / 3
     for edge in _SQUARES:
@@ -37,3 +32,39 @@ def _image(seed: int, channels: int, height: int, width: int) -> NDArray[np.floa
         laid = colours.repeat(edge, axis=1).repeat(edge, axis=2)
         image += laid[:, :height, :width]
     return image[np.newaxis]
+
+
+def page(seed: int, height: int, width: int) -> Floats:
+    """Return a page with lines of writing, `[1, 1, height, width]`: near 1 the paper, near -1 the ink.
+
+    The letters of its alphabet are of random dots, enough to look like writing to a detector of it.
+    """
+    letters = uniform(seed_of("alphabet"), (_LETTERS, *_LETTER), Spread(0.0, 1.0)) > 0
+    sheet = np.ones((height, width), np.float32)
+    rows, columns = (length * _DOT for length in _LETTER)
+    tops = range(rows // 2, height - rows, 2 * rows)
+    across = max(width // (columns + _DOT) - 2, 0)
+    text = integers(seed, (len(tops), across), 0, _LETTERS + _LETTERS // 4)
+    for top, line in zip(tops, text, strict=True):
+        for column, letter in enumerate(line):
+            if letter < _LETTERS:  # the rest are spaces
+                left = (column + 1) * (columns + _DOT)
+                ink = letters[letter].repeat(_DOT, axis=0).repeat(_DOT, axis=1)
+                sheet[top : top + rows, left : left + columns] -= 2.0 * ink
+    return sheet[np.newaxis, np.newaxis]
+
+
+def voice(seed: int, samples: int) -> Floats:
+    """Return a hum as of vocal cords, `[samples]` at 16 kHz, within -1 and 1: a sawtooth in noise."""
+    low, high = _PITCHES
+    pitch = low + seed_of("pitch", str(seed)) % (high - low)
+    phase = np.arange(samples, dtype=np.float64) * pitch / _RATE
+    saw = 0.6 * (phase % 1.0) - 0.3
+    breath = uniform(seed_of("breath", str(seed)), (samples,), Spread(0.0, 0.03))
+    return (saw + breath).astype(np.float32)
+
+
+def integers(seed: int, shape: tuple[int, ...], low: int, high: int) -> NDArray[np.int64]:
+    """Return integers from `low` to `high`, both included."""
+    halves = uniform(seed_of("integers", str(seed)), shape, Spread(0.5, 0.5)).astype(np.float64)
+    return low + np.minimum(halves * (high - low + 1), high - low).astype(np.int64)

@@ -8,7 +8,7 @@ from byoc.costs.work import VIEWS, Sizes, Work, work
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import prepare
 from byoc.graph.types import TensorType
-from byoc.zoo.catalog import structure
+from byoc.zoo import structure
 
 
 def works(text: str, opset: int = 17) -> list[Work]:

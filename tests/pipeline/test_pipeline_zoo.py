@@ -8,13 +8,13 @@ import onnx
 import pytest
 
 import byoc
-from byoc import zoo
 from byoc.verify.compare import compare
 from byoc.verify.inputs import sample_inputs
 from byoc.verify.run import run_plain
+from byoc.zoo.classics import Classics
 
 STRATEGIES = ("min-cut", "all-supported")
-CASES = [(entry.name, strategy) for entry in zoo.entries() for strategy in STRATEGIES]
+CASES = [(entry.name, strategy) for entry in Classics().entries() for strategy in STRATEGIES]
 
 
 @pytest.mark.parametrize(("name", "strategy"), CASES)

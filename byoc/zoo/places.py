@@ -1,0 +1,30 @@
+"""Where byoc keeps what it fetched, and where a user's configuration lies: the XDG base directories."""
+
+import os
+from pathlib import Path
+
+from byoc.errors import InputError
+
+
+def cache() -> Path:
+    """Return the folder of fetched models, `$XDG_CACHE_HOME/byoc/zoo`; it need not exist."""
+    return _base("XDG_CACHE_HOME", ".cache") / "byoc" / "zoo"
+
+
+def config_file() -> Path:
+    """Return the path of the user's configuration, `$XDG_CONFIG_HOME/byoc/config.yaml`."""
+    return _base("XDG_CONFIG_HOME", ".config") / "byoc" / "config.yaml"
+
+
+def _base(variable: str, default: str) -> Path:
+    """Return a base directory; the specification says to ignore a variable that is not absolute.
+
+    Raises `InputError` when it is not set and there is no home folder.
+    """
+    named = Path(os.environ.get(variable, ""))
+    if named.is_absolute():
+        return named
+    try:
+        return Path.home() / default
+    except RuntimeError:
+        raise InputError(f"zoo: there is no home folder here; set {variable}") from None
