@@ -27,6 +27,7 @@ T = TypeVar("T", bound=BaseModel)
 
 # Enough for sharing parts of a file; what refers to what refers ... grows without bound.
 _MOST_ALIASES = 50
+_MOST_KEYS = 10_000
 _MOST_PROBLEMS = 50
 
 
@@ -44,6 +45,14 @@ class _Loader(yaml.SafeLoader):
                     None, None, f"more than {_MOST_ALIASES} aliases", self.get_mark()
                 )
         return super().compose_node(parent, index)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merge in what `<<` names, since merges of merges stand for as much as aliases do."""
+        super().flatten_mapping(node)
+        if len(node.value) > _MOST_KEYS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"more than {_MOST_KEYS} keys in one mapping", node.start_mark
+            )
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:

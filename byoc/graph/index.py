@@ -7,13 +7,16 @@ bodies of If, Loop and Scan are graphs of their own, each with an index that kno
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import onnx
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
 from byoc.graph.tensors import is_large
-from byoc.graph.types import TensorType, read_type
-from byoc.graph.walk import bodies, captures, reads
+from byoc.graph.types import TensorType, knowledge, read_type
+from byoc.graph.walk import bodies, captures, own_names, reads
+
+T = TypeVar("T")
 
 # The same inputs give other outputs each time, so these are never constant even with no inputs.
 _RANDOM = {
@@ -76,8 +79,26 @@ class GraphIndex:
         return found
 
     def _inner(self, body: GraphProto, typed: GraphProto) -> "GraphIndex":
-        values = {**self.values, **graph_types(typed), **graph_types(body)}
-        return GraphIndex(self.proto, values, typed, body, self)
+        own = own_names(body)
+        values = {name: kind for name, kind in self.values.items() if name not in own}
+        values.update(graph_types(body))
+        for name, kind in graph_types(typed).items():
+            if knowledge(kind) >= knowledge(values.get(name)):
+                values[name] = kind
+        return GraphIndex(self.proto, values, typed if self.typed is not None else None, body, self)
+
+    @cached_property
+    def certain(self) -> Mapping[str, TypeProto]:
+        """The types in `values`, but where inference knows a tensor, no more than inference does.
+
+        Files state shapes that are wrong, and onnxruntime goes by what it finds: what is held to a type
+        when it runs is held to these.
+        """
+        if self.typed is None:
+            return self.values
+        around = self._around(self.outer.certain) if self.outer is not None else {}
+        found = {name: kind for name, kind in graph_types(self.typed).items() if knowledge(kind)}
+        return {**self.values, **around, **found}
 
     def walk(self) -> "Iterator[GraphIndex]":
         """Yield this index and those of all bodies inside, however deep."""
@@ -124,13 +145,21 @@ class GraphIndex:
             for attribute in node.attribute
             if attribute.name == "value" and is_large(attribute.t)
         }
-        around = self.outer.stored if self.outer is not None else {}
+        around = self._around(self.outer.stored) if self.outer is not None else {}
         return {**around, **self.initializers, **nodes}
+
+    def _around(self, outer: Mapping[str, T]) -> dict[str, T]:
+        """Return what is known around a body, but for names that the body uses for things of its own."""
+        return {name: found for name, found in outer.items() if name not in self._own}
+
+    @cached_property
+    def _own(self) -> frozenset[str]:
+        return own_names(self.graph)
 
     @cached_property
     def sparse_initializers(self) -> Mapping[str, SparseTensorProto]:
         """Stored sparse tensors. They have no tensor type, so what reads them stays on the host."""
-        around = self.outer.sparse_initializers if self.outer is not None else {}
+        around = self._around(self.outer.sparse_initializers) if self.outer is not None else {}
         return {**around, **{s.values.name: s for s in self.graph.sparse_initializer}}
 
     @property

@@ -15,7 +15,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.graph.copying import copy_without
 from byoc.graph.index import stated_types
-from byoc.graph.types import read_type
+from byoc.graph.types import knowledge, read_type
 from byoc.graph.walk import bodies, walk_graphs
 
 Types = dict[str, TypeProto]
@@ -43,13 +43,15 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Inferr
     `skeleton` is the model without large weights; `stated` are the types that the file gives.
     """
     bare = copy_without(skeleton, "value_info")
-    for value in bare.graph.output:
-        if value.type.WhichOneof("value") == "tensor_type":
-            value.type.tensor_type.ClearField("shape")
+    for graph in walk_graphs(bare.graph):
+        del graph.value_info[:]
+        for value in graph.output:
+            if value.type.WhichOneof("value") == "tensor_type":
+                value.type.tensor_type.ClearField("shape")
     try:
         typed = _typed(bare)
         inferred = stated_types(typed)
-        unknown = {n for n, kind in stated.items() if _knowledge(kind) > _knowledge(inferred.get(n))}
+        unknown = {n for n, kind in stated.items() if knowledge(kind) > knowledge(inferred.get(n))}
         if unknown:  # operators that ONNX does not know: what the file says of them helps those behind
             bare.graph.value_info.extend(v for v in skeleton.graph.value_info if v.name in unknown)
             typed = _typed(bare)
@@ -60,7 +62,7 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Inferr
     notes = []
     types = dict(inferred)
     for name, kind in stated.items():
-        if _knowledge(kind) >= _knowledge(inferred.get(name)):
+        if knowledge(kind) >= knowledge(inferred.get(name)):
             if name in inferred and _contradict(kind, inferred[name]):
                 said, found = read_type(kind), read_type(inferred[name])
                 notes.append(f"the model says that '{name}' is {said}, but it is {found}")
@@ -102,16 +104,6 @@ def _expanded(model: ModelProto) -> int:
 def _length(proto: TypeProto) -> int:
     kind = read_type(proto)
     return (kind.elements or 0) if kind and kind.shape and len(kind.shape) == 1 else 0
-
-
-def _knowledge(proto: TypeProto | None) -> int:
-    """Return how much a type says: nothing, a kind, a rank, and then one for each known extent."""
-    if proto is None or proto.WhichOneof("value") is None:
-        return 0
-    kind = read_type(proto)
-    if kind is None or kind.shape is None:
-        return 1
-    return 2 + sum(isinstance(dim, int) for dim in kind.shape)
 
 
 def _contradict(one: TypeProto, other: TypeProto) -> bool:

@@ -243,11 +243,11 @@ def _assemble(
 def _infos(index: GraphIndex, made: set[str]) -> Iterator[ValueInfoProto]:
     """Yield what is known of each value of the new main graph, with all that the user wrote of it."""
     stated = {value.name: value for value in index.graph.value_info}
-    for name in sorted(made & index.values.keys() - index.outputs.keys()):
+    for name in sorted(made & index.certain.keys() - index.outputs.keys()):
         info = ValueInfoProto()
         info.CopyFrom(stated.get(name, info))
         info.name = name
-        info.type.CopyFrom(index.values[name])
+        info.type.CopyFrom(index.certain[name])
         yield info
 
 

@@ -95,3 +95,13 @@ def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
     if dim.HasField("dim_value"):
         return dim.dim_value if dim.dim_value >= 0 else None  # some exporters write -1 for unknown
     return dim.dim_param or None
+
+
+def knowledge(proto: TypeProto | None) -> int:
+    """Return how much a type says: nothing, a kind, a rank, and then one for each known extent."""
+    if proto is None or proto.WhichOneof("value") is None:
+        return 0
+    kind = read_type(proto)
+    if kind is None or kind.shape is None:
+        return 1
+    return 2 + sum(isinstance(dim, int) for dim in kind.shape)

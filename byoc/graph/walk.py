@@ -5,6 +5,7 @@ from functools import cache
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 
@@ -78,10 +79,10 @@ def _items(value: object) -> Iterable[object]:
 @cache
 def _fields(kind: Descriptor) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the names of the fields for text, for a message, and for several messages."""
-    made = {field.name: getattr(kind._concrete_class(), field.name) for field in kind.fields}
-    texts = [f.name for f in kind.fields if f.type == FieldDescriptor.TYPE_STRING]
-    inner = [f.name for f in kind.fields if f.type == FieldDescriptor.TYPE_MESSAGE]
-    single = [name for name in inner if isinstance(made[name], Message)]
+    empty = GetMessageClass(kind)()
+    texts = [field.name for field in kind.fields if field.type == FieldDescriptor.TYPE_STRING]
+    inner = [field.name for field in kind.fields if field.type == FieldDescriptor.TYPE_MESSAGE]
+    single = [name for name in inner if isinstance(getattr(empty, name), Message)]
     return tuple(texts), tuple(single), tuple(name for name in inner if name not in single)
 
 
@@ -93,6 +94,18 @@ def reads(node: NodeProto) -> list[str]:
 def captured(node: NodeProto) -> list[str]:
     """Return the outer tensors that the bodies of a node read."""
     return list(dict.fromkeys(name for body in bodies(node) for name in captures(body)))
+
+
+def own_names(graph: GraphProto) -> frozenset[str]:
+    """Return the names of a graph's own: inputs, what is stored in it, and what its nodes make."""
+    return frozenset(
+        [
+            *(value.name for value in graph.input),
+            *(tensor.name for tensor in graph.initializer),
+            *(sparse.values.name for sparse in graph.sparse_initializer),
+            *(name for node in graph.node for name in node.output),
+        ]
+    )
 
 
 def captures(graph: GraphProto) -> list[str]:

@@ -35,7 +35,8 @@ def lint(content: Mapping[Any, Any]) -> list[str]:
     problems.extend(_composites(composites))
     taken = {op for _, rule in _parts(content.get("ops"), OpRule) for op in rule.op}
     problems.extend(_idle(composites, taken))
-    problems.extend(_taken_names(composites, str(content.get("target"))))
+    target = content.get("target")
+    problems.extend(_taken_names(composites, target if isinstance(target, str) else "?"))
     return problems
 
 

@@ -188,3 +188,39 @@ def test_indices_know_what_is_around_them() -> None:
     assert body.is_constant("one")
     assert not body.is_constant("a")
     assert str(body.types["one"]) == "float32[2]"
+
+
+def test_a_body_may_use_a_name_again(tmp_path: Path) -> None:
+    """What a body calls `w` is its own, though a constant around it is called so, too."""
+    text = """g (float[2] x, int64 n) => (float[2] y) <bool yes = {1}, float[2] one = {1, 1}> {
+        y = Loop (n, yes, x) <body = b (int64 i, bool c, float[2] v) => (bool d, float[2] u) {
+            d = Identity(c)
+            q = Sin(v)
+            p = Add(q, v)
+            u = Relu(p)
+        }>
+    }"""
+    model = parse(text)
+    model.graph.initializer.add().CopyFrom(onnx.numpy_helper.from_array(X * 9, "p"))
+    main = GraphIndex(model, stated_types(model))
+    (body,) = (index for index in main.walk() if index.body is not None)
+
+    assert not body.is_constant("p")
+    assert body.constant_nodes == frozenset()
+    assert list(body.captured) == []
+
+
+def test_a_shape_that_only_the_file_knows_is_not_enforced(tmp_path: Path) -> None:
+    """Inference cannot tell the rank of such a Reshape, and what the file says of it is wrong."""
+    text = """g (float[2, 3] x, int64[k] s) => (float[2, 3] y) {
+        a = Relu(x)
+        r = Reshape(a, s)
+        y = Relu(r)
+    }"""
+    model = parse(text)
+    result = cut(model, tmp_path, output=tmp_path / "b", verify=False)
+
+    assert result.report["regions"][-1]["outputs"][0]["shape"] == [2, 3]
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    got = byoc.load(tmp_path / "b")({"x": x, "s": np.array([6])})
+    assert got["y"].shape == (6,)
