@@ -12,6 +12,7 @@ from typing import TypeVar
 import onnx
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
+from byoc.graph.bodies import body_input_types
 from byoc.graph.tensors import is_large
 from byoc.graph.types import TensorType, knowledge, read_type
 from byoc.graph.walk import bodies, captures, own_names, reads
@@ -73,15 +74,16 @@ class GraphIndex:
             graphs = _graphs(node)
             typed = _graphs(self.typed.node[i]) if self.typed is not None else graphs
             found[i] = [
-                Body(name, position, self._inner(graph, typed[name, position]))
+                Body(name, position, self._inner(node, graph, typed[name, position]))
                 for (name, position), graph in graphs.items()
             ]
         return found
 
-    def _inner(self, body: GraphProto, typed: GraphProto) -> "GraphIndex":
+    def _inner(self, node: NodeProto, body: GraphProto, typed: GraphProto) -> "GraphIndex":
         own = own_names(body)
         values = {name: kind for name, kind in self.values.items() if name not in own}
-        values.update(graph_types(body))
+        for found in (body_input_types(node, body, self.values), graph_types(body)):
+            values.update((name, kind) for name, kind in found.items() if knowledge(kind))
         for name, kind in graph_types(typed).items():
             if knowledge(kind) >= knowledge(values.get(name)):
                 values[name] = kind

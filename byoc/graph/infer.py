@@ -80,7 +80,9 @@ def _typed(model: ModelProto) -> ModelProto:
     if _expanded(model) > _MOST_NODES:
         raise ValueError(f"its functions stand for more than {_MOST_NODES} nodes")
     plain = onnx.shape_inference.infer_shapes(model)
-    if sum(map(_length, stated_types(plain).values())) > _MOST_ELEMENTS:
+    graphs = walk_graphs(plain.graph)
+    values = (value for g in graphs for value in (*g.input, *g.output, *g.value_info))
+    if sum(_length(value.type) for value in values) > _MOST_ELEMENTS:
         return plain
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
 

@@ -19,9 +19,11 @@ from onnx import (
 
 from byoc.errors import InputError
 from byoc.graph import composites
+from byoc.graph.attributes import schema_of
 from byoc.graph.composites import Composite
 from byoc.graph.copying import copy_without
 from byoc.graph.index import GraphIndex
+from byoc.graph.types import knowledge
 from byoc.graph.walk import topological_order
 
 # The metadata of nodes and functions came with IR 10.
@@ -166,7 +168,7 @@ def _with_bodies(index: GraphIndex, number: int, inner: Sequence[GraphCuts]) -> 
         graph.node.extend(nodes)
         graph.value_info.extend(infos)
         for value in graph.input:  # a Loop's may be left without types
-            if not value.HasField("type") and value.name in body.index.values:
+            if not knowledge(value.type) and value.name in body.index.values:
                 value.type.CopyFrom(body.index.values[value.name])
     return node
 
@@ -175,7 +177,7 @@ def _region_function(index: GraphIndex, cut: Cut, border: Interface) -> Function
     nodes = [index.nodes[i] for i in border.sunk]
     for group in cut.groups:
         if group.composite is None:
-            nodes += [_annotated(index.nodes[i], group.metadata) for i in group.nodes]
+            nodes += [_annotated(_complete(index, index.nodes[i]), group.metadata) for i in group.nodes]
         else:
             node = composites.call(cut.domain, group.composite)
             _note(node, group.metadata)
@@ -256,6 +258,25 @@ def _imports(index: GraphIndex, nodes: Sequence[NodeProto]) -> list[OperatorSetI
         helper.make_opsetid(domain, index.opsets.get(domain, 1))
         for domain in sorted({*index.opsets, *(node.domain for node in nodes)})
     ]
+
+
+def _complete(index: GraphIndex, node: NodeProto) -> NodeProto:
+    """Return a node with the defaults of its attributes written out, if ONNX defines it as a function.
+
+    Shape inference of a function inside a function takes them from nowhere else (onnx 1.23).
+    """
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    schema = schema_of(node.op_type, domain, index.opsets.get(domain, 1))
+    defined = ("has_function", "has_context_dependent_function")  # which the stubs do not know
+    if schema is None or not any(getattr(schema, name) for name in defined):
+        return node
+    given = {attribute.name for attribute in node.attribute}
+    result = NodeProto()
+    result.CopyFrom(node)
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.type:
+            result.attribute.append(attribute.default_value)
+    return result
 
 
 def _annotated(node: NodeProto, metadata: Mapping[str, str]) -> NodeProto:

@@ -81,7 +81,7 @@ def _scan(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
     trips = inputs[0].shape[axes[0]]
     for trip in range(trips):
         slices = [
-            np.take(value, trips - 1 - trip if reverse else trip, axis)
+            np.asarray(np.take(value, trips - 1 - trip if reverse else trip, axis))
             for value, axis, reverse in zip(inputs, axes, backward, strict=True)
         ]
         outputs = body.run({**values, **dict(zip(body.inputs, [*states, *slices], strict=True))})

@@ -15,6 +15,7 @@ from byoc.errors import InputError, MissingRuntimeError
 from byoc.graph.copying import copy_without
 from byoc.graph.outline import NEWEST_IR
 from byoc.graph.types import NUMBERS
+from byoc.runtime.foreign import is_foreign, run_foreign
 
 HOW_TO_GET_IT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
 _FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well
@@ -80,8 +81,12 @@ def _serialized(model: ModelProto) -> bytes:
 def run_session(session: Any, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
     """Return the outputs of a session by name. Raises InputError when onnxruntime refuses to run."""
     names = [output.name for output in session.get_outputs()]
+    foreign = any(is_foreign(v.type) for v in (*session.get_inputs(), *session.get_outputs()))
     try:
-        values = session.run(names, dict(inputs))
+        if foreign:
+            values = run_foreign(_onnxruntime(), session, names, inputs)
+        else:
+            values = session.run(names, dict(inputs))
     except Exception as error:  # as above
         raise InputError(f"onnxruntime cannot run the model: {_sentence(error)}") from None
     return dict(zip(names, values, strict=True))

@@ -148,3 +148,27 @@ def test_no_outputs_are_no_error() -> None:
 
 def test_the_documented_tolerances() -> None:
     assert TOLERANCE == {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2, np.complex64],
+)
+def test_nan_equals_nan_where_values_must_be_equal(dtype: Any) -> None:
+    values = np.array([1, np.nan], np.float32).astype(dtype)
+
+    assert _one(values, values.copy()).within
+    assert not _one(values, values[::-1]).within
+
+
+def test_text_is_text_in_either_form() -> None:
+    assert _one(np.array(["a", "bc"], object), np.array(["a", "bc"])).within
+    assert not _one(np.array(["a", "bc"], object), np.array(["a", "b"])).within
+
+
+def test_an_empty_optional_equals_nothing_but_itself() -> None:
+    assert _one(None, None).within
+    assert _one(None, f32(1)).problem == "is not empty"
+    assert _one(f32(1), None).problem == "is empty"
+    (missing,) = compare({"y": None}, {})
+    assert missing.problem == "is missing"

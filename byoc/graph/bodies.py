@@ -1,0 +1,55 @@
+"""The types of a body's own inputs, which a Loop or Scan may leave out: its node's inputs say them."""
+
+from collections.abc import Mapping
+
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
+
+from byoc.graph.attributes import written
+
+
+def body_input_types(
+    node: NodeProto, body: GraphProto, around: Mapping[str, TypeProto]
+) -> dict[str, TypeProto]:
+    """Return what follows for the inputs of a body from what its node is given; `around` has the types.
+
+    What a Loop carries may change its shape from trip to trip, so of that only the dtype follows.
+    """
+    names = [value.name for value in body.input]
+    if node.op_type == "Loop":
+        kinds = [
+            helper.make_tensor_type_proto(TensorProto.INT64, []),
+            helper.make_tensor_type_proto(TensorProto.BOOL, []),
+            *(_without_shape(around.get(name)) for name in node.input[2:]),
+        ]
+    elif node.op_type == "Scan":
+        attributes = written(node)
+        count = int(attributes.get("num_scan_inputs", 0))
+        states = len(node.input) - count
+        axes = attributes.get("scan_input_axes", [0] * count)
+        kinds = [around.get(name) for name in node.input[:states]]
+        kinds += [
+            _slice(around.get(name), axis) for name, axis in zip(node.input[states:], axes, strict=False)
+        ]
+    else:
+        return {}
+    return {name: kind for name, kind in zip(names, kinds, strict=False) if kind is not None}
+
+
+def _without_shape(kind: TypeProto | None) -> TypeProto | None:
+    if kind is None or not kind.HasField("tensor_type"):
+        return kind
+    result = TypeProto()
+    result.CopyFrom(kind)
+    result.tensor_type.ClearField("shape")
+    return result
+
+
+def _slice(kind: TypeProto | None, axis: int) -> TypeProto | None:
+    """Return the type of a tensor without one axis."""
+    if kind is None or not kind.HasField("tensor_type"):
+        return None
+    result = TypeProto()
+    result.CopyFrom(kind)
+    if result.tensor_type.HasField("shape") and result.tensor_type.shape.dim:
+        del result.tensor_type.shape.dim[axis]
+    return result

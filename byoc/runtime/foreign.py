@@ -1,0 +1,51 @@
+"""Tensors whose elements numpy has no dtype for: bfloat16, float8, int4 and the like.
+
+Here they are numpy arrays with the dtypes of ml_dtypes, which onnx uses; onnxruntime takes and gives
+them only as OrtValues, sub-byte elements packed.
+"""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from byoc.graph.types import DTYPES, NUMBERS, bits
+
+_PREFIXES = ("bfloat16", "float8", "float4", "float6", "int4", "uint4", "int2", "uint2")
+_FOREIGN = frozenset(name for name in NUMBERS if name.startswith(_PREFIXES))
+
+
+def is_foreign(kind: str) -> bool:
+    """Return whether onnxruntime's name of a type, such as `tensor(bfloat16)`, is one of these."""
+    return kind.startswith("tensor(") and kind.removeprefix("tensor(").removesuffix(")") in _FOREIGN
+
+
+def run_foreign(ort: Any, session: Any, names: Sequence[str], inputs: Mapping[str, Any]) -> list[Any]:
+    """Return the named outputs of a session that takes or gives such tensors."""
+    kinds = {value.name: value.type for value in session.get_inputs()}
+    held = {name: _give(ort, np.asarray(value), kinds[name]) for name, value in inputs.items()}
+    results = session.run_with_ort_values(names, {name: value for name, (value, _) in held.items()})
+    return [_take(value) for value in results]
+
+
+def _give(ort: Any, array: Any, kind: str) -> tuple[Any, Any]:
+    """Return an OrtValue, and the array whose memory it shares."""
+    if not is_foreign(kind):
+        return ort.OrtValue.ortvalue_from_numpy(array), array
+    number = NUMBERS[kind.removeprefix("tensor(").removesuffix(")")]
+    raw = numpy_helper.from_array(array).raw_data  # packed, as onnxruntime keeps it
+    carrier = np.empty(array.shape, helper.tensor_dtype_to_np_dtype(number))
+    carrier.reshape(-1).view(np.uint8)[: len(raw)] = np.frombuffer(raw, np.uint8)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(carrier, number), carrier
+
+
+def _take(value: Any) -> Any:
+    number = value.element_type()
+    if DTYPES[number] not in _FOREIGN:
+        return value.numpy()
+    size = -(-prod(value.shape()) * bits(DTYPES[number]) // 8)
+    raw = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return numpy_helper.to_array(TensorProto(data_type=number, dims=value.shape(), raw_data=raw))

@@ -1,0 +1,214 @@
+"""One case of ONNX's suite, first on plain onnxruntime and then cut in several ways as a bundle."""
+
+import atexit
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any, TypeVar
+from zlib import crc32
+
+import numpy as np
+import onnx
+from suite import Case, Values
+
+import byoc
+from byoc.bundle.staging import staged
+from byoc.bundle.write import make_manifest, write_bundle, write_manifest
+from byoc.codegen import find_codegen
+from byoc.graph.load import prepare
+from byoc.placement import Placement, Problem, Strategy
+from byoc.placement.strategies.all_supported import AllSupported
+from byoc.plan import Plan, make_plan
+from byoc.rules.load import Target, load_rules
+from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.verify.compare import Verification, compare, require
+
+COSTS = (
+    "kind: roofline\nname: near\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\nlink: {bandwidth: .inf}\n"
+)
+RULES = "target: any\ncost_model: near\ndtype: any\nregions: {regions}\nops: [{{op: '*'}}]\n"
+# Two units in the last place. ONNX's own runner allows them for bfloat16; a model that is cut needs them
+# for float16 as well: what crosses is rounded, where onnxruntime goes on in float32 if left alone.
+_LEAST_RTOL = {"bfloat16": 2.0**-6, "float16": 2.0**-9}
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Random:
+    """The toss of a coin for each unit, the same for the same seed."""
+
+    seed: int
+    name: str = "random"
+
+    def solve(self, problem: Problem) -> Placement:
+        toss = np.random.default_rng(self.seed).integers(0, 2, problem.units)
+        return Placement.of(problem, np.where(_supported(problem), toss, 0).astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Alternating:
+    """Every other supported unit, the first included: as many small regions as there can be."""
+
+    name: str = "alternating"
+
+    def solve(self, problem: Problem) -> Placement:
+        supported = _supported(problem)
+        turn = np.cumsum(supported) % 2
+        return Placement.of(problem, np.where(supported, turn, 0).astype(np.int64))
+
+
+def _supported(problem: Problem) -> Any:
+    return np.isfinite(problem.seconds[:, 1])
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to cut a model: the strategy for it, and what the rule file says of regions."""
+
+    strategy: Callable[[Case], Strategy]
+    regions: str
+
+
+WAYS: Mapping[str, Way] = {
+    "all-supported": Way(lambda case: AllSupported(), "phase"),
+    "random": Way(lambda case: Random(crc32(case.name.encode())), "phase"),
+    "alternating": Way(lambda case: Alternating(), "connected"),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case.
+
+    `unfit` says why it does not count: plain onnxruntime does not give what the suite expects. By way,
+    `regions` holds how many were formed, `failures` what was wrong with the bundle, and `whole` what was
+    wrong with the partitioned model on plain onnxruntime.
+    """
+
+    case: str
+    kind: str
+    lowered: bool = False
+    unfit: str = ""
+    regions: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
+    whole: Mapping[str, str] = field(default_factory=dict)
+
+
+def check(case: Case, ways: Mapping[str, Way] = WAYS) -> Outcome:
+    """Return what became of a case; failures are sentences, never exceptions."""
+    originals, unfit = attempt(plain, case, case.model)
+    if originals is None:
+        return Outcome(case.name, case.kind, case.lowered, unfit)
+    regions, failures, whole = {}, {}, {}
+    for name, way in ways.items():
+        plan, why = attempt(planned, case, way)
+        if plan is None:
+            failures[name] = whole[name] = why
+            continue
+        regions[name] = len(plan.regions)
+        for found, step in ((failures, check_bundle), (whole, check_whole)):
+            _, why = attempt(step, case, plan, originals)
+            found.update({name: why} if why else {})
+    return Outcome(case.name, case.kind, case.lowered, "", regions, failures, whole)
+
+
+def attempt(step: Callable[..., Result], *arguments: Any) -> tuple[Result | None, str]:
+    """Return what a step gave, or what its exception said."""
+    try:
+        return step(*arguments), ""
+    except Exception as error:  # whatever happens is a line in the table
+        return None, f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def plain(case: Case, proto: onnx.ModelProto) -> list[Values]:
+    """Return what plain onnxruntime gives for a model of a case, held to what the suite expects."""
+    with unoptimized():
+        session = open_session(proto)
+    results = [run_session(session, inputs) for inputs, _ in case.data_sets]
+    for (_, expected), actual in zip(case.data_sets, results, strict=True):
+        _require(case, expected, actual)
+    return results
+
+
+def planned(case: Case, way: Way) -> Plan:
+    """Return the plan for a case with rules that take every operator in every type."""
+    costs, target = _permissive(way.regions)
+    model = prepare(case.model, case.name)
+    asked = {"model": case.name}
+    plan = make_plan(model, target, way.strategy(case), ("host", costs), asked, lambda step: None)
+    silent = [unit for unit, verdict in plan.host_units if not str(verdict)]
+    assert not silent, f"no reason why {silent[0]} is on the host"
+    return plan
+
+
+@cache
+def _permissive(regions: str) -> tuple[str, Target]:
+    """Return a cost model and a target that takes everything, both from files as a user's would be."""
+    folder = Path(mkdtemp(prefix="onnx-suite-"))
+    atexit.register(shutil.rmtree, folder)
+    (folder / "near.yaml").write_text(COSTS, encoding="utf-8")
+    (folder / "any.yaml").write_text(RULES.format(regions=regions), encoding="utf-8")
+    return str(folder / "near.yaml"), load_rules(str(folder / "any.yaml"))
+
+
+def check_bundle(case: Case, plan: Plan, originals: Sequence[Values]) -> None:
+    """Write a plan as a bundle, load that, and hold it to the suite and to the original's outputs."""
+    with TemporaryDirectory(prefix="onnx-suite-") as folder:
+        path = Path(folder, "case.byoc")
+        with staged(path) as fresh:
+            entries = write_bundle(plan, fresh, find_codegen("reference"), {}, lambda step: None)
+            write_manifest(fresh, make_manifest(fresh, plan, entries))
+        with unoptimized():
+            session = byoc.load(path)
+        for (inputs, expected), original in zip(case.data_sets, originals, strict=True):
+            actual = session(inputs)
+            _require(case, expected, actual)
+            require(Verification("the original", tuple(compare(original, actual))))
+
+
+def check_whole(case: Case, plan: Plan, originals: Sequence[Values]) -> None:
+    """Hold the partitioned model, which is plain ONNX, to the checker and to plain onnxruntime."""
+    onnx.checker.check_model(plan.proto)
+    for original, actual in zip(originals, plain(case, plan.proto), strict=True):
+        require(Verification("the original", tuple(compare(original, actual))))
+
+
+def _require(case: Case, expected: Values, actual: Values) -> None:
+    assert list(actual) == list(expected), f"outputs {list(actual)} instead of {list(expected)}"
+    for name, value in expected.items():
+        wrong = differs(value, actual[name], case.rtol, case.atol)
+        assert not wrong, f"output '{name}' {wrong}"
+
+
+def differs(expected: Any, actual: Any, rtol: float, atol: float) -> str:
+    """Return how a value differs from an expected one by more than a tolerance, or nothing."""
+    if expected is None or actual is None:
+        return "" if expected is actual else f"is {type(actual).__name__}, not {type(expected).__name__}"
+    if isinstance(expected, list) or isinstance(actual, list):
+        if not isinstance(expected, list) or not isinstance(actual, list):
+            return f"is {type(actual).__name__}, not {type(expected).__name__}"
+        if len(expected) != len(actual):
+            return f"has {len(actual)} elements, not {len(expected)}"
+        found = (differs(*pair, rtol, atol) for pair in zip(expected, actual, strict=True))
+        return next(filter(None, found), "")
+    return _array_differs(np.asarray(expected), np.asarray(actual), rtol, atol)
+
+
+def _array_differs(expected: Any, actual: Any, rtol: float, atol: float) -> str:
+    if expected.shape != actual.shape:
+        return f"has shape {list(actual.shape)}, not {list(expected.shape)}"
+    if expected.dtype.kind in "OSU" and actual.dtype.kind in "OSU":
+        same = np.array_equal(expected.astype(object), actual.astype(object))
+        return "" if same else "is other text"
+    if expected.dtype != actual.dtype:
+        return f"is {actual.dtype}, not {expected.dtype}"
+    rtol = max(rtol, _LEAST_RTOL.get(expected.dtype.name, 0.0))
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    wanted, got = expected.astype(wide), actual.astype(wide)
+    close = np.isclose(got, wanted, rtol=rtol, atol=atol, equal_nan=True)
+    return "" if close.all() else f"is off at {int(np.count_nonzero(~close))} of {close.size} places"

@@ -1,0 +1,67 @@
+"""A sample of ONNX's own tests, cut in every way; `run.py` beside this file runs all of them."""
+
+import re
+
+import numpy as np
+import pytest
+from partitioned import WAYS, check, differs
+from suite import NEWEST_OPSET, Case, collect
+
+from byoc.runtime.onnxrt import has_runtime
+
+pytestmark = pytest.mark.skipif(not has_runtime(), reason="onnxruntime is not installed")
+
+_EVERY = 12
+# What models seldom hold: no tensors, no elements, no values, bodies, packed or foreign element types.
+_AWKWARD = re.compile(
+    r"test_(sequence|optional|identity_opt|identity_sequence|split_to_sequence|loop|if|scan"
+    r"|string|regex|strnorm|tfidf|equal_string|cast_\w*(FLOAT8|BFLOAT16|INT4|INT2|FLOAT4|STRING)"
+    r"|castlike_\w*(FLOAT8|BFLOAT16|INT4|INT2|FLOAT4|STRING)\w*_expanded|(de)?quantize|dynamicquantize"
+    r"|qlinear|\w+_empty|\w+_zero_dim|\w+_scalar|mvn|training_dropout_zero|ai_onnx_ml|adam|momentum"
+    r"|resize_upsample_sizes_nearest|sce_NCd1_mean|bitcast)"
+)
+_CASES = [
+    case
+    for number, case in enumerate(collect())
+    if number % _EVERY == 0 or _AWKWARD.match(case.name) or case.kind == "simple"
+]
+
+
+@pytest.mark.parametrize("case", _CASES, ids=lambda case: case.name)
+def test_cut_case_gives_what_the_suite_expects(case: Case) -> None:
+    outcome = check(case)
+
+    if outcome.unfit:
+        pytest.skip(f"plain onnxruntime does not give it either: {outcome.unfit}")
+    assert outcome.failures == {}
+    assert outcome.whole == {}
+    assert list(outcome.regions) == list(WAYS)
+
+
+@pytest.mark.parametrize("name", ["test_loop11", "test_lstm_defaults", "test_attention_4d_expanded"])
+def test_regions_are_formed(name: str) -> None:
+    case = next(case for case in collect() if case.name == name)
+
+    assert all(check(case).regions[way] for way in ("all-supported", "alternating"))
+
+
+def test_collecting_gives_the_same_cases_each_time() -> None:
+    cases = collect()
+
+    assert [case.name for case in cases] == [case.name for case in collect()]
+    assert len({(case.kind, case.name) for case in cases}) == len(cases)
+    lowered = [case for case in cases if case.lowered]
+    assert lowered
+    assert {entry.version for case in lowered for entry in case.model.opset_import} == {NEWEST_OPSET}
+
+
+def test_differences_are_seen() -> None:
+    one, other = np.array([1.0, np.nan], np.float32), np.array([1.1, np.nan], np.float32)
+
+    assert differs([one], [one], 1e-3, 1e-7) == ""
+    assert differs(one, other, 1e-3, 1e-7) == "is off at 1 of 2 places"
+    assert differs(one, one.astype(np.float64), 1e-3, 1e-7) == "is float64, not float32"
+    assert differs(one, one[None], 1e-3, 1e-7) == "has shape [1, 2], not [2]"
+    assert differs([one], [], 1e-3, 1e-7) == "has 0 elements, not 1"
+    assert differs(None, one, 1e-3, 1e-7) == "is ndarray, not NoneType"
+    assert differs(np.array(["a"]), np.array(["b"], object), 1e-3, 1e-7) == "is other text"

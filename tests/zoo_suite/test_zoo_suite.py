@@ -1,0 +1,17 @@
+"""A few models of the zoo, each in three ways; `python tests/zoo_suite/run.py` does all of them."""
+
+import pytest
+from zoo_ways import rows
+
+# A residual network, attention, a detector with If and NonMaxSuppression inside, many small regions.
+SAMPLE = ["squeezenet", "shufflenet", "vit_tiny", "bert", "ssdlite320", "transformer_1k"]
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_every_way_computes_what_the_model_does(name: str) -> None:
+    found = list(rows(name))
+
+    assert [row.way for row in found] == ["all-supported", "random", "alternating"]
+    assert all(row.error <= 1e-4 for row in found)
+    assert found[0].regions >= 1
+    assert found[2].regions > 10
