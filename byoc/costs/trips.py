@@ -48,9 +48,10 @@ def trips(index: GraphIndex, number: int, given: Mapping[str, float]) -> Trips:
     if node.op_type == "Scan":
         attributes = written(node)
         scanned = len(node.input) - int(attributes.get("num_scan_inputs", 1))
-        kind = index.types.get(node.input[scanned]) if scanned < len(node.input) else None
+        kind = index.types.get(node.input[scanned]) if 0 <= scanned < len(node.input) else None
         axis = next(iter(attributes.get("scan_input_axes", [0])), 0)
-        extent = kind.shape[axis] if kind and kind.shape and axis < len(kind.shape) else None
+        shape = (kind.shape or ()) if kind else ()
+        extent = shape[axis] if -len(shape) <= axis < len(shape) else None
         if isinstance(extent, int):
             return Trips(extent)
     return Trips(ESTIMATE, f"{describe(node)} counts as {ESTIMATE} trips, as their number is not known")

@@ -23,7 +23,7 @@ def body_input_types(
         ]
     elif node.op_type == "Scan":
         attributes = written(node)
-        count = int(attributes.get("num_scan_inputs", 0))
+        count = max(0, min(int(attributes.get("num_scan_inputs", 0)), len(node.input)))
         states = len(node.input) - count
         axes = attributes.get("scan_input_axes", [0] * count)
         kinds = [around.get(name) for name in node.input[:states]]
@@ -50,6 +50,7 @@ def _slice(kind: TypeProto | None, axis: int) -> TypeProto | None:
         return None
     result = TypeProto()
     result.CopyFrom(kind)
-    if result.tensor_type.HasField("shape") and result.tensor_type.shape.dim:
+    rank = len(result.tensor_type.shape.dim)
+    if -rank <= axis < rank:
         del result.tensor_type.shape.dim[axis]
     return result

@@ -91,7 +91,8 @@ def _attribute(place: str, op: str, name: str, rule: AttributeRule) -> Iterator[
         elif key != "one_of" and not kinds[name] & _NUMBERS:
             yield f"{place}.{key}: {name} of {op} is not a number"
     for value in rule.one_of or ():
-        if isinstance(value, str) != ("STRING" in kinds[name]) and not kinds[name] & _LISTS:
+        fitting = {"STRING"} if isinstance(value, str) else _NUMBERS
+        if not kinds[name] & (fitting | _LISTS):
             yield f"{place}.one_of: {value!r} is never a value of {name} of {op}"
     for key in _keys(rule.each, "min", "max") if rule.each else ():
         if kinds[name] == {"STRINGS"}:

@@ -240,3 +240,27 @@ def test_aliases_that_multiply(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text("\n".join(levels) + "\nops: *l9\ndtype: *l9\n")
     assert "not valid YAML: more than 50 aliases" in complaints(path)
+
+
+@pytest.mark.parametrize("key", ["target", "ops", "composites", "dtype"])
+def test_aliases_that_double(key: str, tmp_path: Path) -> None:
+    """Few enough aliases, and yet millions of items if they are written out, by `str` for instance."""
+    levels = ["l0: &l0 [x, x]", *(f"l{i}: &l{i} [*l{i - 1}, *l{i - 1}]" for i in range(1, 24))]
+    path = tmp_path / "r.yaml"
+    path.write_text("\n".join(levels) + f"\n{key}: *l23\n")
+    assert len(complaints(path)) < 5000
+
+
+def test_merges_that_double(tmp_path: Path) -> None:
+    levels = ["l0: &l0 {x: 1, y: 2}"]
+    levels += [f"l{i}: &l{i} {{<<: [*l{i - 1}, *l{i - 1}]}}" for i in range(1, 25)]
+    path = tmp_path / "r.yaml"
+    path.write_text("\n".join(levels) + "\n")
+    assert complaints(path) == f"{path}:14:6: not valid YAML: more than 10000 keys in one mapping"
+
+
+def test_a_key_with_line_breaks_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(HEAD + 'ops: [{op: Relu}]\n"a\\nb\\u2028c": 1\n')
+    assert complaints(path).startswith(rf"{path}: a\nb\nc: no such key; known: target, ")
+    assert "\n" not in complaints(path)

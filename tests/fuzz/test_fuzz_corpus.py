@@ -1,0 +1,26 @@
+"""What fuzzing once found stays mended, and a short run of it finds nothing; see docs/testing.md."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fuzz import CORPUS
+from targets import TARGETS
+
+KEPT = sorted(path for kind in TARGETS for path in (CORPUS / kind).glob("*"))
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
+def test_what_was_found(path: Path, tmp_path: Path) -> None:
+    target = TARGETS[path.parent.name](tmp_path)
+    target.prepare()
+    assert target(path.read_bytes())
+
+
+@pytest.mark.parametrize("kind", sorted(TARGETS))
+def test_a_short_run(kind: str) -> None:
+    command = [sys.executable, str(CORPUS.parent / "fuzz.py"), kind, "--inputs", "2000"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 kinds of findings" in done.stdout

@@ -1,0 +1,50 @@
+"""Each exported structure, made and run once; only what was measured is kept, not the weights."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from byoc.zoo.exported import Exported
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A structure and what it did with two samples."""
+
+    name: str
+    model: onnx.ModelProto
+    outputs: tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]
+
+
+@pytest.fixture(scope="module", params=[entry.name for entry in Exported().entries()])
+def trial(request: pytest.FixtureRequest) -> Iterator[Trial]:
+    """Run one model; pytest orders tests by this fixture, so one model is in memory at a time."""
+    name: str = request.param
+    exported = Exported()
+    model = exported.load(name)
+    session = _session(model)
+    first, second = (_run(session, exported.sample_inputs(name, seed)) for seed in (0, 1))
+    del session
+    yield Trial(name, model, (first, second))
+
+
+def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 2
+    options.log_severity_level = 3  # detectors warn of the shapes that they find out as they run
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def _run(
+    session: onnxruntime.InferenceSession, inputs: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))

@@ -1,0 +1,237 @@
+"""What is exported: one function a model, which builds it from its definition, without weights."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import standins  # noqa: F401 - makes torchvision importable
+import timm
+import torch
+import transformers
+from torch import nn
+from torchvision import models as vision
+
+SWIN = "swin_tiny_patch4_window7_224"
+BSD, APACHE = "BSD-3-Clause", "Apache-2.0"
+
+Feed = dict[str, object]
+PHOTO: Feed = {"like": "photo"}
+ONES: Feed = {"like": "value", "value": 1, "type": "int64"}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A module with sample arguments, and what later samples of each input are like (feeds.py)."""
+
+    module: nn.Module
+    arguments: dict[str, torch.Tensor]
+    feeds: dict[str, Feed]
+    outputs: tuple[str, ...]
+    target: Callable[[str], float] = field(default=lambda name: 1.0)
+    positions: str = ""
+    keep: str = ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Where a structure comes from, and how to build it."""
+
+    family: str
+    source: str
+    licence: str
+    make: Callable[[], Made]
+
+
+def _image(module: nn.Module, size: int, output: str = "logits", **more: object) -> Made:
+    return Made(module, {"image": _photo(3, size, size)}, {"image": PHOTO}, (output,), **more)
+
+
+def _photo(channels: int, height: int, width: int) -> torch.Tensor:
+    """Lay squares of random colour over each other: equal power in each octave, as samples have."""
+    torch.manual_seed(1)
+    image = torch.zeros(1, channels, height, width)
+    for edge in (256, 32, 16, 8, 4, 2, 1):
+        colours = torch.randn(1, channels, -(-height // edge), -(-width // edge)) * 7**-0.5
+        image += colours.repeat_interleave(edge, 2).repeat_interleave(edge, 3)[..., :height, :width]
+    return image
+
+
+def _ids(vocabulary: int) -> Feed:
+    return {"like": "integers", "low": 0, "high": vocabulary - 1, "type": "int64"}
+
+
+def _tokens(vocabulary: int, length: int) -> torch.Tensor:
+    torch.manual_seed(1)
+    return torch.randint(0, vocabulary, (1, length))
+
+
+def _quiet(*endings: str) -> Callable[[str], float]:
+    """Return a target by which layers whose names end so give little.
+
+    That is for branches: with attention of full strength all tokens become one, and the output
+    forgets the input. And for the gates of squeeze-and-excitation, which multiply.
+    """
+    return lambda name: 0.2 if name.endswith(endings) else 1.0
+
+
+class _Only(nn.Module):
+    """Give one field of a model's answer as a plain tensor, and take arguments by name."""
+
+    def __init__(self, model: nn.Module, names: list[str], *fields: str) -> None:
+        super().__init__()
+        self.model, self.names, self.fields = model, names, fields
+
+    def forward(self, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        answer = self.model(**dict(zip(self.names, arguments, strict=True)), return_dict=True)
+        return tuple(getattr(answer, name) for name in self.fields)
+
+
+def _vision(name: str, family: str, size: int = 224, **more: object) -> Recipe:
+    def make() -> Made:
+        return _image(vision.get_model(name, weights=None), size, **more)
+
+    return Recipe(family, f"torchvision 0.28.0, {name}", BSD, make)
+
+
+def _vit() -> Made:
+    return _image(timm.create_model("vit_tiny_patch16_224"), 224, positions="pos_embed,cls_token")
+
+
+def _swin() -> Made:
+    return _image(timm.create_model(SWIN), 224, positions="relative_position_bias_table")
+
+
+def _segformer() -> Made:
+    config = transformers.SegformerConfig()
+    model = transformers.SegformerForSemanticSegmentation(config)
+    return _image(_Only(model, ["pixel_values"], "logits"), 256)
+
+
+def _bert() -> Made:
+    config = transformers.BertConfig(
+        hidden_size=384, intermediate_size=1536, attn_implementation="eager"
+    )
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    ids = _tokens(config.vocab_size, 64)
+    values = (ids, torch.ones_like(ids), torch.zeros_like(ids))
+    return Made(
+        _Only(transformers.BertModel(config), names, "last_hidden_state", "pooler_output"),
+        dict(zip(names, values, strict=True)),
+        dict(zip(names, (_ids(config.vocab_size), ONES, _ids(2)), strict=True)),
+        ("last_hidden_state", "pooler_output"),
+        target=_quiet("output.dense"),
+    )
+
+
+def _gpt2() -> Made:
+    config = transformers.GPT2Config(n_embd=384, use_cache=False, attn_implementation="eager")
+    names = ["input_ids", "attention_mask"]
+    ids = _tokens(config.vocab_size, 64)
+    return Made(
+        _Only(transformers.GPT2LMHeadModel(config), names, "logits"),
+        {"input_ids": ids, "attention_mask": torch.ones_like(ids)},
+        {"input_ids": _ids(config.vocab_size), "attention_mask": ONES},
+        ("logits",),
+        target=_quiet("c_proj"),
+        positions="wte,wpe",
+    )
+
+
+def _t5() -> Made:
+    config = transformers.T5Config(d_model=256, d_kv=32, d_ff=1024, use_cache=False)
+    names = ["input_ids", "attention_mask", "decoder_input_ids"]
+    ids = _tokens(config.vocab_size, 64)
+    return Made(
+        _Only(transformers.T5ForConditionalGeneration(config), names, "logits"),
+        dict(zip(names, (ids, torch.ones_like(ids), _tokens(config.vocab_size, 16)), strict=True)),
+        dict(zip(names, (_ids(config.vocab_size), ONES, _ids(config.vocab_size)), strict=True)),
+        ("logits",),
+        # T5 does not divide by the square root of the head's width: its queries are that much less.
+        target=lambda name: 32.0**-0.5 if name.endswith(".q") else 1.0,
+        positions="shared,relative_attention_bias",
+    )
+
+
+def _whisper() -> Made:
+    config = transformers.WhisperConfig(use_cache=False, attn_implementation="eager")
+    # Without a mask the library looks for packed sequences, in operators that ONNX does not have.
+    names = ["input_features", "decoder_input_ids", "decoder_attention_mask"]
+    ids = _tokens(config.vocab_size, 16)
+    values = (_photo(1, 80, 3000)[0], ids, torch.ones_like(ids))
+    return Made(
+        _Only(transformers.WhisperForConditionalGeneration(config), names, "logits"),
+        dict(zip(names, values, strict=True)),
+        dict(zip(names, (PHOTO, _ids(config.vocab_size), ONES), strict=True)),
+        ("logits",),
+        target=_quiet("out_proj", "fc2"),
+        positions="embed_positions",
+    )
+
+
+def _detr() -> Made:
+    config = transformers.DetrConfig(
+        use_timm_backbone=False,
+        use_pretrained_backbone=False,
+        backbone=None,
+        backbone_config=transformers.ResNetConfig(out_features=["stage4"]),
+        attn_implementation="eager",
+    )
+    model = _Only(transformers.DetrForObjectDetection(config), ["pixel_values"], "logits", "pred_boxes")
+    made = _image(model, 320)
+    target = _quiet("self_attn.o_proj", "fc2", "layer.2.convolution")
+    return Made(made.module, made.arguments, made.feeds, ("logits", "boxes"), target)
+
+
+class _Detector(nn.Module):
+    """Take one image without a batch dimension away, give boxes, labels and scores."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        answer = self.model([image[0]])
+        if isinstance(answer, tuple):  # what scripting would give
+            answer = answer[1]
+        return answer[0]["boxes"], answer[0]["labels"], answer[0]["scores"]
+
+
+def _detector(name: str, size: int, **options: object) -> Recipe:
+    def target(layer: str) -> float:
+        # Boxes are corrections to anchors: large ones leave the image. Sigmoids of large logits are 1.
+        quiet = ("bbox", "regression", "classification_head.cls_logits")
+        return 0.3 if any(part in layer for part in quiet) else 1.0
+
+    def make() -> Made:
+        model = vision.get_model(name, weights=None, weights_backbone=None, **options)
+        made = _image(_Detector(model), size)
+        outputs = ("boxes", "labels", "scores")
+        return Made(made.module, made.arguments, made.feeds, outputs, target)
+
+    return Recipe("detector", f"torchvision 0.28.0, {name}, low score threshold", BSD, make)
+
+
+TRANSFORMERS = "transformers 5.23.0, "
+RECIPES = {
+    "mobilenet_v3_large": _vision(
+        "mobilenet_v3_large", "convolutional classifier", target=_quiet("fc2")
+    ),
+    "efficientnet_b0": _vision("efficientnet_b0", "convolutional classifier", target=_quiet("fc2")),
+    "convnext_tiny": _vision("convnext_tiny", "convolutional classifier", positions="layer_scale"),
+    "vit_tiny": Recipe("vision transformer", "timm 1.0.31, vit_tiny_patch16_224", APACHE, _vit),
+    # torchvision's swin_t computes the masks of shifted windows in the graph, 6,000 nodes.
+    "swin_tiny": Recipe("vision transformer", f"timm 1.0.31, {SWIN}", APACHE, _swin),
+    "segformer_b0": Recipe(
+        "segmentation transformer", TRANSFORMERS + "SegformerConfig()", APACHE, _segformer
+    ),
+    "bert": Recipe("language encoder", TRANSFORMERS + "BertConfig(hidden_size=384)", APACHE, _bert),
+    "gpt2": Recipe("language decoder", TRANSFORMERS + "GPT2Config(n_embd=384)", APACHE, _gpt2),
+    "t5": Recipe("language encoder-decoder", TRANSFORMERS + "T5Config(d_model=256)", APACHE, _t5),
+    "whisper_tiny": Recipe("speech encoder-decoder", TRANSFORMERS + "WhisperConfig()", APACHE, _whisper),
+    "detr": Recipe("detection transformer", TRANSFORMERS + "DetrConfig(), ResNet-50", APACHE, _detr),
+    "ssdlite320": _detector("ssdlite320_mobilenet_v3_large", 320, score_thresh=0.03),
+    "ssd300_vgg16": _detector("ssd300_vgg16", 300, score_thresh=0.06),
+    "fasterrcnn_mobilenet": _detector(
+        "fasterrcnn_mobilenet_v3_large_320_fpn", 320, box_score_thresh=0.03
+    ),
+    "retinanet": _detector("retinanet_resnet50_fpn", 320, score_thresh=0.01, min_size=320, max_size=320),
+}
