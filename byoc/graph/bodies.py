@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
 
 from byoc.graph.attributes import written
+from byoc.graph.types import without_shape
 
 
 def body_input_types(
@@ -19,7 +20,7 @@ def body_input_types(
         kinds = [
             helper.make_tensor_type_proto(TensorProto.INT64, []),
             helper.make_tensor_type_proto(TensorProto.BOOL, []),
-            *(_without_shape(around.get(name)) for name in node.input[2:]),
+            *(without_shape(around.get(name)) for name in node.input[2:]),
         ]
     elif node.op_type == "Scan":
         attributes = written(node)
@@ -33,15 +34,6 @@ def body_input_types(
     else:
         return {}
     return {name: kind for name, kind in zip(names, kinds, strict=False) if kind is not None}
-
-
-def _without_shape(kind: TypeProto | None) -> TypeProto | None:
-    if kind is None or not kind.HasField("tensor_type"):
-        return kind
-    result = TypeProto()
-    result.CopyFrom(kind)
-    result.tensor_type.ClearField("shape")
-    return result
 
 
 def _slice(kind: TypeProto | None, axis: int) -> TypeProto | None:

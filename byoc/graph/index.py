@@ -269,7 +269,8 @@ def stated_types(proto: onnx.ModelProto) -> dict[str, TypeProto]:
 
 def graph_types(graph: GraphProto) -> dict[str, TypeProto]:
     """Return the types that a graph states for its tensors, stored ones included."""
-    types = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
+    values = (*graph.value_info, *graph.output, *graph.input)
+    types = {value.name: value.type for value in values if knowledge(value.type)}
     for tensor in graph.initializer:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
     return types

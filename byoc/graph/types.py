@@ -105,3 +105,13 @@ def knowledge(proto: TypeProto | None) -> int:
     if kind is None or kind.shape is None:
         return 1
     return 2 + sum(isinstance(dim, int) for dim in kind.shape)
+
+
+def without_shape(kind: TypeProto | None) -> TypeProto | None:
+    """Return a type of which no shape is said; what is no tensor stays as it is."""
+    if kind is None or not kind.HasField("tensor_type"):
+        return kind
+    result = TypeProto()
+    result.CopyFrom(kind)
+    result.tensor_type.ClearField("shape")
+    return result

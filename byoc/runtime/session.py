@@ -9,7 +9,7 @@ from byoc.bundle.read import Bundle, open_bundle
 from byoc.codegen import Artifact, Executable, Region
 from byoc.errors import InputError
 from byoc.graph.index import GraphIndex, stated_types
-from byoc.graph.types import TensorType
+from byoc.graph.types import TensorType, write_type
 from byoc.runtime.regions import executable, executor
 from byoc.runtime.stages import Program, Stage, Values, loader
 from byoc.runtime.values import mismatch
@@ -92,4 +92,5 @@ def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[
 
 def _region(codegen: Executable, name: str, region: Region, artifact: Artifact) -> Stage:
     run = executor(codegen, name, region, artifact)
-    return Stage(region.name, tuple(value.name for value in region.inputs), run)
+    types = {value.name: write_type(value.type) for value in region.outputs}
+    return Stage(region.name, tuple(value.name for value in region.inputs), run, types)

@@ -15,6 +15,7 @@ from byoc.errors import ByocError, InputError
 from byoc.graph.extract import nodes_model
 from byoc.graph.index import GraphIndex
 from byoc.graph.outline import interface
+from byoc.graph.types import read_type, without_shape
 from byoc.graph.walk import describe
 from byoc.runtime.control import ReadyBody, control
 from byoc.runtime.onnxrt import open_session, output_types, run_session
@@ -25,20 +26,28 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One step made ready: what it is called, what it reads, and the function that runs it."""
+    """One step made ready: what it is called, what it reads, and the function that runs it.
+
+    `types` has those of its outputs that it knows.
+    """
 
     name: str
     inputs: tuple[str, ...]
     run: Callable[[Values], Values]
+    types: Mapping[str, TypeProto]
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A graph made ready: its stages, the values that are stored, and its outputs in order."""
+    """A graph made ready: its stages, the values that are stored, and its outputs in order.
+
+    `types` has those of the outputs that are known by now.
+    """
 
     stages: Sequence[Stage]
     constants: Values
     outputs: tuple[str, ...]
+    types: Mapping[str, TypeProto]
 
     def __call__(self, values: Values) -> list[Any]:
         """Return the outputs for the graph's inputs and what it reads from around it.
@@ -80,45 +89,54 @@ class Loader:
         stages = []
         for step in steps(index, calls, controls):
             if not step.single:
-                stage, found = self._segment(index, step.nodes, known)
-                known = {**found, **known}
+                stage = self._segment(index, step.nodes, known)
             elif step.nodes[0] in calls:
                 stage = self.regions[calls[step.nodes[0]]]
             else:
                 stage = self._control(index, step.nodes[0], known)
+            known = {**stage.types, **known}
             stages.append(stage)
         read = {*index.inputs, *index.outputs}
         read |= {name for i in controls for name in index.nodes[i].input}
         stored = {name: index.stored[name] for name in read & index.stored.keys()}
         stored |= {t.name: t for t in index.graph.initializer if t.name in read}
         constants = {name: _value(tensor, self.folder) for name, tensor in stored.items()}
-        return Program(stages, constants, tuple(index.outputs))
+        types = {name: known[name] for name in index.outputs if name in known}
+        return Program(stages, constants, tuple(index.outputs), types)
 
     def _segment(
         self, index: GraphIndex, nodes: tuple[int, ...], values: Mapping[str, TypeProto]
-    ) -> tuple[Stage, Mapping[str, TypeProto]]:
-        """Return a host segment made ready, and the types that onnxruntime found for its outputs.
+    ) -> Stage:
+        """Return a host segment made ready, with the types that onnxruntime finds for its outputs.
 
         ONNX has no types for the outputs of operators that it does not know; onnxruntime knows its own.
         """
         number = next(self.segments)
         session = open_session(nodes_model(index, nodes, f"host_{number}", values), self.folder)
         inputs = interface(index, nodes).inputs
-        stage = Stage(f"host segment {number}", inputs, lambda given: run_session(session, given))
-        return stage, output_types(session)
+        name = f"host segment {number}"
+        return Stage(name, inputs, lambda given: run_session(session, given), output_types(session))
 
     def _control(self, index: GraphIndex, number: int, values: Mapping[str, TypeProto]) -> Stage:
+        """Return a node with regions inside made ready, with what its bodies tell of its outputs."""
         node: NodeProto = index.nodes[number]
         bodies = {}
+        found: dict[str, TypeProto] = {}
         around: list[str] = [name for name in node.input if name]
         for body in index.bodies[number]:
             inner = body.index
             names = [value.name for value in inner.graph.input]
-            types = [inner.types.get(name) for name in inner.outputs]
-            bodies[body.attribute] = ReadyBody(names, types, self.program(inner, values))
+            program = self.program(inner, values)
+            types = [read_type(kind) if kind else None for kind in map(program.types.get, inner.outputs)]
+            bodies[body.attribute] = ReadyBody(names, types, program)
+            made = list(inner.outputs)[1 if node.op_type == "Loop" else 0 :]
+            for mine, theirs in zip(node.output, made, strict=False):
+                kind = without_shape(program.types.get(theirs))
+                if mine and kind is not None:
+                    found[mine] = kind
             around += body.index.captured
         reads = tuple(dict.fromkeys(around))
-        return Stage(describe(node), reads, control(node, bodies))
+        return Stage(describe(node), reads, control(node, bodies), found)
 
 
 def loader(folder: Path, regions: Mapping[str, Stage], domain: str) -> Loader:

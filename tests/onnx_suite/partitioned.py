@@ -12,6 +12,7 @@ from zlib import crc32
 
 import numpy as np
 import onnx
+from strategies import Alternating, Random
 from suite import Case, Values
 
 import byoc
@@ -19,7 +20,7 @@ from byoc.bundle.staging import staged
 from byoc.bundle.write import make_manifest, write_bundle, write_manifest
 from byoc.codegen import find_codegen
 from byoc.graph.load import prepare
-from byoc.placement import Placement, Problem, Strategy
+from byoc.placement import Strategy
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.plan import Plan, make_plan
 from byoc.rules.load import Target, load_rules
@@ -36,34 +37,6 @@ _LEAST_RTOL = {"bfloat16": 2.0**-6, "float16": 2.0**-9}
 
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Random:
-    """The toss of a coin for each unit, the same for the same seed."""
-
-    seed: int
-    name: str = "random"
-
-    def solve(self, problem: Problem) -> Placement:
-        toss = np.random.default_rng(self.seed).integers(0, 2, problem.units)
-        return Placement.of(problem, np.where(_supported(problem), toss, 0).astype(np.int64))
-
-
-@dataclass(frozen=True)
-class Alternating:
-    """Every other supported unit, the first included: as many small regions as there can be."""
-
-    name: str = "alternating"
-
-    def solve(self, problem: Problem) -> Placement:
-        supported = _supported(problem)
-        turn = np.cumsum(supported) % 2
-        return Placement.of(problem, np.where(supported, turn, 0).astype(np.int64))
-
-
-def _supported(problem: Problem) -> Any:
-    return np.isfinite(problem.seconds[:, 1])
 
 
 @dataclass(frozen=True)

@@ -224,3 +224,20 @@ def test_a_shape_that_only_the_file_knows_is_not_enforced(tmp_path: Path) -> Non
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     got = byoc.load(tmp_path / "b")({"x": x, "s": np.array([6])})
     assert got["y"].shape == (6,)
+
+
+def test_a_scan_whose_body_says_no_types(tmp_path: Path) -> None:
+    """ONNX lets a body leave out the types of its inputs and outputs: its node's inputs say them."""
+    model = parse(SCAN)
+    (scan,) = (node for node in model.graph.node if node.op_type == "Scan")
+    (body,) = (attribute.g for attribute in scan.attribute if attribute.HasField("g"))
+    for value in (*body.input, *body.output):
+        value.ClearField("type")
+    assert not body.input[0].HasField("type")
+
+    cut(model, tmp_path, output=tmp_path / "b")
+
+    (feed,) = FEEDS[SCAN]
+    expected = run_plain(parse(SCAN), byoc.load_model(parse(SCAN)), feed)
+    got = byoc.load(tmp_path / "b")(feed)
+    assert all(np.array_equal(got[name], value) for name, value in expected.items())
