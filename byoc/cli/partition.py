@@ -40,7 +40,10 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     ] = None,
     trips: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help="How often a Loop or Scan runs, by node name."),
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help="How often a node's bodies run, by its name or output.",
+        ),
     ] = None,
     reasons: Annotated[
         bool, typer.Option("--reasons", help="Print every reason for staying on the host.")
@@ -77,5 +80,5 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
 
 def _size(name: str, value: str, option: str) -> int:
     if not (value.isascii() and value.isdecimal()) or len(value) > _MOST_DIGITS:
-        raise typer.BadParameter(f"'{name}={value}': a size is a whole number", param_hint=option)
+        raise typer.BadParameter(f"'{name}={value}': a whole number is expected", param_hint=option)
     return int(value)

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 import onnx
 
+from byoc.errors import InputError, nearest
 from byoc.graph.attributes import written
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import describe
 
 # What a loop counts as when nothing is known of it.
 ESTIMATE = 8
+_MOST = 10**12
 _SCAN_WITHOUT_BATCH = 9
 
 
@@ -32,18 +34,35 @@ def partitionable(index: GraphIndex, number: int) -> bool:
     return node.op_type in ("If", "Loop")
 
 
+def called(node: onnx.NodeProto) -> str:
+    """Return the name under which a user gives a node's trips: its own, or its first output's."""
+    return node.name or next(iter(node.output), "")
+
+
+def check_trips(index: GraphIndex, given: Mapping[str, float]) -> None:
+    """Raise InputError for a number of trips that cannot be, or for a node that has none."""
+    graphs = index.walk()
+    known = [called(graph.nodes[i]) for graph in graphs for i in graph.bodies]
+    for name, number in given.items():
+        if name not in known:
+            there = ", ".join(known) or "none"
+            raise InputError(
+                f"trips of '{name}': no such node{nearest(name, known)}; with bodies: {there}"
+            )
+        if not isinstance(number, (int, float)) or not 0 <= number < _MOST:
+            raise InputError(f"trips of '{name}': {number!r} is not a number of times")
+
+
 def trips(index: GraphIndex, number: int, given: Mapping[str, float]) -> Trips:
     """Return how often the bodies of a node run; `given` has it by node name for some."""
     node = index.nodes[number]
-    name = node.name or next(iter(node.output), "")
-    if name in given:
-        return Trips(given[name])
+    if called(node) in given:
+        return Trips(given[called(node)])
     if node.op_type == "If":
         return Trips(1 / len(index.bodies[number]))
     if node.op_type == "Loop":
         count = _constant(index, node.input[0]) if node.input else None
-        known = _one_pass(index, node) and count is not None
-        if known and count is not None:
+        if count is not None and _runs_to_its_count(index, number):
             return Trips(max(count, 0))
     if node.op_type == "Scan":
         attributes = written(node)
@@ -57,9 +76,22 @@ def trips(index: GraphIndex, number: int, given: Mapping[str, float]) -> Trips:
     return Trips(ESTIMATE, f"{describe(node)} counts as {ESTIMATE} trips, as their number is not known")
 
 
-def _one_pass(index: GraphIndex, node: onnx.NodeProto) -> bool:
-    """Return whether a Loop runs to its trip count: its first condition is absent or constant."""
-    return len(node.input) < 2 or not node.input[1] or index.is_constant(node.input[1])
+def _runs_to_its_count(index: GraphIndex, number: int) -> bool:
+    """Return whether nothing stops a Loop before its trip count: its conditions are constant or absent.
+
+    The body hands its condition on as it came, or gives a constant.
+    """
+    node = index.nodes[number]
+    if len(node.input) > 1 and node.input[1] and not index.is_constant(node.input[1]):
+        return False
+    body = index.bodies[number][0].index
+    given, result = body.graph.input[1].name, next(iter(body.outputs))
+    while result != given and not body.is_constant(result):
+        maker = body.producer.get(result)
+        if maker is None or body.nodes[maker].op_type != "Identity":
+            return False
+        result = body.nodes[maker].input[0]
+    return True
 
 
 def _constant(index: GraphIndex, name: str) -> int | None:

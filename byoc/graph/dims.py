@@ -24,7 +24,7 @@ def fix_dims(proto: ModelProto, values: Mapping[str, int]) -> ModelProto:
     known = symbols(proto)
     for name, size in values.items():
         if name not in known:
-            there = f"symbolic dimensions: {', '.join(known)}" if known else "all are fixed"
+            there = f"symbolic dimensions: {', '.join(known)}" if known else "no dimension has a name"
             raise InputError(f"no input has a dimension named '{name}'{nearest(name, known)}; {there}")
         if size < 1:
             raise InputError(f"dimension {name}={size}: a size is at least 1")

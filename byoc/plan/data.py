@@ -12,7 +12,7 @@ from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model
 from byoc.graph.outline import Interface
 from byoc.patterns.group import Unit
-from byoc.placement import Placement
+from byoc.placement import Cost, Placement
 from byoc.rules.load import Target
 from byoc.verdict import Verdict, refuse
 
@@ -42,11 +42,13 @@ class PlannedRegion:
 class GraphPlan:
     """A graph cut in two: the main one, or a body of an If, Loop or Scan that stays on the host.
 
-    `trips` is how often the graph is expected to run for one run of the model, `host_only` the seconds
-    of one run of it with everything on the host, `bodies` the plans of what is inside its host nodes.
+    `place` says which body it is (`Loop.0/body`), empty for the main graph. `trips` is how often the
+    graph is expected to run for one run of the model, `host_only` the seconds of one run of it with
+    everything on the host, `bodies` the plans of what is inside its host nodes.
     """
 
     index: GraphIndex
+    place: str
     trips: float
     units: tuple[Unit, ...]
     posed: Posed
@@ -128,6 +130,14 @@ class Plan:
     def host_units(self) -> list[tuple[Unit, Verdict]]:
         """The units that stay on the host, bodies included, each with the reason."""
         return [item for graph in self.root.walk() for item in graph.host_units]
+
+    @property
+    def cost(self) -> Cost:
+        """The predicted seconds of one run of the model, bodies by their trips."""
+        graphs = list(self.root.walk())
+        transfer = sum(graph.trips * graph.placement.cost.transfer for graph in graphs)
+        launch = sum(graph.trips * graph.placement.cost.launch for graph in graphs)
+        return Cost(self.placement.cost.total - transfer - launch, transfer, launch)
 
     @property
     def offloaded_operations(self) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import onnx
 from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.costs.model import CostModel
 from byoc.costs.pose import BodyCost, Posed, alone, pose
-from byoc.costs.trips import Trips, partitionable, trips
+from byoc.costs.trips import Trips, called, check_trips, partitionable, trips
 from byoc.errors import ByocError, InputError
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model
@@ -39,9 +39,13 @@ def make_plan(  # noqa: PLR0913, PLR0917 - the pipeline's parts, all needed
     """
     host = load_host_costs(cost_models[0])
     device = load_device_costs(cost_models[1])
+    try:
+        check_trips(model.index, loop_trips or {})
+    except InputError as error:
+        raise InputError(f"{model.source}: {error}") from None
     progress("place")
     planner = _Planner(target, strategy, host, device, loop_trips or {})
-    root = _named(planner.plan(model.index, 1.0), target, count())
+    root = _named(planner.plan(model.index, 1.0, ""), target, count())
     progress("outline")
     try:
         proto = outline(_cuts(root, target))
@@ -60,8 +64,10 @@ class _Planner:
     device: CostModel
     loop_trips: Mapping[str, float]
 
-    def plan(self, index: GraphIndex, expected: float) -> GraphPlan:
+    def plan(self, index: GraphIndex, expected: float, place: str) -> GraphPlan:
         """Return the plan of a graph that is expected to run so often; the regions have no names yet.
+
+        `place` says which body it is, empty for the main graph.
 
         Bodies go first, since what they cost on the host, regions and all, is what their node costs
         there. A node that then goes to the accelerator takes its bodies along as they were.
@@ -72,7 +78,12 @@ class _Planner:
             notes += [each.note] if each.note else []
             if partitionable(index, number):
                 inner[number] = tuple(
-                    self.plan(body.index, expected * each.each) for body in index.bodies[number]
+                    self.plan(
+                        body.index,
+                        expected * each.each,
+                        f"{place}{called(index.nodes[number])}/{body.attribute}/",
+                    )
+                    for body in index.bodies[number]
                 )
             costs[number] = self._body_cost(index, number, each, inner.get(number, ()))
         units = group(index, self.target.patterns, annotate(index, self.target.rules))
@@ -85,6 +96,7 @@ class _Planner:
         saved = sum(costs[number].host - self._alone(index, number, self.host)[0] for number in inner)
         return GraphPlan(
             index=index,
+            place=place.rstrip("/"),
             trips=expected,
             units=tuple(units),
             posed=posed,

@@ -22,7 +22,7 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
     predicted, regions, host_reasons, notes, verification, not_verified, bundle. Floats are finite; what
     is not known or not there is null.
     """
-    cost = plan.placement.cost
+    cost = plan.cost
     done, total = plan.offloaded_operations
     offloaded = sum(_size(region) for region in plan.regions)
     on_host = _host_nodes(plan)
@@ -46,7 +46,9 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
             "host_only": plan.root.host_only,
             "bound": plan.placement.bound,
         },
-        "regions": [_region(plan, region) for region in plan.regions],
+        "regions": [
+            _region(plan, graph.place, region) for graph in plan.root.walk() for region in graph.regions
+        ],
         "host_reasons": _reasons(plan),
         "notes": [*plan.model.notes, *_plan_notes(plan), *_open_dimensions(plan), *_estimates(plan)],
         "verification": None if isinstance(outcome, str) else verification_document(outcome),
@@ -55,11 +57,12 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
     }
 
 
-def _region(plan: Plan, region: PlannedRegion) -> dict[str, Any]:
+def _region(plan: Plan, place: str, region: PlannedRegion) -> dict[str, Any]:
     types = region.index.types
     return {
         "name": region.name,
         "device": plan.target.name,
+        "graph": place,
         "nodes": _size(region),
         "trips": region.trips,
         "composites": dict(sorted(Counter(u.composite for u in region.units if u.composite).items())),

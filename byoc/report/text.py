@@ -50,33 +50,33 @@ def print_report(report: Mapping[str, Any], console: Console, every_reason: bool
 
 
 def _regions(report: Mapping[str, Any]) -> Table:
+    """Return the table of regions; where some are in bodies, with these and how often they run."""
+    inside = any(region["graph"] for region in report["regions"])
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("region", "device"):
+    for name in ("region", "device", *(("in",) if inside else ())):
         table.add_column(name, overflow="fold")
-    for name in ("nodes", "inputs", "outputs", "predicted"):
+    for name in ("nodes", "inputs", "outputs", *(("runs",) if inside else ()), "predicted"):
         table.add_column(name, justify="right")
     for region in report["regions"]:
         table.add_row(
             escape(region["name"]),
             escape(region["device"]),
-            _nodes(region),
+            *((escape(region["graph"]),) if inside else ()),
+            str(region["nodes"]),
             _crossing(region["inputs"]),
             _crossing(region["outputs"]),
+            *((f"{region['trips']:g} x",) if inside else ()),
             quantity(region["seconds"], "s"),
         )
     return table
 
 
-def _nodes(region: Mapping[str, Any]) -> str:
-    """Return a region's nodes, and how often they run where that is not once."""
-    return f"{region['nodes']}" if region["trips"] == 1 else f"{region['nodes']} x {region['trips']:g}"
-
-
 def _crossing(values: list[Mapping[str, Any]]) -> str:
     sizes = [value["bytes"] for value in values]
     known = sum(size for size in sizes if size is not None)
-    unknown = " + unknown" if None in sizes else ""
-    return f"{len(values)} ({quantity(known, 'B')}{unknown})"
+    if None not in sizes:
+        return f"{len(values)} ({quantity(known, 'B')})"
+    return f"{len(values)} ({quantity(known, 'B')} + unknown)" if known else f"{len(values)} (unknown)"
 
 
 def _verified(report: Mapping[str, Any]) -> str:

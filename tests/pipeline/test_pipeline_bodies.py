@@ -241,3 +241,47 @@ def test_a_scan_whose_body_says_no_types(tmp_path: Path) -> None:
     expected = run_plain(parse(SCAN), byoc.load_model(parse(SCAN)), feed)
     got = byoc.load(tmp_path / "b")(feed)
     assert all(np.array_equal(got[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"nope": 5}, "g: trips of 'nope': no such node; with bodies: y"),
+        ({"x": 5}, "g: trips of 'x': no such node; with bodies: y"),
+        ({"y": -1}, "g: trips of 'y': -1 is not a number of times"),
+        ({"y": "a"}, "g: trips of 'y': 'a' is not a number of times"),
+        ({"y": float("nan")}, "g: trips of 'y': nan is not a number of times"),
+    ],
+)
+def test_trips_that_cannot_be(given: dict[str, float], sentence: str) -> None:
+    with pytest.raises(byoc.InputError) as caught:
+        byoc.partition(parse(LOOP), "dla", trips=given)
+    assert str(caught.value) == sentence
+
+
+def test_a_loop_that_may_stop_sooner_is_estimated() -> None:
+    text = LOOP.replace("int64 n) =>", "int64 m) =>").replace("<bool yes", "<int64 n = {1024}, bool yes")
+    early = text.replace("d = Identity(c)", "k = ReduceMax <keepdims = 0> (v)\n d = Cast <to = 9> (k)")
+
+    known, rough = (byoc.partition(parse(t), "dla", strategy="host-only").report for t in (text, early))
+
+    assert not any("trips" in note for note in known["notes"])
+    assert "Loop 'y' counts as 8 trips, as their number is not known" in rough["notes"]
+    assert known["predicted"]["seconds"] > 50 * rough["predicted"]["seconds"]
+
+
+def test_the_parts_of_the_prediction_add_up(tmp_path: Path) -> None:
+    predicted = cut(parse(LOOP), tmp_path, trips={"y": 10}).report["predicted"]
+    inside = cut(parse(LOOP), tmp_path, trips={"y": 20}).report["predicted"]
+
+    for report in (predicted, inside):
+        parts = report["execution"] + report["transfer"] + report["launch"]
+        assert report["seconds"] == pytest.approx(parts)
+        assert report["execution"] > 0
+
+
+def test_the_table_says_where_a_region_is(tmp_path: Path) -> None:
+    regions = cut(parse(NESTED), tmp_path).report["regions"]
+
+    inside = {"y/body", "y/body/w/then_branch", "y/body/w/else_branch"}
+    assert {region["graph"] for region in regions} == inside

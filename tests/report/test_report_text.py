@@ -27,6 +27,7 @@ REPORT: dict[str, Any] = {
             "device": "npu",
             "nodes": 3,
             "trips": 1.0,
+            "graph": "",
             "composites": {},
             "inputs": [{"bytes": 2048}, {"bytes": None}],
             "outputs": [{"bytes": 10}],
