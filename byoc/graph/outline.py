@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from onnx import (
     FunctionProto,
+    GraphProto,
     ModelProto,
     NodeProto,
     OperatorSetIdProto,
@@ -154,12 +155,8 @@ def _rewritten(graph: GraphCuts) -> list[NodeProto]:
 
 def _with_bodies(index: GraphIndex, number: int, inner: Sequence[GraphCuts]) -> NodeProto:
     """Return a copy of a node whose bodies are rewritten."""
-    node = NodeProto()
-    node.CopyFrom(index.nodes[number])
-    attributes = {attribute.name: attribute for attribute in node.attribute}
-    for body, cuts in zip(index.bodies[number], inner, strict=True):
-        attribute = attributes[body.attribute]
-        graph = attribute.g if attribute.HasField("g") else attribute.graphs[body.position]
+    node, graphs = _copied(index, number)
+    for body, graph, cuts in zip(index.bodies[number], graphs, inner, strict=True):
         nodes = _rewritten(cuts)
         made = {name for inside in nodes for name in inside.output if name}
         infos = list(_infos(body.index, made))
@@ -167,9 +164,43 @@ def _with_bodies(index: GraphIndex, number: int, inner: Sequence[GraphCuts]) -> 
         del graph.value_info[:]
         graph.node.extend(nodes)
         graph.value_info.extend(infos)
-        for value in graph.input:  # a Loop's may be left without types
-            if not knowledge(value.type) and value.name in body.index.values:
-                value.type.CopyFrom(body.index.values[value.name])
+        _fill_in(graph, body.index)
+    return node
+
+
+def _copied(index: GraphIndex, number: int) -> tuple[NodeProto, list[GraphProto]]:
+    """Return a copy of a node and its bodies in the order of `index.bodies`."""
+    node = NodeProto()
+    node.CopyFrom(index.nodes[number])
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    graphs = []
+    for body in index.bodies[number]:
+        attribute = attributes[body.attribute]
+        graphs.append(attribute.g if attribute.HasField("g") else attribute.graphs[body.position])
+    return node, graphs
+
+
+def _fill_in(graph: GraphProto, index: GraphIndex) -> None:
+    """Write the types of a body's inputs and outputs where the body says less than is known."""
+    for value in (*graph.input, *graph.output):
+        known = index.certain.get(value.name) or index.values.get(value.name)
+        if known is not None and knowledge(known) > knowledge(value.type):
+            value.type.CopyFrom(known)
+
+
+def _with_types(index: GraphIndex, number: int) -> NodeProto:
+    """Return a node with the types of all bodies inside written out.
+
+    Inference of a function has less to go by than that of the model, and needs them.
+    """
+    if number not in index.bodies:
+        return index.nodes[number]
+    node, graphs = _copied(index, number)
+    for body, graph in zip(index.bodies[number], graphs, strict=True):
+        nodes = [_with_types(body.index, i) for i in range(len(body.index.nodes))]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        _fill_in(graph, body.index)
     return node
 
 
@@ -177,7 +208,8 @@ def _region_function(index: GraphIndex, cut: Cut, border: Interface) -> Function
     nodes = [index.nodes[i] for i in border.sunk]
     for group in cut.groups:
         if group.composite is None:
-            nodes += [_annotated(_complete(index, index.nodes[i]), group.metadata) for i in group.nodes]
+            whole = [_complete(index, _with_types(index, i)) for i in group.nodes]
+            nodes += [_annotated(node, group.metadata) for node in whole]
         else:
             node = composites.call(cut.domain, group.composite)
             _note(node, group.metadata)

@@ -78,7 +78,10 @@ def _scan(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
     backward = attributes.get("scan_input_directions", [0] * count)
     outside = len(node.output) - len(states)
     scanned: list[list[Any]] = [[] for _ in range(outside)]
-    trips = inputs[0].shape[axes[0]]
+    lengths = {value.shape[axis] for value, axis in zip(inputs, axes, strict=True)}
+    if len(lengths) != 1:
+        raise InputError(f"what is scanned differs in length: {', '.join(map(str, sorted(lengths)))}")
+    trips = lengths.pop()
     for trip in range(trips):
         slices = [
             np.asarray(np.take(value, trips - 1 - trip if reverse else trip, axis))
@@ -103,8 +106,8 @@ def _stacked(parts: Sequence[Any], axis: int, kind: TensorType | None) -> Any:
     """Return what the trips gave on a new axis; of no trips, an empty array of what is known."""
     if parts:
         return np.stack(parts, axis)
-    if kind is None:
-        raise InputError("a body that never ran has an output of unknown type")
-    shape = [dim if isinstance(dim, int) else 0 for dim in kind.shape or ()]
+    if kind is None or kind.shape is None:
+        raise InputError("a body that never ran has an output of unknown type or rank")
+    shape = [dim if isinstance(dim, int) else 0 for dim in kind.shape]
     shape.insert(axis, 0)
     return np.empty(shape, onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[kind.dtype]))

@@ -15,7 +15,7 @@ from byoc.errors import ByocError, InputError
 from byoc.graph.extract import nodes_model
 from byoc.graph.index import GraphIndex
 from byoc.graph.outline import interface
-from byoc.graph.types import read_type, without_shape
+from byoc.graph.types import knowledge, read_type, without_shape
 from byoc.graph.walk import describe
 from byoc.runtime.control import ReadyBody, control
 from byoc.runtime.onnxrt import open_session, output_types, run_session
@@ -94,15 +94,20 @@ class Loader:
                 stage = self.regions[calls[step.nodes[0]]]
             else:
                 stage = self._control(index, step.nodes[0], known)
-            known = {**stage.types, **known}
+            known |= {
+                name: kind
+                for name, kind in stage.types.items()
+                if knowledge(kind) > knowledge(known.get(name))
+            }
             stages.append(stage)
         read = {*index.inputs, *index.outputs}
         read |= {name for i in controls for name in index.nodes[i].input}
         stored = {name: index.stored[name] for name in read & index.stored.keys()}
         stored |= {t.name: t for t in index.graph.initializer if t.name in read}
         constants = {name: _value(tensor, self.folder) for name, tensor in stored.items()}
-        types = {name: known[name] for name in index.outputs if name in known}
-        return Program(stages, constants, tuple(index.outputs), types)
+        outputs = tuple(value.name for value in index.graph.output)  # one may stand twice
+        types = {name: known[name] for name in outputs if name in known}
+        return Program(stages, constants, outputs, types)
 
     def _segment(
         self, index: GraphIndex, nodes: tuple[int, ...], values: Mapping[str, TypeProto]
@@ -127,9 +132,11 @@ class Loader:
             inner = body.index
             names = [value.name for value in inner.graph.input]
             program = self.program(inner, values)
-            types = [read_type(kind) if kind else None for kind in map(program.types.get, inner.outputs)]
-            bodies[body.attribute] = ReadyBody(names, types, program)
-            made = list(inner.outputs)[1 if node.op_type == "Loop" else 0 :]
+            kinds = map(program.types.get, program.outputs)
+            types = [read_type(kind) if kind else None for kind in kinds]
+            own = {name: value for name, value in program.constants.items() if name not in names}
+            bodies[body.attribute] = ReadyBody(names, types, _with(own, program))
+            made = program.outputs[1 if node.op_type == "Loop" else 0 :]
             for mine, theirs in zip(node.output, made, strict=False):
                 kind = without_shape(program.types.get(theirs))
                 if mine and kind is not None:
@@ -137,6 +144,11 @@ class Loader:
             around += body.index.captured
         reads = tuple(dict.fromkeys(around))
         return Stage(describe(node), reads, control(node, bodies), found)
+
+
+def _with(own: Values, program: Program) -> Callable[[Values], list[Any]]:
+    """Return what runs a body, whose own constants hide what is called so around it."""
+    return lambda values: program({**values, **own})
 
 
 def loader(folder: Path, regions: Mapping[str, Stage], domain: str) -> Loader:

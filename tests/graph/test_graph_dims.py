@@ -89,7 +89,7 @@ def test_nothing_symbolic() -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Relu (x) }")
     with pytest.raises(InputError) as caught:
         prepare(model, "m.onnx", dims={"N": 1})
-    assert str(caught.value) == "m.onnx: no input has a dimension named 'N'; all are fixed"
+    assert str(caught.value) == "m.onnx: no input has a dimension named 'N'; no dimension has a name"
 
 
 def test_a_name_that_only_inner_values_have_is_not_for_the_user() -> None:

@@ -285,3 +285,57 @@ def test_the_table_says_where_a_region_is(tmp_path: Path) -> None:
 
     inside = {"y/body", "y/body/w/then_branch", "y/body/w/else_branch"}
     assert {region["graph"] for region in regions} == inside
+
+
+def test_no_trips_and_no_shape_stated(tmp_path: Path) -> None:
+    """A Loop that never runs gives an empty stack of the right rank, whatever its body says of it."""
+    model = parse(
+        """g (float[2] x, int64 n) => (float[k, 2] y) <bool yes = {1}> {
+            all = Loop (n, yes) <body = b (int64 i, bool c) => (bool d, float[2] s) {
+                d = Identity(c)
+                r = Relu(x)
+                q = Sin(r)
+                s = Relu(q)
+            }>
+            y = Relu(all)
+        }"""
+    )
+    model.graph.node[0].attribute[0].g.output[1].type.tensor_type.ClearField("shape")
+    cut(model, tmp_path, output=tmp_path / "b", verify=False)
+
+    session = byoc.load(tmp_path / "b")
+    assert session({"x": X, "n": np.array(0)})["y"].shape == (0, 2)
+    assert session({"x": X, "n": np.array(3)})["y"].shape == (3, 2)
+
+
+def test_a_body_that_gives_one_value_twice(tmp_path: Path) -> None:
+    model = parse(
+        """g (float[2] x, int64 n) => (float[2] y, float[k, 2] all) <bool yes = {1}> {
+            y, all = Loop (n, yes, x) <body = b (int64 i, bool c, float[2] v)
+                    => (bool d, float[2] u, float[2] u) {
+                d = Identity(c)
+                q = Sin(v)
+                u = Relu(q)
+            }>
+        }"""
+    )
+    cut(model, tmp_path, output=tmp_path / "b", verify=False)
+    got = byoc.load(tmp_path / "b")({"x": X, "n": np.array(2)})
+
+    once = np.maximum(np.sin(X), 0)
+    twice = np.maximum(np.sin(once), 0)
+    assert np.allclose(got["y"], twice, rtol=1e-6)
+    assert np.allclose(got["all"], [once, twice], rtol=1e-6)
+
+
+def test_scanned_inputs_of_other_lengths(tmp_path: Path) -> None:
+    text = SCAN.replace("float[3, 2] m)", "float[m, 2] m, float[k, 2] o)").replace(
+        "num_scan_inputs = 1, scan_input_directions = [1]", "num_scan_inputs = 2"
+    )
+    text = text.replace("float[2] row)", "float[2] row, float[2] other)").replace("(x, m)", "(x, m, o)")
+    text = text.replace("p = Add(v, row)", "p0 = Add(v, row)\n p = Add(p0, other)")
+    cut(parse(text), tmp_path, output=tmp_path / "b", verify=False)
+    rows = np.ones((3, 2), np.float32)
+
+    with pytest.raises(byoc.InputError, match="what is scanned differs in length: 2, 3"):
+        byoc.load(tmp_path / "b")({"x": X, "m": rows, "o": rows[:2]})
