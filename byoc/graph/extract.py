@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from onnx import FunctionProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.outline import interface
+from byoc.graph.interface import interface
 from byoc.graph.walk import bodies, walk_graphs
 
 

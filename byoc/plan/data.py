@@ -9,8 +9,8 @@ import onnx
 
 from byoc.costs.pose import Posed
 from byoc.graph.index import GraphIndex
+from byoc.graph.interface import Interface
 from byoc.graph.load import Model
-from byoc.graph.outline import Interface
 from byoc.patterns.group import Unit
 from byoc.placement import Cost, Placement
 from byoc.rules.load import Target

@@ -13,8 +13,9 @@ from byoc.costs.pose import BodyCost, Posed, alone, pose
 from byoc.costs.trips import Trips, called, check_trips, partitionable, trips
 from byoc.errors import ByocError, InputError
 from byoc.graph.index import GraphIndex
+from byoc.graph.interface import interface
 from byoc.graph.load import Model
-from byoc.graph.outline import Cut, GraphCuts, Group, interface, outline
+from byoc.graph.outline import Cut, GraphCuts, Group, outline
 from byoc.patterns.group import Unit, group
 from byoc.placement import Placement, Problem, Strategy, objection
 from byoc.placement.strategies.host_only import HostOnly

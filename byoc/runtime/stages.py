@@ -14,7 +14,7 @@ from onnx import NodeProto, TypeProto
 from byoc.errors import ByocError, InputError
 from byoc.graph.extract import nodes_model
 from byoc.graph.index import GraphIndex
-from byoc.graph.outline import interface
+from byoc.graph.interface import interface
 from byoc.graph.types import knowledge, read_type, without_shape
 from byoc.graph.walk import describe
 from byoc.runtime.control import ReadyBody, control

@@ -1,14 +1,13 @@
 """Whatever the placement, the partitioned model is valid ONNX and computes what the original did."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import GraphMaker
+from strategies import Random
 
 from byoc.bundle.read import open_bundle
 from byoc.bundle.staging import staged
@@ -16,7 +15,7 @@ from byoc.bundle.write import make_manifest, write_bundle, write_manifest
 from byoc.codegen import find_codegen
 from byoc.graph.load import Model, prepare
 from byoc.pipeline import make_plan
-from byoc.placement import Placement, Problem, contraction_is_acyclic
+from byoc.placement import contraction_is_acyclic
 from byoc.plan import Plan
 from byoc.rules.load import Target, load_rules
 from byoc.rules.schema import OpRule
@@ -40,19 +39,6 @@ _OPS = (
 )
 
 
-@dataclass(frozen=True)
-class RandomLabels:
-    """Puts each supported unit on the accelerator or the host by the toss of a coin."""
-
-    seed: int
-    name: str = "random"
-
-    def solve(self, problem: Problem) -> Placement:
-        toss = np.random.default_rng(self.seed).integers(0, 2, problem.units)
-        supported = np.isfinite(problem.seconds[:, 1])
-        return Placement.of(problem, np.where(supported, toss, 0).astype(np.int64))
-
-
 def permissive(regions: str) -> Target:
     """Return dla's composites with rules that take every operator of the random graphs."""
     dla = load_rules("dla")
@@ -67,7 +53,7 @@ def permissive(regions: str) -> Target:
 
 def planned(seed: int, size: int, regions: str) -> tuple[Model, Plan]:
     model = prepare(GraphMaker(seed).model(size), "random")
-    strategy = RandomLabels(seed)
+    strategy = Random(seed)
     plan = make_plan(
         model, permissive(regions), strategy, ("host", "dla"), {"model": "random"}, lambda step: None
     )
