@@ -68,8 +68,7 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
             totals.append(Work(inner.operations, 0.0))
             continue
         whole = work(index, sizes, unit.nodes)
-        kind = index.types.get(next(iter(index.nodes[unit.nodes[-1]].output), ""))
-        dtype = kind.dtype if kind else "float32"
+        dtype = _dtype(index, unit.nodes[-1])
         seconds[row, 0] = sum(host.execution(work(index, sizes, (node,)), dtype) for node in unit.nodes)
         seconds[row, 1] = device.execution(whole, dtype) if unit.verdict else np.inf
         totals.append(whole)
@@ -115,6 +114,12 @@ def _outputs(index: GraphIndex, unit: Unit) -> list[str]:
     return [name for node in unit.nodes for name in index.nodes[node].output if name]
 
 
+def _dtype(index: GraphIndex, number: int) -> str:
+    """Return the dtype that a node computes in: its first result's, float32 where that is not known."""
+    kind = index.types.get(next(iter(index.nodes[number].output), ""))
+    return kind.dtype if kind else "float32"
+
+
 def alone(index: GraphIndex, device: CostModel) -> tuple[float, float]:
     """Return seconds and operations of a graph all of whose nodes run on a device one by one.
 
@@ -122,11 +127,10 @@ def alone(index: GraphIndex, device: CostModel) -> tuple[float, float]:
     """
     sizes = Sizes(index.types)
     seconds, operations = 0.0, 0.0
-    for i, node in enumerate(index.nodes):
+    for i in range(len(index.nodes)):
         if i in index.constant_nodes or i in index.bodies:
             continue
-        kind = index.types.get(next(iter(node.output), ""))
         done = work(index, sizes, (i,))
-        seconds += device.execution(done, kind.dtype if kind else "float32")
+        seconds += device.execution(done, _dtype(index, i))
         operations += done.operations
     return seconds, operations

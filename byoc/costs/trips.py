@@ -8,7 +8,7 @@ import onnx
 from byoc.errors import InputError, nearest
 from byoc.graph.attributes import written
 from byoc.graph.index import GraphIndex
-from byoc.graph.walk import describe
+from byoc.graph.walk import describe, is_onnx
 
 # What a loop counts as when nothing is known of it.
 ESTIMATE = 8
@@ -27,7 +27,7 @@ class Trips:
 def partitionable(index: GraphIndex, number: int) -> bool:
     """Return whether regions may form in the bodies of a node: the runtime must be able to run it."""
     node = index.nodes[number]
-    if node.domain not in ("", "ai.onnx") or number not in index.bodies:
+    if not is_onnx(node) or number not in index.bodies:
         return False
     if node.op_type == "Scan":
         return index.opsets.get("", 1) >= _SCAN_WITHOUT_BATCH

@@ -15,6 +15,7 @@ from onnx import NodeProto
 from byoc.graph.attributes import written
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
+from byoc.graph.walk import is_onnx
 
 # They give another shape to the same bytes, so neither side spends anything on them.
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
@@ -90,17 +91,13 @@ def work(index: GraphIndex, sizes: Sizes, nodes: tuple[int, ...]) -> Work:
         if name in index.outputs or not inside.issuperset(index.consumers.get(name, ()))
     ]
     operations, estimated = 0, not all(map(sizes.known, (*entering, *made)))
-    moved = [i for i in nodes if not _is_onnx(index.nodes[i]) or index.nodes[i].op_type not in VIEWS]
+    moved = [i for i in nodes if not is_onnx(index.nodes[i]) or index.nodes[i].op_type not in VIEWS]
     for i in moved:
         count, exact = _operations(index.nodes[i], sizes)
         operations += count
         estimated |= not exact
     touched = sum(map(sizes.bytes, (*entering, *leaving))) if moved else 0
     return Work(_float(operations), _float(touched), estimated)
-
-
-def _is_onnx(node: NodeProto) -> bool:
-    return node.domain in ("", "ai.onnx")
 
 
 def _float(count: int) -> float:
@@ -110,7 +107,7 @@ def _float(count: int) -> float:
 def _operations(node: NodeProto, sizes: Sizes) -> tuple[int, bool]:
     """Return a node's operations, and whether its operator is one that is counted exactly."""
     output = prod(sizes.shape(node.output[0])) if node.output else 0
-    if not _is_onnx(node):
+    if not is_onnx(node):
         return output, False
     if node.op_type in _MOVES:
         return 0, True

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from onnx import AttributeProto, FunctionProto, NodeProto, helper
 
-from byoc.graph.attributes import effective, schema_of
+from byoc.graph.attributes import effective
 from byoc.graph.index import GraphIndex
 
 
@@ -95,7 +95,7 @@ def _attributes(index: GraphIndex, line: Line) -> list[AttributeProto]:
     for attribute in node.attribute:
         result.append(AttributeProto())
         result[-1].CopyFrom(attribute)
-    schema = schema_of(node.op_type, "", index.opsets[""])
+    schema = index.schema(node)
     if schema is None:
         return result
     for name, value in effective(node, schema, index.types).items():

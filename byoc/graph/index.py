@@ -12,10 +12,11 @@ from typing import TypeVar
 import onnx
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
+from byoc.graph.attributes import schema_of
 from byoc.graph.bodies import body_input_types
 from byoc.graph.tensors import is_large
 from byoc.graph.types import TensorType, knowledge, read_type
-from byoc.graph.walk import bodies, captures, own_names, reads
+from byoc.graph.walk import bodies, captures, is_onnx, own_names, reads
 
 T = TypeVar("T")
 
@@ -143,7 +144,7 @@ class GraphIndex:
         nodes = {
             node.output[0]: attribute.t
             for node in self.nodes
-            if node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+            if node.op_type == "Constant" and is_onnx(node)
             for attribute in node.attribute
             if attribute.name == "value" and is_large(attribute.t)
         }
@@ -213,7 +214,7 @@ class GraphIndex:
         found: set[int] = set()
         constant = set(self.stored)
         for i, node in enumerate(self.nodes):
-            if node.domain not in ("", "ai.onnx") or node.op_type in _RANDOM:
+            if not is_onnx(node) or node.op_type in _RANDOM:
                 continue
             if any(True for _ in bodies(node)) or not constant.issuperset(self.reads[i]):
                 continue
@@ -251,6 +252,14 @@ class GraphIndex:
             "" if entry.domain == "ai.onnx" else entry.domain: entry.version
             for entry in self.proto.opset_import
         }
+
+    def opset(self, node: NodeProto) -> int:
+        """Return the operator-set version that a node's operator is of."""
+        return self.opsets.get("" if is_onnx(node) else node.domain, 1)
+
+    def schema(self, node: NodeProto) -> onnx.defs.OpSchema | None:
+        """Return ONNX's schema of a node's operator, None when it has none."""
+        return schema_of(node.op_type, node.domain, self.opset(node))
 
 
 def _graphs(node: NodeProto) -> dict[tuple[str, int], GraphProto]:

@@ -20,7 +20,6 @@ from onnx import (
 
 from byoc.errors import InputError
 from byoc.graph import composites
-from byoc.graph.attributes import schema_of
 from byoc.graph.composites import Composite
 from byoc.graph.copying import copy_without
 from byoc.graph.index import GraphIndex
@@ -267,8 +266,7 @@ def _complete(index: GraphIndex, node: NodeProto) -> NodeProto:
 
     Shape inference of a function inside a function takes them from nowhere else (onnx 1.23).
     """
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    schema = schema_of(node.op_type, domain, index.opsets.get(domain, 1))
+    schema = index.schema(node)
     defined = ("has_function", "has_context_dependent_function")  # which the stubs do not know
     if schema is None or not any(getattr(schema, name) for name in defined):
         return node

@@ -9,6 +9,11 @@ from google.protobuf.message_factory import GetMessageClass
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 
+def is_onnx(node: NodeProto) -> bool:
+    """Return whether a node is in ONNX's standard domain, which has two spellings."""
+    return node.domain in ("", "ai.onnx")
+
+
 def bodies(node: NodeProto) -> Iterator[GraphProto]:
     """Yield the sub-graphs that a node carries as attributes (If, Loop, Scan and the like)."""
     for attribute in node.attribute:

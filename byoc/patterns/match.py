@@ -12,7 +12,7 @@ from onnx import NodeProto
 
 from byoc.graph.composites import Composite, Line
 from byoc.graph.index import GraphIndex
-from byoc.graph.walk import bodies
+from byoc.graph.walk import bodies, is_onnx
 from byoc.patterns.pattern import Pattern, PatternNode
 
 # Operators whose two operands may be exchanged without changing the result (ONNX operator docs).
@@ -87,7 +87,7 @@ class _Search:
         node = self.index.nodes[number]
         if next(self.attempts) > _MOST_ATTEMPTS or any(True for _ in bodies(node)):
             return
-        if node.op_type not in line.ops or node.domain not in ("", "ai.onnx"):
+        if node.op_type not in line.ops or not is_onnx(node):
             return
         if number not in self.free or number in nodes.values() or not node.output[0]:
             return

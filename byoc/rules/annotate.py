@@ -11,10 +11,10 @@ from typing import Any
 from onnx import NodeProto
 from onnx.defs import OpSchema
 
-from byoc.graph.attributes import effective, onnx_domains, open_dtypes, schema_of, written
+from byoc.graph.attributes import effective, onnx_domains, open_dtypes, written
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
-from byoc.graph.walk import captured
+from byoc.graph.walk import captured, is_onnx
 from byoc.rules.schema import ANY, ANY_DTYPE, AttributeRule, ElementRule, OpRule, RuleFile, TensorRule
 from byoc.verdict import YES, Mark, refuse
 
@@ -37,13 +37,12 @@ def _mark(
     by_op: Mapping[str, Sequence[tuple[str, OpRule]]],
     rules: RuleFile,
 ) -> Mark:
-    name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    name = node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}"
     candidates = (*by_op.get(name, ()), *by_op.get(ANY, ()))
     if not candidates:
         return Mark(refuse(f"{name} is not among the operators of {rules.target}"))
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    schema = schema_of(node.op_type, domain, index.opsets.get(domain, 1))
-    if schema is None and domain in onnx_domains():
+    schema = index.schema(node)
+    if schema is None and (is_onnx(node) or node.domain in onnx_domains()):
         return Mark(refuse(f"{name} has no operator schema in ONNX to check it against"))
     if not any(map(index.is_used, node.output)):
         return Mark(refuse(f"nothing reads what {name} makes"))
@@ -67,8 +66,7 @@ def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known 
     index: GraphIndex,
     dtypes: Sequence[str],
 ) -> Iterator[str]:
-    opset = index.opsets.get("" if node.domain == "ai.onnx" else node.domain, 1)
-    yield from _bounds("the operator set", opset, rule.opset.min, rule.opset.max)
+    yield from _bounds("the operator set", index.opset(node), rule.opset.min, rule.opset.max)
     seen = set()
     for name, computed, tensor in _tensors(node, schema, index, dtypes):
         seen.add(name)

@@ -11,7 +11,7 @@ from byoc.errors import InputError
 from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.types import TensorType, write_type
 from byoc.runtime.regions import executable, executor
-from byoc.runtime.stages import Program, Stage, Values, loader
+from byoc.runtime.stages import Loader, Program, Stage, Values
 from byoc.runtime.values import mismatch
 
 
@@ -72,7 +72,7 @@ def load_bundle(bundle: Bundle) -> Session:
     stages = [_region(codegens[name], name, region, artifact) for name, region, artifact in found]
     regions = {stage.name: stage for stage in stages}
     _check_calls(bundle, index.walk(), regions)
-    program = loader(bundle.folder, regions, f"byoc.{bundle.manifest.target}").program(index, {})
+    program = Loader(bundle.folder, regions, f"byoc.{bundle.manifest.target}").program(index, {})
     types = {name: index.types[name] for name in index.inputs if name in index.types}
     return Session(tuple(index.inputs), types, program)
 

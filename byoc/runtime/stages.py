@@ -1,7 +1,7 @@
 """Making a partitioned graph ready to run: a stage for each step, bodies of control nodes included."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class Loader:
     folder: Path
     regions: Mapping[str, Stage]
     domain: str
-    segments: Iterator[int]
+    segments: Iterator[int] = field(default_factory=count)
 
     def calls(self, index: GraphIndex) -> dict[int, str]:
         """Return the regions that a graph calls, by node."""
@@ -149,11 +149,6 @@ class Loader:
 def _with(own: Values, program: Program) -> Callable[[Values], list[Any]]:
     """Return what runs a body, whose own constants hide what is called so around it."""
     return lambda values: program({**values, **own})
-
-
-def loader(folder: Path, regions: Mapping[str, Stage], domain: str) -> Loader:
-    """Return what makes programs of a bundle's graphs."""
-    return Loader(folder, regions, domain, count())
 
 
 def _value(tensor: onnx.TensorProto, folder: Path) -> NDArray[np.generic]:
