@@ -7,9 +7,10 @@ bodies of If, Loop and Scan are graphs of their own, each with an index that kno
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import onnx
+from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
 from byoc.graph.attributes import schema_of
@@ -229,6 +230,11 @@ class GraphIndex:
             or name in self.sparse_initializers
             or self.producer.get(name) in self.constant_nodes
         )
+
+    @cached_property
+    def small_values(self) -> dict[str, NDArray[Any] | None]:
+        """What `byoc.graph.values` has worked out, kept."""
+        return {}
 
     def constants_behind(self, names: Sequence[str]) -> list[int]:
         """Return the constant nodes that compute the given tensors, in topological order.

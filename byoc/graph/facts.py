@@ -1,0 +1,58 @@
+"""What is known of tensors and nodes as plain values: what expressions and check functions are given."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from onnx import NodeProto
+
+from byoc.graph.attributes import effective, written
+from byoc.graph.index import GraphIndex
+from byoc.graph.values import constant_value
+
+
+def tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
+    """Return what is known of a tensor; what is not known is not in it, or null among the dimensions.
+
+    Keys: given (bool), name, constant (bool), dtype (`float32`), shape (list, null for a dimension that is
+    not fixed), rank, elements, bytes, and value (a flat list) of a constant with at most 1,024 elements.
+    """
+    if not tensor:
+        return {"given": False}
+    facts: dict[str, Any] = {"given": True, "name": tensor, "constant": index.is_constant(tensor)}
+    known = index.types.get(tensor)
+    if known is not None:
+        facts["dtype"] = known.dtype
+        if known.shape is not None:
+            facts["shape"] = [dim if isinstance(dim, int) else None for dim in known.shape]
+            facts["rank"] = len(known.shape)
+        if known.elements is not None:
+            facts |= {"elements": known.elements, "bytes": known.bytes}
+    value = constant_value(index, tensor)
+    if value is not None:
+        facts["value"] = value.reshape(-1).tolist()
+    return facts
+
+
+def attribute_facts(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
+    """Return the attributes in effect on a node, written or not; bodies and tensors are left out."""
+    schema = index.schema(node)
+    values: Mapping[str, Any]
+    values = written(node) if schema is None else effective(node, schema, index.types)
+    return {name: value for name, value in values.items() if _is_plain(value)}
+
+
+def node_facts(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
+    """Return op, domain, opset, name and attr (a mapping) of a node."""
+    return {
+        "op": node.op_type,
+        "domain": node.domain,
+        "opset": index.opset(node),
+        "name": node.name,
+        "attr": attribute_facts(index, node),
+    }
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return isinstance(value, (bool, int, float, str))
