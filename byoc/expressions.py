@@ -1,8 +1,8 @@
 """Expressions in YAML files, in Google's Common Expression Language (CEL): conditions over plain facts.
 
 CEL has no loops, no assignments and no way out into Python, so a file from anywhere may hold some. Its
-`all`, `exists` and the like walk lists; their number in one expression is limited, so that a line of text
-cannot take long. A value that is not known is null or missing in the facts, and what needs it is said to
+`all`, `exists` and the like walk lists; their number in one expression is limited, so that a line of
+text cannot take long. A value that is not known is null or missing in the facts, and what needs it is said to
 be unknown rather than true or false. Regular expressions run in linear time.
 
 The language: https://github.com/google/cel-spec/blob/master/doc/langdef.md
@@ -72,7 +72,7 @@ def compile_expression(source: str) -> Expression:
 
 @lru_cache(maxsize=4096)
 def compile_regex(pattern: str) -> cel.Program:
-    """Return a program that `matches` takes; raises ValueError when the pattern is no regular expression."""
+    """Return a program that `matches` takes; raises ValueError when it is no regular expression."""
     program = cel.compile("text.matches(pattern)")
     try:
         program.execute({"text": "", "pattern": pattern})

@@ -13,8 +13,9 @@ from byoc.graph.values import constant_value
 def tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
     """Return what is known of a tensor; what is not known is not in it, or null among the dimensions.
 
-    Keys: given (bool), name, constant (bool), dtype (`float32`), shape (list, null for a dimension that is
-    not fixed), rank, elements, bytes, and value (a flat list) of a constant with at most 1,024 elements.
+    Keys: given (bool), name, constant (bool), dtype (`float32`), shape (list, null for a dimension that
+    is not fixed), rank, elements, bytes, and value (a flat list) of a constant with at most 1,024
+    elements.
     """
     if not tensor:
         return {"given": False}

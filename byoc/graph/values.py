@@ -32,8 +32,10 @@ def _value(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
     number = index.producer.get(tensor)
     if number is None:
         return constant_value(index.outer, tensor) if index.outer is not None else None
-    if number not in index.constant_nodes:
-        return None
+    return _computed(index, tensor) if number in index.constant_nodes else None
+
+
+def _computed(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
     known = index.types.get(tensor)
     if known is not None and (known.elements is None or known.elements > _MOST_ELEMENTS):
         return None
@@ -52,7 +54,7 @@ def _value(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
         graph, opset_imports=index.proto.opset_import, ir_version=index.proto.ir_version
     )
     try:
-        result = ReferenceEvaluator(model).run(None, {})[0]
+        result: object = list(ReferenceEvaluator(model).run(None, {}))[0]
     except Exception:  # an operator without a reference implementation: the value is not known
         return None
     return result if isinstance(result, np.ndarray) and result.size <= _MOST_ELEMENTS else None
