@@ -2,8 +2,8 @@
 
 CEL has no loops, no assignments and no way out into Python, so a file from anywhere may hold some. Its
 `all`, `exists` and the like walk lists; their number in one expression is limited, so that a line of
-text cannot take long. A value that is not known is null or missing in the facts, and what needs it is said to
-be unknown rather than true or false. Regular expressions run in linear time.
+text cannot take long. A value that is not known is null or missing in the facts, and what needs it is
+said to be unknown rather than true or false. Regular expressions run in linear time.
 
 The language: https://github.com/google/cel-spec/blob/master/doc/langdef.md
 """

@@ -54,7 +54,7 @@ def _computed(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
         graph, opset_imports=index.proto.opset_import, ir_version=index.proto.ir_version
     )
     try:
-        result: object = list(ReferenceEvaluator(model).run(None, {}))[0]
+        result: object = next(iter(ReferenceEvaluator(model).run(None, {})))
     except Exception:  # an operator without a reference implementation: the value is not known
         return None
     return result if isinstance(result, np.ndarray) and result.size <= _MOST_ELEMENTS else None
