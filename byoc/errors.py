@@ -29,4 +29,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 @lru_cache
 def _closest(name: str, known: tuple[str, ...]) -> list[str]:
-    return get_close_matches(name, known, n=1, cutoff=0.6)
+    same = [other for other in known if other.lower() == name.lower()]
+    return same[:1] or get_close_matches(name, known, n=1, cutoff=0.6)

@@ -19,6 +19,7 @@ import cel
 _MOST_CHARACTERS = 500
 _WALKS = re.compile(r"\.\s*(all|exists|exists_one|map|filter)\s*\(")
 _MOST_WALKS = 2
+_VARIABLE = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*([A-Za-z_]\w*)\s*,")
 _FUNCTIONS = frozenset(
     {
         *("size", "has", "all", "exists", "exists_one", "map", "filter"),
@@ -38,13 +39,18 @@ class Expression:
 
     def objection(self, facts: Mapping[str, Any]) -> str:
         """Return why the condition does not hold for some facts, empty when it does."""
+        holds, said = self.answer(facts)
+        return "" if holds else said
+
+    def answer(self, facts: Mapping[str, Any]) -> tuple[bool | None, str]:
+        """Return whether the condition holds, None where that cannot be said, and a sentence if not."""
         try:
             result = self.program.execute({name: facts[name] for name in self.names if name in facts})
         except Exception as error:  # a missing key, a type, an index, an overflow: CEL has one for each
-            return f"`{self.source}` cannot be worked out: {_said(error)}"
+            return None, f"`{self.source}` cannot be worked out: {_said(error)}"
         if not isinstance(result, bool):
-            return f"`{self.source}` is {result}, neither true nor false"
-        return "" if result else f"`{self.source}` does not hold"
+            return None, f"`{self.source}` is {result}, neither true nor false"
+        return result, "" if result else f"`{self.source}` does not hold"
 
 
 @lru_cache(maxsize=4096)
@@ -67,7 +73,28 @@ def compile_expression(source: str) -> Expression:
     )
     if unknown:
         raise ValueError(f"`{text}` calls {unknown[0]}, which there is not")
-    return Expression(text, frozenset(program.variables()), program)
+    names = frozenset(program.variables()) - frozenset(_VARIABLE.findall(text))
+    return Expression(text, names, program)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """An expression that must hold, and the sentence for the user when it does not (else its own)."""
+
+    expr: str
+    reason: str = ""
+
+    def answer(self, facts: Mapping[str, Any]) -> tuple[bool | None, str]:
+        """Return whether it holds, None where that cannot be said, and the reason if not.
+
+        Raises ValueError when the expression is none.
+        """
+        holds, said = compile_expression(self.expr).answer(facts)
+        return holds, self.reason if holds is False and self.reason else said
+
+    def objection(self, facts: Mapping[str, Any]) -> str:
+        """Return why it does not hold, empty when it does; raises ValueError as `answer` does."""
+        return self.answer(facts)[1]
 
 
 @lru_cache(maxsize=4096)
@@ -104,4 +131,6 @@ def _syntax(error: Exception) -> str:
     found = re.search(r"<input>:\d+:(\d+): (.*)", str(error))
     if found is None:
         return " ".join(str(error).split())[:160]
-    return f"at character {found[1]}: {found[2][:120]}"
+    text = found[2].partition(" expecting ")[0].removeprefix("Syntax error: ")
+    text = text.replace("mismatched input '<EOF>'", "something is missing")
+    return f"at character {found[1]}: {text[:120]}"

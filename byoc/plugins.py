@@ -1,15 +1,15 @@
-"""Finding what is installed, by entry point and by name: codegens, strategies, rule and cost files.
+"""Finding what is installed, by entry point and by name: codegens, strategies, checks, YAML files.
 
 Built-in plug-ins register as an outsider's do. Only the one asked for is loaded; a name that is not
 there gives what is, and one that fails to load names the distribution it came in.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from byoc.errors import InputError, nearest
 
@@ -17,12 +17,14 @@ CODEGENS = "byoc.codegens"
 STRATEGIES = "byoc.strategies"
 ANNOTATIONS = "byoc.annotations"
 COST_MODELS = "byoc.cost_models"
+CHECKS = "byoc.checks"
 
 _CALLED = {
     CODEGENS: "codegen",
     STRATEGIES: "strategy",
     ANNOTATIONS: "rule file",
     COST_MODELS: "cost model",
+    CHECKS: "check",
 }
 
 
@@ -47,12 +49,30 @@ def load(group: str, name: str) -> Any:
 
     Raises InputError when there is none, there are several, or it cannot be imported or made.
     """
+    return _load(group, name, lambda kind: kind())
+
+
+def load_function(group: str, name: str) -> Callable[..., Any]:
+    """Return the function of that name, which is not called.
+
+    Raises InputError when there is none, there are several, it cannot be imported or is no function.
+    """
+    return cast(Callable[..., Any], _load(group, name, _a_function))
+
+
+def _a_function(found: Any) -> Any:
+    if not callable(found):
+        raise TypeError(f"{type(found).__name__} cannot be called")
+    return found
+
+
+def _load(group: str, name: str, use: Callable[[Any], Any]) -> Any:
     points = installed(group)
     if name not in points:
         raise _unknown(group, name, points)
     _refuse_to_choose(group, name, {p.value: p for p in entry_points(group=group) if p.name == name})
     try:
-        return points[name].load()()
+        return use(points[name].load())
     except Exception as error:  # a plug-in can fail in any way; the others must not go down with it
         raise InputError(
             f"{_CALLED[group]} '{name}' of {distribution(points[name])} cannot be loaded: "
@@ -68,10 +88,11 @@ class File:
     point: EntryPoint
 
 
-def files(group: str) -> tuple[dict[str, dict[Path, File]], list[str]]:
+def files(group: str, folder: str = "") -> tuple[dict[str, dict[Path, File]], list[str]]:
     """Return the YAML files that the packages of a group hold, and why others could not be searched.
 
-    The files are by name without the suffix, sorted; more than one under a name is a clash.
+    The files are by name without the suffix, sorted; more than one under a name is a clash. With
+    `folder` those in a folder of that name are meant, which a package need not have.
     """
     found: dict[str, dict[Path, File]] = {}
     problems = []
@@ -85,7 +106,7 @@ def files(group: str) -> tuple[dict[str, dict[Path, File]], list[str]]:
         else:
             if not folders:
                 problems.append(f"{point.module} of {distribution(point)} is not a package")
-        for path in (path for folder in folders for path in Path(folder).glob("*.yaml")):
+        for path in (path for place in folders for path in Path(place, folder).glob("*.yaml")):
             found.setdefault(path.stem, {})[path.resolve()] = File(path, point)
     return dict(sorted(found.items())), problems
 
@@ -96,8 +117,11 @@ def find_file(group: str, name: str) -> Path:
     `dla` and `dla.yaml` name the same file. Raises InputError when there is neither, or several.
     """
     path = Path(name)
-    if path.is_file():
-        return path
+    return path if path.is_file() else find_installed(group, name)
+
+
+def find_installed(group: str, name: str) -> Path:
+    """Return the path of an installed file, `dla` or `dla.yaml`; raises InputError as `find_file`."""
     known, problems = files(group)
     stem = name.removesuffix(".yaml").removesuffix(".yml")
     if stem not in known:

@@ -30,10 +30,16 @@ def refuse(*reasons: str) -> Verdict:
 class Mark:
     """What an annotator says of one node.
 
-    `verdict` is yes when a rule accepts it; `rule` is that rule's place in its file (`ops[3]`), empty
-    when none does. With `standalone` False the node is taken only inside a composite.
+    `verdict` is yes when a rule accepts it; `rule` is that rule's place in its file (`ops[3]`, or
+    `dla.yaml: ops[3]` for one that was inherited), empty when none does. With `standalone` False the
+    node is taken only inside a composite; with `must` it has to run on the accelerator. `plain` and
+    `quantized` say which kind of rule accepts it, one for the node as it stands or one for the node
+    between DequantizeLinear and QuantizeLinear; they count only where the verdict is yes.
     """
 
     verdict: Verdict
     rule: str = ""
     standalone: bool = True
+    must: bool = False
+    plain: bool = True
+    quantized: bool = False

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -164,6 +164,8 @@ def _explain(detail: ErrorDetails, kind: type[BaseModel]) -> str:
         fields = _fields_at(kind, detail["loc"][:-1])
         name = str(detail["loc"][-1])
         return f"{place}: no such key{nearest(name, fields)}; known: {', '.join(fields)}"
+    if detail["type"] == "greater_than_equal":
+        return f"{place}: must be at least {detail['ctx']['ge']}"
     message = _SAID.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     return f"{place}: {message[:1].lower()}{message[1:]}"
 
@@ -201,6 +203,8 @@ def _fields_at(kind: Any, location: tuple[int | str, ...]) -> list[str]:
 
 def _member(kind: Any) -> Any:
     """Return the part of a union that has keys of its own, else the type itself."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     if get_origin(kind) in (Union, UnionType):
         parts = [part for part in get_args(kind) if part is not type(None)]
         models = [p for p in parts if isinstance(p, type) and issubclass(p, BaseModel)]

@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from byoc.cli import inspect, installed, partition, verify, zoo
+from byoc.cli import explain, inspect, installed, partition, rules, verify, zoo
 from byoc.errors import InputError, MissingRuntimeError
 
 app = typer.Typer(
@@ -26,10 +26,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("partition")(partition.partition)
+app.command("explain")(explain.explain)
 app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)
 app.add_typer(zoo.app, name="zoo")
-app.command("rules")(installed.rules)
+app.add_typer(rules.app, name="rules")
 app.command("cost-models")(installed.cost_models)
 app.command("codegens")(installed.codegens)
 app.command("strategies")(installed.strategies)

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 _PIPE_WIDTH = 10_000
+_MOST_DIGITS = 20
 
 
 class Format(StrEnum):
@@ -73,6 +74,17 @@ def pairs(values: Sequence[str], option: str) -> dict[str, str]:
             raise typer.BadParameter(f"'{name}' is given twice", param_hint=option)
         result[name] = content
     return result
+
+
+def sizes(values: Sequence[str] | None, option: str) -> dict[str, int]:
+    """Return `NAME=SIZE` options as a mapping. What is not a whole number is a usage error."""
+    return {name: _size(name, value, option) for name, value in pairs(values or [], option).items()}
+
+
+def _size(name: str, value: str, option: str) -> int:
+    if not (value.isascii() and value.isdecimal()) or len(value) > _MOST_DIGITS:
+        raise typer.BadParameter(f"'{name}={value}': a whole number is expected", param_hint=option)
+    return int(value)
 
 
 def print_json(document: Any) -> None:

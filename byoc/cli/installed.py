@@ -1,4 +1,4 @@
-"""`byoc codegens`, `rules`, `strategies`, `cost-models`: what is installed, and where it came from."""
+"""`byoc codegens`, `strategies`, `cost-models`: what is installed, and where it came from."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -8,8 +8,7 @@ from byoc.cli.common import Format, FormatOption, print_rows
 from byoc.codegen import Executable, find_codegen
 from byoc.costs.load import load_cost_model
 from byoc.errors import InputError
-from byoc.plugins import ANNOTATIONS, CODEGENS, COST_MODELS, STRATEGIES, distribution, files, installed
-from byoc.rules.load import load_rules
+from byoc.plugins import CODEGENS, COST_MODELS, STRATEGIES, distribution, files, installed
 
 Row = dict[str, Any]
 
@@ -33,33 +32,16 @@ def strategies(form: FormatOption = Format.text) -> None:
     print_rows(rows, form)
 
 
-def rules(form: FormatOption = Format.text) -> None:
-    """List the installed rule files, and what each describes."""
-
-    def describe(path: Path) -> Row:
-        described = load_rules(str(path)).rules
-        return {
-            "target": described.target,
-            "description": described.description,
-            "codegen": described.codegen,
-            "cost_model": described.cost_model,
-            "operators": len({op for rule in described.ops for op in rule.op}),
-            "composites": len(described.composites),
-        }
-
-    print_rows(list(_file_rows(ANNOTATIONS, describe)), form)
-
-
 def cost_models(form: FormatOption = Format.text) -> None:
     """List the installed cost models, and what each describes."""
 
     def describe(path: Path) -> Row:
         return {"description": load_cost_model(str(path)).description}
 
-    print_rows(list(_file_rows(COST_MODELS, describe)), form)
+    print_rows(list(file_rows(COST_MODELS, describe)), form)
 
 
-def _file_rows(group: str, describe: Callable[[Path], Row]) -> Iterable[Row]:
+def file_rows(group: str, describe: Callable[[Path], Row]) -> Iterable[Row]:
     """Yield a row for each file of a group, and one for each package that could not be searched."""
     found, broken = files(group)
     rows = []

@@ -5,11 +5,9 @@ from typing import Annotated
 
 import typer
 
-from byoc.cli.common import Format, FormatOption, console, own_stdout, pairs, print_json, progress
+from byoc.cli.common import Format, FormatOption, console, own_stdout, pairs, print_json, progress, sizes
 from byoc.pipeline import partition as run
 from byoc.report.text import print_report
-
-_MOST_DIGITS = 20
 
 
 def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
@@ -53,10 +51,8 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
 ) -> None:
     """Cut a model between the host and an accelerator."""
     options = pairs(codegen_option or [], "--codegen-option")
-    dims = {name: _size(name, value, "--dim") for name, value in pairs(dim or [], "--dim").items()}
-    counts = {
-        name: _size(name, value, "--trips") for name, value in pairs(trips or [], "--trips").items()
-    }
+    dims = sizes(dim, "--dim")
+    counts = sizes(trips, "--trips")
     with progress() as show, own_stdout():
         result = run(
             model,
@@ -76,9 +72,3 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
         print_json(result.report)
     else:
         print_report(result.report, console(), every_reason=reasons)
-
-
-def _size(name: str, value: str, option: str) -> int:
-    if not (value.isascii() and value.isdecimal()) or len(value) > _MOST_DIGITS:
-        raise typer.BadParameter(f"'{name}={value}': a whole number is expected", param_hint=option)
-    return int(value)

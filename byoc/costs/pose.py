@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from byoc.costs.model import CostModel
 from byoc.costs.work import Sizes, Work, work
 from byoc.graph.index import GraphIndex
-from byoc.patterns.group import Unit
+from byoc.graph.unshare import is_dequantize, is_quantize
+from byoc.patterns.unit import Unit
 from byoc.placement import Problem
 
 # More than any memory holds; shapes can state more than a float can hold.
@@ -54,9 +55,9 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
 ) -> Posed:
     """Return the placement problem of the units on a host and one accelerator.
 
-    On the host a unit's nodes run one by one; on the accelerator a composite runs as one, so what is
-    made and used inside it costs no memory traffic there. `bodies` has the cost of each node with
-    bodies, by its number.
+    On the host a unit's nodes run one by one; on the accelerator a composite or a QDQ group runs as one,
+    so what is made and used inside it costs no memory traffic there. `bodies` has the cost of each node
+    with bodies, by its number.
     """
     sizes = Sizes(index.types)
     seconds = np.empty((len(units), 2))
@@ -68,9 +69,8 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
             totals.append(Work(inner.operations, 0.0))
             continue
         whole = work(index, sizes, unit.nodes)
-        dtype = _dtype(index, unit.nodes[-1])
-        seconds[row, 0] = sum(host.execution(work(index, sizes, (node,)), dtype) for node in unit.nodes)
-        seconds[row, 1] = device.execution(whole, dtype) if unit.verdict else np.inf
+        seconds[row, 0] = sum(_host_seconds(index, sizes, unit, node, host) for node in unit.nodes)
+        seconds[row, 1] = device.execution(whole, _unit_dtype(index, unit)) if unit.verdict else np.inf
         totals.append(whole)
     tensors, producer, consumers = _flows(index, units)
     crossing = [device.transfer(min(sizes.bytes(name), _MOST_BYTES)) for name in tensors]
@@ -112,6 +112,22 @@ def _flows(index: GraphIndex, units: Sequence[Unit]) -> tuple[list[str], list[in
 
 def _outputs(index: GraphIndex, unit: Unit) -> list[str]:
     return [name for node in unit.nodes for name in index.nodes[node].output if name]
+
+
+def _host_seconds(index: GraphIndex, sizes: Sizes, unit: Unit, node: int, host: CostModel) -> float:
+    """Return the seconds of one node of a unit; those of a QDQ group compute in floats on the host."""
+    computed = node if unit.kind == "qdq" else unit.nodes[-1]
+    return host.execution(work(index, sizes, (node,)), _dtype(index, computed))
+
+
+def _unit_dtype(index: GraphIndex, unit: Unit) -> str:
+    """Return the dtype that a unit computes in on the accelerator: of a QDQ group, that outside."""
+    if unit.kind != "qdq":
+        return _dtype(index, unit.nodes[-1])
+    nodes = [index.nodes[number] for number in unit.nodes]
+    outside = [node.input[0] for node in nodes if is_dequantize(node)]
+    outside += [node.output[0] for node in nodes if is_quantize(node)]
+    return next((index.types[name].dtype for name in outside if name in index.types), "int8")
 
 
 def _dtype(index: GraphIndex, number: int) -> str:

@@ -3,8 +3,9 @@
 The function's body is the pattern itself, so one function serves every instance: an optional input that
 an instance leaves out is an empty name in the call, and an attribute `pads` of the line `c` is the
 function's attribute `c_pads`. A call gives every attribute that has a value, defaults too. Where a
-pattern names several operators for a line, an instance with another than the first calls a function of
-its own, named after what differs (`conv_add_relu` and `conv_add_relu_sum`).
+pattern leaves a choice (one of several operators, an optional line, another variant), an instance with
+another than the first calls a function of its own, named after what differs (`conv_add_relu` and
+`conv_add_relu_sum`); the metadata `byoc.composite` of call and function has the composite's own name.
 
 Overloads (ONNX IR 10) would be the other way; onnxruntime 1.31 loses a node's overload when it inlines a
 call inside another function, and then runs the wrong body.
@@ -15,59 +16,82 @@ from dataclasses import dataclass
 
 from onnx import AttributeProto, FunctionProto, NodeProto, helper
 
+from byoc.errors import InputError
 from byoc.graph.attributes import effective
 from byoc.graph.index import GraphIndex
+
+METADATA = "byoc.composite"
+"""The key, on a call and on its function, under which the composite's name stands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the pattern, bound: what it makes, its operator, its operands, and the node it found."""
+    """A line of the pattern, bound: its name, operator and domain, what it reads and makes, its node."""
 
     output: str
     op: str
+    domain: str
     operands: tuple[str, ...]
+    outputs: tuple[str, ...]
     node: int
 
 
 @dataclass(frozen=True)
 class Composite:
-    """An instance of a composite in a graph: its lines in order; the last makes the output.
+    """An instance of a composite in a graph: its lines in order.
 
-    `inputs` gives the tensor for each input of its signature, empty where an optional one is left out.
+    `composite` is what the rule file calls it, `name` the function's name. `inputs` gives the tensor for
+    each input of its signature, empty where an optional one is left out; `outputs` that for each output.
     """
 
     index: GraphIndex
+    composite: str
     name: str
     lines: tuple[Line, ...]
     inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
 
 
 def call(domain: str, composite: Composite) -> NodeProto:
     """Return the node that calls a composite's function."""
     last = composite.index.nodes[composite.lines[-1].node]
     node = helper.make_node(
-        composite.name, list(composite.inputs.values()), [last.output[0]], last.name, domain=domain
+        composite.name,
+        list(composite.inputs.values()),
+        list(composite.outputs.values()),
+        last.name,
+        domain=domain,
     )
     for line in composite.lines:
         for attribute in _attributes(composite.index, line):
             attribute.name = f"{line.output}_{attribute.name}"
             node.attribute.append(attribute)
+    node.metadata_props.add(key=METADATA, value=composite.composite)
     return node
 
 
 def functions(domain: str, composites: Iterable[Composite]) -> list[FunctionProto]:
-    """Return the functions that the calls of some composites refer to, one for each name."""
+    """Return the functions that the calls of some composites refer to, one for each name.
+
+    Raises InputError when two composites have a function of one name.
+    """
     instances: dict[str, list[Composite]] = {}
     for composite in composites:
-        instances.setdefault(composite.name, []).append(composite)
-    return [_function(domain, same) for same in instances.values()]
+        same = instances.setdefault(composite.name, [])
+        if same and same[0].composite != composite.composite:
+            raise InputError(
+                f"the composites {same[0].composite} and {composite.composite} both have a function "
+                f"{composite.name}: call one of them something else"
+            )
+        same.append(composite)
+    return [_function(domain, alike) for alike in instances.values()]
 
 
 def _function(domain: str, instances: list[Composite]) -> FunctionProto:
     first = instances[0]
     nodes = []
     for position, line in enumerate(first.lines):
-        node = helper.make_node(line.op, line.operands, [line.output], line.output)
+        node = helper.make_node(line.op, line.operands, line.outputs, line.output, domain=line.domain)
         given: dict[str, AttributeProto] = {}
         for instance in instances:
             given.update((a.name, a) for a in _attributes(instance.index, instance.lines[position]))
@@ -76,15 +100,18 @@ def _function(domain: str, instances: list[Composite]) -> FunctionProto:
                 AttributeProto(name=name, type=attribute.type, ref_attr_name=f"{line.output}_{name}")
             )
         nodes.append(node)
-    return helper.make_function(
+    domains = sorted({"", *(line.domain for line in first.lines)})
+    function = helper.make_function(
         domain,
         first.name,
         list(first.inputs),
-        [first.lines[-1].output],
+        list(first.outputs),
         nodes,
-        opset_imports=[helper.make_opsetid("", first.index.opsets[""])],
+        opset_imports=[helper.make_opsetid(d, first.index.opsets.get(d, 1)) for d in domains],
         attributes=[attribute.ref_attr_name for node in nodes for attribute in node.attribute],
     )
+    function.metadata_props.add(key=METADATA, value=first.composite)
+    return function
 
 
 def _attributes(index: GraphIndex, line: Line) -> list[AttributeProto]:

@@ -9,6 +9,9 @@ from byoc.graph.attributes import effective, written
 from byoc.graph.index import GraphIndex
 from byoc.graph.values import constant_value
 
+TENSOR_FACTS = ("given", "name", "constant", "dtype", "shape", "rank", "elements", "bytes", "value")
+"""What can be known of a tensor."""
+
 
 def tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
     """Return what is known of a tensor; what is not known is not in it, or null among the dimensions.
@@ -39,6 +42,11 @@ def attribute_facts(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
     schema = index.schema(node)
     values: Mapping[str, Any]
     values = written(node) if schema is None else effective(node, schema, index.types)
+    return plain(values)
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are numbers, texts, or lists of these."""
     return {name: value for name, value in values.items() if _is_plain(value)}
 
 

@@ -35,7 +35,7 @@ NEWEST_IR = 13
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that stay together; those of a composite become a call of its function."""
+    """Nodes that stay together; those that a composite's lines name become a call of its function."""
 
     nodes: tuple[int, ...]
     composite: Composite | None = None
@@ -176,13 +176,11 @@ def _with_types(index: GraphIndex, number: int) -> NodeProto:
 def _region_function(index: GraphIndex, cut: Cut, border: Interface) -> FunctionProto:
     nodes = [index.nodes[i] for i in border.sunk]
     for group in cut.groups:
-        if group.composite is None:
-            whole = [_complete(index, _with_types(index, i)) for i in group.nodes]
-            nodes += [_annotated(node, group.metadata) for node in whole]
-        else:
-            node = composites.call(cut.domain, group.composite)
-            _note(node, group.metadata)
-            nodes.append(node)
+        inside = {line.node for line in group.composite.lines} if group.composite else set()
+        whole = [_complete(index, _with_types(index, i)) for i in group.nodes if i not in inside]
+        if group.composite is not None:
+            whole.append(composites.call(cut.domain, group.composite))
+        nodes += [_annotated(node, group.metadata) for node in whole]
     nodes = [nodes[i] for i in topological_order(nodes)]
     function = helper.make_function(
         cut.domain,

@@ -5,13 +5,20 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from byoc.graph.index import GraphIndex
 
 _MOST_ELEMENTS = 1024
 _MOST_NODES = 16
+# What a Constant node may hold beside a tensor (ONNX's documentation of Constant).
+_WRITTEN: dict[str, type] = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
 
 
 def constant_value(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
@@ -32,7 +39,24 @@ def _value(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
     number = index.producer.get(tensor)
     if number is None:
         return constant_value(index.outer, tensor) if index.outer is not None else None
-    return _computed(index, tensor) if number in index.constant_nodes else None
+    if number not in index.constant_nodes:
+        return None
+    node = index.nodes[number]
+    if node.op_type == "Constant" and not node.attribute[0].name.startswith("value_string"):
+        return _written(node)
+    return _computed(index, tensor)
+
+
+def _written(node: NodeProto) -> NDArray[Any] | None:
+    """Return what a Constant node holds, None for sparse values."""
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return _read(attribute.t)
+        kind = _WRITTEN.get(attribute.name)
+        if kind is not None:
+            value: NDArray[Any] = np.array(helper.get_attribute_value(attribute), kind)
+            return value if value.size <= _MOST_ELEMENTS else None
+    return None
 
 
 def _computed(index: GraphIndex, tensor: str) -> NDArray[Any] | None:

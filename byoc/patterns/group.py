@@ -1,69 +1,77 @@
-"""The pattern grouper: nodes merge into composites, everything else is a unit of its own.
+"""The pattern grouper: nodes merge into composites, these into QDQ groups, the rest are units alone.
 
-A unit is what the partitioner places: one node, or a composite taken whole. Larger patterns go first,
-equal ones in the order of the file; a node belongs to at most one unit.
+Larger matches go first, equal ones in the order of the file and then of the nodes; a node belongs to at
+most one unit. Units that became one node each never form a cycle.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
 
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import describe
-from byoc.patterns.match import Match, match_at
+from byoc.patterns.candidates import candidates
+from byoc.patterns.closed import Order
+from byoc.patterns.match import Match
 from byoc.patterns.pattern import Pattern
-from byoc.verdict import YES, Mark, Verdict, refuse
+from byoc.patterns.qdq import wrap
+from byoc.patterns.table import Table
+from byoc.patterns.unit import Unit
+from byoc.verdict import YES, Mark, refuse
 
-
-@dataclass(frozen=True)
-class Unit:
-    """Nodes that are placed together, in topological order.
-
-    `match` is there for a composite. `verdict` says whether the accelerator takes the unit, `rules`
-    which rules accepted its nodes.
-    """
-
-    name: str
-    nodes: tuple[int, ...]
-    verdict: Verdict
-    rules: tuple[str, ...]
-    match: Match | None = None
-
-    @property
-    def composite(self) -> str | None:
-        """The composite's name, None for a single node."""
-        return self.match.pattern.name if self.match else None
+__all__ = ["Unit", "chosen", "group"]
 
 
 def group(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]) -> list[Unit]:
     """Return the units of the main graph in topological order; constant nodes belong to none."""
-    free = {i for i, mark in enumerate(marks) if mark.verdict} - index.constant_nodes
-    matches: dict[int, Match] = {}
-    for pattern in sorted(patterns, key=lambda pattern: -len(pattern.nodes)):
-        for number in range(len(index.nodes)):
-            if number not in free or index.nodes[number].op_type not in pattern.root.ops:
-                continue
-            found = match_at(pattern, number, index, free)
-            if found is not None:
-                matches[number] = found
-                free.difference_update(found.nodes.values())
-    inner = {node for match in matches.values() for node in match.nodes.values()}
-    units = []
+    matches = chosen(index, patterns, marks)
+    inner = {node for match in matches for node in match.nodes.values()}
+    units = [_composite(index, match, marks) for match in matches]
     for number, mark in enumerate(marks):
-        if number in matches:
-            units.append(_composite(index, number, matches[number], marks))
-        elif number not in inner and number not in index.constant_nodes:
+        if number not in inner and number not in index.constant_nodes:
             units.append(_single(index, number, mark))
-    return units
+    return _sorted(index, wrap(index, units, marks))
 
 
-def _composite(index: GraphIndex, root: int, match: Match, marks: Sequence[Mark]) -> Unit:
+def chosen(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]) -> list[Match]:
+    """Return the composites of the main graph: each node in one at most, and no cycle between them."""
+    return _chosen(index, candidates(index, patterns, marks))
+
+
+def _chosen(index: GraphIndex, found: Iterable[Match]) -> list[Match]:
+    taken: set[int] = set()
+    kept: list[Match] = []
+    order = Order(Table.of(index))
+    several = False  # one node each, matches with one output can only form a cycle through others
+    for match in found:
+        nodes = set(match.nodes.values())
+        if not taken.isdisjoint(nodes):
+            continue
+        exits = len({match.form.made[name][0].output for name in match.form.outputs})
+        if several and order.returns(nodes) is not None:
+            continue
+        if exits > 1 and not several:
+            several = True
+            for other in kept:
+                order.join(set(other.nodes.values()))
+            if order.returns(nodes) is not None:
+                continue
+        if several:
+            order.join(nodes)
+        taken |= nodes
+        kept.append(match)
+    return kept
+
+
+def _composite(index: GraphIndex, match: Match, marks: Sequence[Mark]) -> Unit:
     nodes = tuple(sorted(match.nodes.values()))
     return Unit(
-        name=_name(index, root),
+        name=_name(index, match.root),
         nodes=nodes,
         verdict=YES,
         rules=tuple(marks[node].rule for node in nodes),
         match=match,
+        kind="composite",
+        must=any(marks[node].must for node in nodes),
     )
 
 
@@ -71,9 +79,38 @@ def _single(index: GraphIndex, number: int, mark: Mark) -> Unit:
     verdict = mark.verdict
     if verdict and not mark.standalone:
         verdict = refuse(f"{index.nodes[number].op_type} is taken only inside a composite")
-    return Unit(_name(index, number), (number,), verdict, (mark.rule,) if verdict else ())
+    rules = (mark.rule,) if verdict else ()
+    must = bool(verdict) and mark.must
+    return Unit(_name(index, number), (number,), verdict, rules, must=must)
 
 
 def _name(index: GraphIndex, number: int) -> str:
     node = index.nodes[number]
     return node.name or next((name for name in node.output if name), describe(node))
+
+
+def _sorted(index: GraphIndex, units: Sequence[Unit]) -> list[Unit]:
+    """Return units in a topological order: by their last nodes, where that is one."""
+    ordered = sorted(units, key=lambda unit: unit.nodes[-1])
+    unit_of = {node: row for row, unit in enumerate(ordered) for node in unit.nodes}
+    followers: list[list[int]] = [[] for _ in ordered]
+    missing = [0] * len(ordered)
+    for row, unit in enumerate(ordered):
+        names = (name for node in unit.nodes for name in index.reads[node])
+        producers = {unit_of.get(index.producer.get(name, -1), row) for name in names} - {row}
+        missing[row] = len(producers)
+        for producer in producers:
+            followers[producer].append(row)
+    ready = [row for row, count in enumerate(missing) if not count]
+    heapify(ready)
+    result = []
+    while ready:
+        row = heappop(ready)
+        result.append(ordered[row])
+        for follower in followers[row]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                heappush(ready, follower)
+    if len(result) < len(ordered):
+        raise AssertionError("units form a cycle")
+    return result

@@ -1,146 +1,129 @@
-"""The matcher: backtracking over the graph index, from a pattern's last line to its inputs.
+"""The matcher: where the forms of a pattern are in a graph, and what each becomes there.
 
 Operands of commutative operators match in either order. Two lines never bind one node, a name always
-binds one tensor, and what a match makes inside may be used only inside, bodies of If and Loop included.
+binds one tensor, and what a match makes inside may be used only inside, bodies of If and Loop included,
+unless the pattern returns it.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count, permutations
-
-from onnx import NodeProto
 
 from byoc.graph.composites import Composite, Line
 from byoc.graph.index import GraphIndex
-from byoc.graph.walk import bodies, is_onnx
-from byoc.patterns.pattern import Pattern, PatternNode
-
-# Operators whose two operands may be exchanged without changing the result (ONNX operator docs).
-_COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum", "Max", "Min"})
-
-# Commutative operands below one another can be ordered in exponentially many ways. Real patterns are
-# found or refused within a few dozen attempts; what needs more than this counts as not found.
-_MOST_ATTEMPTS = 5_000
+from byoc.graph.walk import is_onnx
+from byoc.patterns.closed import closed_objection, condition_objection
+from byoc.patterns.form import Form
+from byoc.patterns.pattern import Pattern
+from byoc.patterns.search import Bound, Search
+from byoc.patterns.syntax import PatternNode
+from byoc.patterns.table import Table
 
 
 @dataclass(frozen=True)
 class Match:
-    """Where a pattern was found: line's name to node, and name to tensor (empty: left out)."""
+    """Where a pattern was found: line's name to node, and name to tensor (empty: left out).
+
+    `more` has the further operands of lines that end in `...`.
+    """
 
     pattern: Pattern
+    form: Form
     nodes: Mapping[str, int]
     tensors: Mapping[str, str]
+    more: Mapping[str, tuple[str, ...]]
+
+    @property
+    def root(self) -> int:
+        """The node of the last line."""
+        return self.nodes[self.form.root.output]
 
     def as_composite(self, index: GraphIndex) -> Composite:
         """Return what the match becomes in the graph that it was found in."""
-        nodes = index.nodes
-        lines = tuple(
-            Line(
-                line.output,
-                nodes[self.nodes[line.output]].op_type,
-                tuple(name for name, _ in line.operands),
-                self.nodes[line.output],
-            )
-            for line in self.pattern.nodes
-        )
-        # Every choice is in the name as soon as one differs: a_mul_add is not a_add_mul.
-        pairs = list(zip(lines, self.pattern.nodes, strict=True))
-        other = [bound.op.lower() for bound, line in pairs if len(line.ops) > 1]
-        if all(bound.op == line.ops[0] for bound, line in pairs):
-            other = []
+        lines = tuple(self._line(line, index) for line in self.form.nodes)
+        given = {name: self.tensors.get(name, "") for name in self.form.inputs}
+        for line in self.form.nodes:
+            given.update(zip(_further(line, self.more), self.more.get(line.output, ()), strict=True))
         return Composite(
             index=index,
-            name="_".join((self.pattern.name, *other)),
+            composite=self.pattern.name,
+            name="_".join((self.pattern.name, *self._choices(lines))),
             lines=lines,
-            inputs={name: self.tensors.get(name, "") for name in self.pattern.inputs},
+            inputs=given,
+            outputs={name: self.tensors[name] for name in self.form.outputs},
         )
 
+    def _line(self, line: PatternNode, index: GraphIndex) -> Line:
+        number = self.nodes[line.output]
+        node = index.nodes[number]
+        schema = index.schema(node)
+        operands = [operand.name for operand in line.operands]
+        operands = operands[: schema.max_input if schema is not None else len(node.input)]
+        outputs = [
+            name or (f"{line.output}_output_{position}" if position < len(node.output) else "")
+            for position, name in enumerate(line.outputs)
+        ]
+        return Line(
+            line.output,
+            node.op_type,
+            "" if is_onnx(node) else node.domain,
+            (*operands, *_further(line, self.more)),
+            tuple(outputs[: len(node.output)]),
+            number,
+        )
 
-_Nodes = Mapping[str, int]
-_Tensors = Mapping[str, str]
-_Bound = tuple[_Nodes, _Tensors]
-_Pairs = Sequence[tuple[tuple[str, bool], str]]
+    def _choices(self, lines: tuple[Line, ...]) -> list[str]:
+        """Return what the function's name says beside the composite's: nothing where all is as written.
+
+        Every choice is in the name as soon as one differs: a_mul_add is not a_add_mul.
+        """
+        choices: list[tuple[str, bool]] = []
+        if self.form.variant:
+            choices.append((f"v{self.form.variant + 1}", True))
+        bound = {line.output: line for line in lines}
+        ordered = sorted((*self.form.nodes, *self.form.left_out), key=lambda line: line.line)
+        for line in ordered:
+            if line.output not in bound:
+                if line.optional:
+                    choices.append((f"no_{line.output}", True))
+                continue
+            found = bound[line.output]
+            if len(line.ops) > 1 or line.any:
+                full = f"{found.domain}.{found.op}" if found.domain else found.op
+                called = full.replace(".", "_").lower()
+                choices.append((called, line.any or full != line.ops[0]))
+            if line.more:
+                further = len(self.more.get(line.output, ()))
+                choices.append((f"plus{further}", further > 0))
+        return [text for text, _ in choices] if any(differs for _, differs in choices) else []
+
+
+def _further(line: PatternNode, more: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Return the names, inside the function, of the operands that `...` stands for."""
+    start = len(line.operands)
+    return [f"{line.output}_{start + i}" for i in range(len(more.get(line.output, ())))]
 
 
 def match_at(pattern: Pattern, node: int, index: GraphIndex, free: Container[int]) -> Match | None:
     """Return the first match whose last line is the given node, None when there is none.
 
-    Only nodes in `free` are matched.
+    Larger forms go first. Only nodes in `free` are matched.
     """
-    search = _Search({line.output: line for line in pattern.nodes}, index, free, count())
-    for nodes, tensors in search.node(pattern.root, node, {}, {}):
-        if _closed(pattern, nodes, tensors, index):
-            return Match(pattern, nodes, tensors)
+    table = Table.of(index)
+    for form in sorted(pattern.forms, key=lambda form: -len(form.nodes)):
+        for match in matches_at(pattern, Search(form, table, free), node):
+            return match
     return None
 
 
-@dataclass(frozen=True)
-class _Search:
-    """The backtracking: each method yields every way to bind what it is given."""
-
-    lines: Mapping[str, PatternNode]
-    index: GraphIndex
-    free: Container[int]
-    attempts: Iterator[int]
-
-    def node(self, line: PatternNode, number: int, nodes: _Nodes, tensors: _Tensors) -> Iterator[_Bound]:
-        node = self.index.nodes[number]
-        if next(self.attempts) > _MOST_ATTEMPTS or any(True for _ in bodies(node)):
-            return
-        if node.op_type not in line.ops or not is_onnx(node):
-            return
-        if number not in self.free or number in nodes.values() or not node.output[0]:
-            return
-        if any(map(self.index.is_used, node.output[1:])):
-            return
-        bound = {**nodes, line.output: number}
-        named = {**tensors, line.output: node.output[0]}
-        for inputs in _orders(line, node):
-            yield from self.operands(list(zip(line.operands, inputs, strict=True)), bound, named)
-
-    def operands(self, pairs: _Pairs, nodes: _Nodes, tensors: _Tensors) -> Iterator[_Bound]:
-        if not pairs:
-            yield nodes, tensors
-            return
-        ((name, optional), tensor), *rest = pairs
-        if name in tensors:
-            if tensors[name] == tensor:
-                yield from self.operands(rest, nodes, tensors)
-        elif name not in self.lines:
-            if tensor or optional:
-                yield from self.operands(rest, nodes, {**tensors, name: tensor})
-        else:
-            producer = self.index.producer.get(tensor)
-            if producer is None or self.index.nodes[producer].output[0] != tensor:
-                return
-            for found, named in self.node(self.lines[name], producer, nodes, tensors):
-                yield from self.operands(rest, found, named)
+def matches_at(pattern: Pattern, search: Search, node: int) -> Iterator[Match]:
+    """Yield every match of a pattern in one of its forms, whose last line is the given node."""
+    for bound in search.at(node):
+        form = search.form.without(frozenset(bound.missing))
+        if form is not None and not objection(pattern, form, bound, search.table):
+            yield Match(pattern, form, bound.nodes, bound.tensors, bound.more)
 
 
-def _orders(line: PatternNode, node: NodeProto) -> Iterator[tuple[str, ...]]:
-    """Yield the node's inputs, padded to the line's operands, in each order that means the same."""
-    given = tuple(node.input)
-    while given and not given[-1]:
-        given = given[:-1]
-    if len(given) > len(line.operands):
-        return
-    padded = given + ("",) * (len(line.operands) - len(given))
-    if node.op_type in _COMMUTATIVE and len(padded) == 2:
-        yield from dict.fromkeys(permutations(padded))
-    else:
-        yield padded
-
-
-def _closed(pattern: Pattern, nodes: _Nodes, tensors: _Tensors, index: GraphIndex) -> bool:
-    """Return whether what is made inside, but for the output, is used inside only, and as no input."""
-    inside = set(nodes.values())
-    made = {tensors[line] for line in nodes}
-    if any(tensors.get(name) in made for name in pattern.inputs):
-        return False
-    for line, number in nodes.items():
-        if line == pattern.root.output:
-            continue
-        tensor = index.nodes[number].output[0]
-        if tensor in index.outputs or not inside.issuperset(index.consumers.get(tensor, ())):
-            return False
-    return True
+def objection(pattern: Pattern, form: Form, bound: Bound, table: Table) -> str:
+    """Return why lines that are all bound are no match, empty when they are one."""
+    reason, _ = closed_objection(form, bound, table)
+    return reason or condition_objection(pattern, form, bound, table.index)

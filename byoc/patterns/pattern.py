@@ -1,106 +1,137 @@
 """The pattern language: a composite as the lines of ONNX text that compute it.
 
-    c = Conv(x, w, b?)
-    n = BatchNormalization(c, scale, bias, mean, var)
-    y = Relu(n)
+    c = Conv <group = 1> (x, w!, b?)
+    n = BatchNormalization(c, scale, bias, mean, var)?
+    y = Relu|Clip(n, low?, high?)
 
-A name that no line makes is an input; `b?` may be left out; `A|B(...)` stands for either operator. The
-last line makes the composite's output. An operator with fewer inputs than the pattern gives does not
-match, nor does one with more.
+Described in docs/patterns.md. A pattern has one or several texts, its variants.
 """
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
-_LINE = re.compile(r"^\s*([A-Za-z_]\w*)\s*=\s*(\w+(?:\s*\|\s*\w+)*)\s*\(([^()]*)\)\s*$", re.ASCII)
-_NAME = re.compile(r"^[A-Za-z_]\w*\??$", re.ASCII)
+from byoc.errors import nearest
+from byoc.expressions import Expression, compile_expression
+from byoc.patterns.form import Form
+from byoc.patterns.lint import flow, operators
+from byoc.patterns.syntax import PatternNode, read_line, read_return, without_comment
 
-# The matcher recurses from line to line.
+Check = Callable[[Mapping[str, Any]], str | None]
+"""A function of the facts by name (docs/patterns.md): why a match is refused, None when it is not."""
+
 _MOST_LINES = 100
+_MOST_CHARACTERS = 20_000
 
 
 @dataclass(frozen=True)
-class PatternNode:
-    """One line: what it makes, the operators it may be, its operands (name, optional), its number."""
+class Condition:
+    """What must hold of a match, and what to say where it does not (empty: the expression itself)."""
 
-    output: str
-    ops: tuple[str, ...]
-    operands: tuple[tuple[str, bool], ...]
-    line: int = 0
+    expression: Expression
+    reason: str = ""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A composite's name and its lines, in topological order; the last makes the output."""
+    """A composite: its name, a form with every line for each of its texts, and what must hold."""
 
     name: str
-    nodes: tuple[PatternNode, ...]
+    forms: tuple[Form, ...]
+    where: tuple[Condition, ...] = ()
+    check: Check | None = None
+    description: str = ""
+    texts: tuple[str, ...] = field(default=(), compare=False)
 
     @property
-    def root(self) -> PatternNode:
-        """The line that makes the output."""
-        return self.nodes[-1]
+    def nodes(self) -> tuple[PatternNode, ...]:
+        """The lines of all variants, one after the other."""
+        return tuple(node for form in self.forms for node in form.nodes)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names that no line makes, in order of first use: the composite's signature."""
-        made = {node.output for node in self.nodes}
-        names = (name for node in self.nodes for name, _ in node.operands)
-        return tuple(dict.fromkeys(name for name in names if name not in made))
+        """What comes into any of the variants, in order of first use."""
+        return tuple(dict.fromkeys(name for form in self.forms for name in form.inputs))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All that expressions can ask for: what comes in and what lines make, in any variant."""
+        made = (name for form in self.forms for name in form.made)
+        return tuple(dict.fromkeys([*self.inputs, *made]))
 
 
-def parse(name: str, text: str) -> Pattern:
-    """Return the pattern that a text describes.
+def parse(
+    name: str,
+    text: str | Sequence[str],
+    where: Sequence[str | tuple[str, str]] = (),
+    check: Check | None = None,
+    description: str = "",
+) -> Pattern:
+    """Return the pattern that a text describes, or several texts, its variants.
 
-    Raises ValueError, a line for each mistake, naming its line in the text: not of the form, a name made
-    twice or read before it is made, a `?` on what a line makes, a line that nothing reads.
+    `where` has expressions over the facts of the pattern's names, each alone or with a reason to give
+    where it does not hold; `check` is a function of the same facts. Raises ValueError, a line for each
+    mistake, naming its line in the text (and, with several texts, `pattern[1]`).
     """
+    texts = [text] if isinstance(text, str) else list(text)
+    problems: list[str] = [] if texts else ["the pattern is empty"]
+    forms: list[Form] = []
+    for number, variant in enumerate(texts):
+        try:
+            forms.append(_form(variant, number))
+        except ValueError as error:
+            place = "" if isinstance(text, str) else f"pattern[{number}]: "
+            problems.extend(f"{place}{problem}" for problem in str(error).splitlines())
+    conditions = []
+    for number, entry in enumerate(where):
+        source, reason = (entry, "") if isinstance(entry, str) else entry
+        try:
+            conditions.append(Condition(compile_expression(source), reason))
+        except ValueError as error:
+            problems.append(f"where[{number}]: {error}")
+    result = Pattern(name, tuple(forms), tuple(conditions), check, description, tuple(texts))
+    if not problems:
+        problems.extend(_unknown(result))
+    if problems:
+        raise ValueError("\n".join(problems))
+    return result
+
+
+def _unknown(pattern: Pattern) -> Iterator[str]:
+    """Yield a sentence for each name in a condition that the pattern does not have."""
+    for number, condition in enumerate(pattern.where):
+        for name in sorted(condition.expression.names - set(pattern.names)):
+            hint = nearest(name, pattern.names)
+            yield f"where[{number}]: nothing in the pattern is called '{name}'{hint}"
+
+
+def _form(text: str, variant: int) -> Form:
+    """Return the lines of a text. Raises ValueError, a line for each mistake."""
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"the pattern has {len(text)} characters, at most {_MOST_CHARACTERS}")
     nodes: list[PatternNode] = []
+    returned: Sequence[str] | None = None
     problems: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
+    for number, line in enumerate(map(without_comment, text.splitlines()), 1):
+        if not line:
             continue
-        match = _LINE.match(line)
-        if match is None:
-            problems.append(f"line {number}: '{line.strip()}' is not of the form y = Op(a, b?)")
+        if returned is not None:
+            problems.append(f"line {number}: nothing can follow the return")
+            break
+        returned = read_return(line)
+        if returned is not None:
             continue
-        output, ops, given = match.groups()
-        operands = [part.strip() for part in given.split(",")] if given.strip() else []
-        wrong = [operand for operand in operands if not _NAME.match(operand)]
-        problems.extend(f"line {number}: '{operand}' is not the name of an operand" for operand in wrong)
-        nodes.append(
-            PatternNode(
-                output,
-                tuple(op.strip() for op in ops.split("|")),
-                tuple((operand.removesuffix("?"), operand.endswith("?")) for operand in operands),
-                number,
-            )
-        )
+        try:
+            nodes.append(read_line(line, number))
+        except ValueError as error:
+            problems.extend(f"line {number}: {problem}" for problem in str(error).splitlines())
     if len(nodes) > _MOST_LINES:
         problems.append(f"the pattern has {len(nodes)} lines, at most {_MOST_LINES} are possible")
     if not problems:
-        problems.extend(_flow(nodes) if nodes else ["the pattern is empty"])
+        problems.extend(flow(nodes, returned) if nodes else ["the pattern is empty"])
+        problems.extend(operators(nodes))
     if problems:
         raise ValueError("\n".join(problems))
-    return Pattern(name, tuple(nodes))
-
-
-def _flow(nodes: Sequence[PatternNode]) -> Iterator[str]:
-    """Yield what is wrong between the lines."""
-    outputs = [node.output for node in nodes]
-    read = {name for node in nodes for name, _ in node.operands}
-    for i, node in enumerate(nodes):
-        place = f"line {node.line}"
-        for other in outputs:
-            if other.startswith(f"{node.output}_"):  # `c_x` of one and `c` of the other meet in names
-                yield f"{place}: the name '{node.output}' is the beginning of '{other}'"
-        if node.output in outputs[:i]:
-            yield f"{place}: '{node.output}' is made twice"
-        elif node.output not in read and i < len(nodes) - 1:
-            yield f"{place}: nothing reads '{node.output}', and only the last line makes the output"
-        for name, optional in node.operands:
-            if name not in outputs[:i] and name in outputs[i:]:
-                yield f"{place}: '{name}' is read before it is made"
-            elif optional and name in outputs:
-                yield f"{place}: '{name}?' is made by a line, so it cannot be left out"
+    outputs = tuple(returned or filter(None, nodes[-1].outputs))
+    return Form(tuple(nodes), outputs, variant)

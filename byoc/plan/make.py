@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-import onnx
-
 from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.costs.model import CostModel
 from byoc.costs.pose import BodyCost, Posed, alone, pose
@@ -16,6 +14,7 @@ from byoc.graph.index import GraphIndex
 from byoc.graph.interface import interface
 from byoc.graph.load import Model
 from byoc.graph.outline import Cut, GraphCuts, Group, outline
+from byoc.graph.unshare import unshared
 from byoc.patterns.group import Unit, group
 from byoc.placement import Placement, Problem, Strategy, objection
 from byoc.placement.strategies.host_only import HostOnly
@@ -46,7 +45,8 @@ def make_plan(  # noqa: PLR0913, PLR0917 - the pipeline's parts, all needed
         raise InputError(f"{model.source}: {error}") from None
     progress("place")
     planner = _Planner(target, strategy, host, device, loop_trips or {})
-    root = _named(planner.plan(model.index, 1.0, ""), target, count())
+    index = (unshared(model) if target.quantized else model).index
+    root = _named(planner.plan(index, 1.0, ""), target, count())
     progress("outline")
     try:
         proto = outline(_cuts(root, target))
@@ -87,7 +87,7 @@ class _Planner:
                     for body in index.bodies[number]
                 )
             costs[number] = self._body_cost(index, number, each, inner.get(number, ()))
-        units = group(index, self.target.patterns, annotate(index, self.target.rules))
+        units = group(index, self.target.patterns, annotate(index, self.target))
         connected = self.target.rules.regions == "connected"
         posed = pose(index, units, self.host, self.device, connected, costs)
         placement = _solve(self.strategy, posed.problem)
@@ -206,9 +206,12 @@ def _cut(index: GraphIndex, target: Target, region: PlannedRegion) -> Cut:
 
 
 def _group(index: GraphIndex, unit: Unit) -> Group:
-    rules = {"byoc.rules": ", ".join(unit.rules)}
+    """Return what becomes of a unit in its region; the nodes of a QDQ group bear its name."""
+    metadata = {"byoc.rules": ", ".join(unit.rules)}
+    if unit.kind == "qdq":
+        metadata["byoc.qdq"] = unit.name
     if unit.match is None:
-        return Group(unit.nodes, metadata=rules)
-    nodes: Sequence[onnx.NodeProto] = [index.nodes[i] for i in unit.nodes]
-    names = ", ".join(node.name or node.output[0] for node in nodes)
-    return Group(unit.nodes, unit.match.as_composite(index), rules | {"byoc.nodes": names})
+        return Group(unit.nodes, metadata=metadata)
+    inside = [index.nodes[i] for i in sorted(unit.match.nodes.values())]
+    metadata["byoc.nodes"] = ", ".join(node.name or node.output[0] for node in inside)
+    return Group(unit.nodes, unit.match.as_composite(index), metadata)

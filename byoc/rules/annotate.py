@@ -1,171 +1,243 @@
 """The annotator: which nodes an accelerator takes, and for every other one why not.
 
-A node is taken when one of the rules for its operator accepts it. Where all refuse, the reasons are
-those of the rule that came nearest (the fewest objections, the first of equals).
+What the file keeps on the host stays there. Any other node is taken when one of the rules for its
+operator accepts it, the first in the order of the file. Where all refuse, the reasons are those of the
+rule that came nearest: the fewest objections, of as many the lighter ones, of equals the first.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from onnx import NodeProto
-from onnx.defs import OpSchema
 
-from byoc.graph.attributes import effective, onnx_domains, open_dtypes, written
+from byoc.expressions import Condition
+from byoc.graph.attributes import onnx_domains
 from byoc.graph.index import GraphIndex
-from byoc.graph.types import TensorType
 from byoc.graph.walk import captured, is_onnx
-from byoc.rules.schema import ANY, ANY_DTYPE, AttributeRule, ElementRule, OpRule, RuleFile, TensorRule
+from byoc.plugins import CHECKS, load_function
+from byoc.rules.attributes import attribute_objections, bound_objections
+from byoc.rules.host import forced
+from byoc.rules.load import Target
+from byoc.rules.objections import Attempt, Kind, Objection, nearness, ordered
+from byoc.rules.operators import Signature, name_of, signature
+from byoc.rules.schema import OpRule
+from byoc.rules.tensors import tensor_objections
+from byoc.rules.values import ANY
+from byoc.rules.view import View
 from byoc.verdict import YES, Mark, refuse
 
+__all__ = ["Annotator", "Attempt", "Objection", "annotate"]
 
-def annotate(index: GraphIndex, rules: RuleFile) -> list[Mark]:
-    """Return a mark for each node of the main graph, in the order of the nodes.
 
-    Constant nodes are marked like any other; whether they are placed is not decided here.
+def annotate(index: GraphIndex, target: Target) -> list[Mark]:
+    """Return a mark for each node of a graph, in the order of the nodes.
+
+    Constant nodes are marked like any other; whether they are placed is not decided here. Raises
+    InputError when a check that the file names cannot be loaded.
     """
-    by_op: dict[str, list[tuple[str, OpRule]]] = {}
-    for i, rule in enumerate(rules.ops):
-        for op in rule.op:
-            by_op.setdefault(op, []).append((f"ops[{i}]", rule))
-    return [_mark(node, index, by_op, rules) for node in index.nodes]
+    annotator = Annotator(target, index)
+    return [annotator.mark(number) for number in range(len(index.nodes))]
 
 
-def _mark(
-    node: NodeProto,
-    index: GraphIndex,
-    by_op: Mapping[str, Sequence[tuple[str, OpRule]]],
-    rules: RuleFile,
-) -> Mark:
-    name = node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}"
-    candidates = (*by_op.get(name, ()), *by_op.get(ANY, ()))
-    if not candidates:
-        return Mark(refuse(f"{name} is not among the operators of {rules.target}"))
-    schema = index.schema(node)
-    if schema is None and (is_onnx(node) or node.domain in onnx_domains()):
-        return Mark(refuse(f"{name} has no operator schema in ONNX to check it against"))
-    if not any(map(index.is_used, node.output)):
-        return Mark(refuse(f"nothing reads what {name} makes"))
-    attributes = written(node) if schema is None else effective(node, schema, index.types)
-    refusals: list[tuple[str, ...]] = []
-    for place, rule in candidates:
-        found = _objections(rule, node, schema, attributes, index, rule.dtype or rules.dtype)
-        reasons = tuple(dict.fromkeys(found))  # a variadic input may fail many times for one reason
-        if not reasons:
-            return Mark(YES, place, rule.standalone)
-        refusals.append(reasons)
-    first, *others = min(refusals, key=len)
-    return Mark(refuse(f"{name}: {first}", *others))
+@dataclass(frozen=True, eq=False)
+class _Rule:
+    """A rule, and where it stands in which file."""
+
+    place: str
+    rule: OpRule
+    dtypes: tuple[str, Sequence[str]]
 
 
-def _objections(  # noqa: PLR0913, PLR0917 - one rule against all that is known of one node
-    rule: OpRule,
-    node: NodeProto,
-    schema: OpSchema | None,
-    attributes: Mapping[str, Any],
-    index: GraphIndex,
-    dtypes: Sequence[str],
-) -> Iterator[str]:
-    yield from _bounds("the operator set", index.opset(node), rule.opset.min, rule.opset.max)
-    seen = set()
-    for name, computed, tensor in _tensors(node, schema, index, dtypes):
-        seen.add(name)
-        wanted = rule.tensors.get(name, _NO_RULE)
-        yield from _tensor(name, tensor, wanted, dtypes if computed else (), index)
-    for tensor in captured(node):
-        if tensor not in index.types:
-            yield f"the type of '{tensor}', which a body reads, is not known"
-    for name, wanted in rule.tensors.items():
-        if name not in seen and wanted.absent is False:
-            yield f"{name} is absent"
-    for name, allowed in rule.attributes.items():
-        yield from _attribute(name, attributes.get(name), allowed)
+@dataclass(frozen=True, eq=False)
+class Annotator:
+    """What a target says of the nodes of a graph."""
+
+    target: Target
+    index: GraphIndex
+
+    def mark(self, number: int) -> Mark:
+        """Return what is said of a node."""
+        barred = self._barred(number)
+        if barred is not None:
+            return Mark(refuse(barred.text), plain=False)
+        view = self._view(number)
+        accepted: dict[bool, _Rule] = {}
+        for rule in self._candidates(view.op):
+            if rule.rule.quantized not in accepted and not any(True for _ in self._against(rule, view)):
+                accepted[rule.rule.quantized] = rule
+                if len(accepted) == 2 or not self.target.quantized:
+                    break
+        if not accepted:
+            first, *others = (o.text for o in self.attempts(number)[0].objections)
+            return Mark(refuse(f"{view.op}: {first}", *others), plain=False)
+        holds = next(iter(accepted.values()))
+        return Mark(
+            YES,
+            holds.place,
+            holds.rule.standalone,
+            must=holds.rule.level == "must",
+            plain=False in accepted,
+            quantized=True in accepted,
+        )
+
+    def attempts(self, number: int) -> list[Attempt]:
+        """Return what each rule for a node's operator says of it, the nearest first; never empty.
+
+        Where no rule is to be asked (the node is kept on the host, its operator is not in the file),
+        there is one attempt with an empty `rule`.
+        """
+        barred = self._barred(number)
+        if barred is not None:
+            return [Attempt("", (barred,))]
+        view = self._view(number)
+        tried = [
+            Attempt(rule.place, ordered(self._against(rule, view))) for rule in self._candidates(view.op)
+        ]
+        return sorted(tried, key=nearness)
+
+    @cached_property
+    def _forced(self) -> Mapping[int, Objection]:
+        return forced(self.index, self.target.rules.host, self.target.place)
+
+    @cached_property
+    def _rules(self) -> Mapping[str, Sequence[_Rule]]:
+        """The rules by operator; one for any operator stands among those of each."""
+        rules = self.target.rules
+        found: dict[str, list[_Rule]] = {op: [] for rule in rules.ops for op in (*rule.op, ANY)}
+        for position, rule in enumerate(rules.ops):
+            place = self.target.place(f"ops[{position}]")
+            dtypes = self.target.place("dtype"), rules.dtype
+            if rule.dtype:
+                dtypes = f"{place}.dtype", rule.dtype
+            made = _Rule(place, rule, dtypes)
+            for op in found if ANY in rule.op else dict.fromkeys(rule.op):
+                found[op].append(made)
+        return found
+
+    def _candidates(self, op: str) -> Sequence[_Rule]:
+        found = self._rules.get(op)
+        return self._rules[ANY] if found is None else found
+
+    def _barred(self, number: int) -> Objection | None:
+        """Return why a node stays on the host before any rule is asked."""
+        kept = self._forced.get(number)
+        if kept is not None:
+            return kept
+        node = self.index.nodes[number]
+        op = name_of(node)
+        if not self._candidates(op):
+            text = f"{op} is not among the operators of {self.target.name}"
+            return Objection("ops", text, Kind.OPERATOR)
+        if self._signature(node) is None and (is_onnx(node) or node.domain in onnx_domains()):
+            text = f"{op} has no operator schema in ONNX to check it against"
+            return Objection("", text, Kind.OPERATOR)
+        if not any(map(self.index.is_used, node.output)):
+            return Objection("", f"nothing reads what {op} makes", Kind.OPERATOR)
+        return None
+
+    def _view(self, number: int) -> View:
+        node = self.index.nodes[number]
+        return View(self.index, node, name_of(node), self._signature(node))
+
+    def _signature(self, node: NodeProto) -> Signature | None:
+        key = node.domain, node.op_type
+        if key not in self._signatures:
+            schema = self.index.schema(node)
+            self._signatures[key] = None if schema is None else signature(schema)
+        return self._signatures[key]
+
+    @cached_property
+    def _signatures(self) -> dict[tuple[str, str], Signature | None]:
+        return {}
+
+    @cached_property
+    def _computed(self) -> dict[tuple[int, int], frozenset[str]]:
+        """By rule and signature, the types that the dtypes are meant for."""
+        return {}
+
+    def _is_computed(self, rule: _Rule, found: Signature, type_str: str) -> bool:
+        key = id(rule), id(found)
+        if key not in self._computed:
+            self._computed[key] = found.computed(rule.dtypes[1])
+        return type_str in self._computed[key]
+
+    def _against(self, rule: _Rule, view: View) -> Iterator[Objection]:
+        """Yield all that a rule has against a node, in no particular order, perhaps repeatedly."""
+        place, node = rule.place, view.node
+        version = self.index.opset(node)
+        if rule.rule.opset.min is not None or rule.rule.opset.max is not None:
+            opset = rule.rule.opset
+            yield from bound_objections(f"{place}.opset", "the operator set", version, opset, Kind.OPSET)
+        seen = set()
+        for use in view.uses:
+            seen.add(use.formal)
+            wanted = rule.rule.tensors.get(use.formal)
+            held = view.signature is None or self._is_computed(rule, view.signature, use.type_str)
+            yield from tensor_objections(
+                f"{place}.tensors.{use.formal}",
+                use,
+                wanted,
+                rule.dtypes if held else (place, ()),
+                view,
+                rule.rule.quantized,
+            )
+        for tensor in captured(node):
+            if tensor not in self.index.types:
+                text = f"the type of '{tensor}', which a body reads, is not known"
+                yield Objection(place, text, Kind.UNKNOWN)
+        for name, asked in rule.rule.tensors.items():
+            if name not in seen and asked.absent is False:
+                yield Objection(f"{place}.tensors.{name}.absent", f"{name} is absent")
+        for name, allowed in rule.rule.attributes.items():
+            value = view.attributes.get(name)
+            yield from attribute_objections(f"{place}.attributes.{name}", name, value, allowed)
+        yield from self._batch(view)
+        yield from self._conditions(rule, view)
+
+    def _batch(self, view: View) -> Iterator[Objection]:
+        most = self.target.rules.limits.batch
+        if most is None:
+            return
+        place = self.target.place("limits.batch")
+        for use in view.uses:
+            known = self.index.types.get(use.tensor)
+            if known is None or self.index.is_constant(use.tensor):
+                continue  # a type that is not known is objected to already
+            if known.shape is None or (len(known.shape) > 1 and not isinstance(known.shape[0], int)):
+                yield Objection(place, f"the batch of {use.formal} is not known", Kind.UNKNOWN)
+            elif len(known.shape) > 1 and int(known.shape[0] or 0) > most:
+                text = f"the batch of {use.formal} is {known.shape[0]}, at most {most} is supported"
+                yield Objection(place, text)
+
+    @cached_property
+    def _checks(self) -> Mapping[str, Callable[..., object]]:
+        names = {rule.check for rule in self.target.rules.ops if rule.check}
+        return {name: load_function(CHECKS, name) for name in sorted(names)}
+
+    def _conditions(self, rule: _Rule, view: View) -> Iterator[Objection]:
+        for position, condition in enumerate(rule.rule.where):
+            holds, text = Condition(condition.expr, condition.reason).answer(view.facts)
+            if not holds:
+                kind = Kind.UNKNOWN if holds is None else Kind.ATTRIBUTE
+                yield Objection(f"{rule.place}.where[{position}]", text, kind)
+        name = rule.rule.check
+        if name is not None:
+            text = said(name, self._checks[name], view.facts)
+            if text:
+                yield Objection(f"{rule.place}.check", text, Kind.ATTRIBUTE)
 
 
-_NO_RULE = TensorRule()
+def said(name: str, check: Callable[..., object], facts: Mapping[str, Any]) -> str:
+    """Return the reason that a check function gives, empty when it has none.
 
-
-def _is_computed(variable: str, schema: OpSchema, dtypes: Sequence[str]) -> bool:
-    """Return whether the target's dtypes are meant for a type variable: what the result is made of.
-
-    A Gather's indices and a Dropout's flag could never have the dtype that a float target computes in.
+    One that fails, as on facts that are not known, or gives no text, refuses with that for a reason.
     """
-    possible = open_dtypes(schema, variable)
-    result = schema.outputs[0].type_str if schema.outputs else ""
-    return bool(possible) and (variable == result or not possible.isdisjoint(dtypes))
-
-
-def _tensors(
-    node: NodeProto, schema: OpSchema | None, index: GraphIndex, dtypes: Sequence[str]
-) -> Iterator[tuple[str, bool, str]]:
-    """Yield for each tensor in use its name in the schema, whether it must be of `dtypes`, and itself.
-
-    Without a schema tensors are called by their position, and the dtypes are meant for all of them.
-    """
-    sides = (("input", node.input), ("output", node.output))
-    for side, names in sides:
-        formals = getattr(schema, f"{side}s") if schema else ()
-        for position, tensor in enumerate(names):
-            if not index.is_used(tensor):
-                continue
-            if schema is None or not formals:
-                yield f"{side} {position}", schema is None, tensor
-            else:
-                formal = formals[min(position, len(formals) - 1)]  # the last may be variadic
-                yield formal.name, _is_computed(formal.type_str, schema, dtypes), tensor
-
-
-def _tensor(
-    formal: str, tensor: str, rule: TensorRule, dtypes: Sequence[str], index: GraphIndex
-) -> Iterator[str]:
-    if rule.absent:
-        yield f"{formal} is given, but must be absent"
-        return
-    known = index.types.get(tensor)
-    if known is None:
-        yield f"the type of {formal} is not known"
-        return
-    allowed = rule.dtype or dtypes
-    if allowed and ANY_DTYPE not in allowed and known.dtype not in allowed:
-        yield f"{formal} is {known.dtype}; supported: {', '.join(allowed)}"
-    if rule.rank is not None:
-        yield from _rank(formal, known, rule.rank)
-    if rule.constant is not None and index.is_constant(tensor) != rule.constant:
-        yield f"{formal} must {'' if rule.constant else 'not '}be a constant"
-
-
-def _rank(formal: str, known: TensorType, allowed: Sequence[int]) -> Iterator[str]:
-    if known.shape is None:
-        yield f"the rank of {formal} is not known"
-    elif len(known.shape) not in allowed:
-        yield f"{formal} has rank {len(known.shape)}; supported: {', '.join(map(str, allowed))}"
-
-
-def _attribute(name: str, value: Any, rule: AttributeRule) -> Iterator[str]:
-    if rule.absent is not None and (value is None) != rule.absent:
-        yield f"{name} must be absent" if rule.absent else f"{name} must be given"
-    if value is None or rule.absent:
-        return
-    yield from _value(name, value, rule)
-    if rule.length is not None and len(value) not in rule.length:
-        yield f"{name} has {len(value)} elements; supported: {', '.join(map(str, rule.length))}"
-    if rule.each is not None:
-        elements = enumerate(value)
-        off = (o for i, element in elements for o in _value(f"{name}[{i}]", element, rule.each))
-        yield from islice(off, 1)  # one element is enough to refuse the attribute
-
-
-def _value(name: str, value: Any, rule: AttributeRule | ElementRule) -> Iterator[str]:
-    if rule.one_of is not None and value not in rule.one_of:
-        yield f"{name} is {value}; supported: {', '.join(map(str, rule.one_of))}"
-    yield from _bounds(name, value, rule.min, rule.max)
-
-
-def _bounds(name: str, value: Any, low: float | None, high: float | None) -> Iterator[str]:
-    if isinstance(value, str) and (low, high) != (None, None):
-        yield f"{name} is {value}, not a number"  # as was Cast's `to` before opset 6
-        return
-    if low is not None and value < low:
-        yield f"{name} is {value}, at least {low:g} is supported"
-    if high is not None and value > high:
-        yield f"{name} is {value}, at most {high:g} is supported"
+    try:
+        reason = check(facts)
+    except Exception as error:  # somebody else's code can fail in any way
+        return f"check {name} failed with {type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    if reason is not None and not isinstance(reason, str):
+        return f"check {name} gave {type(reason).__name__}, not a text"
+    return reason or ""

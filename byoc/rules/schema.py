@@ -1,116 +1,292 @@
 """The rule file: what an accelerator takes, as types that YAML is checked against.
 
-Every key is documented in docs/rules.md. The types say what the keys are; `byoc.rules.lint` holds the
-file against ONNX's own operator schemas, and `byoc.rules.annotate` applies it to a model.
+Every key is documented in docs/rules.md; `byoc.rules.json_schema` makes a JSON Schema of these types.
+The types say what the keys are; `byoc.rules.lint` holds the file against ONNX's own operator schemas,
+and `byoc.rules.annotate` applies it to a model.
 """
 
-from math import isnan
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from byoc.rules.values import (
+    Axis,
+    Bounds,
+    Dtypes,
+    Integers,
+    Names,
+    Operators,
+    Reference,
+    Size,
+    SizeBounds,
+    Values,
+    as_list_of_parts,
+)
 from byoc.yamlfile import Strict
 
 
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, (str, int, float, bool)) else value
-
-
-Integers = Annotated[tuple[int, ...], BeforeValidator(_as_list), Field(min_length=1)]
-"""One whole number or a list of them."""
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length=1)]
-"""One name or a list of them."""
-
-
-def _scalar(value: object) -> object:
-    if not isinstance(value, (str, int, float)):
-        raise ValueError("expected a number, a text, true or false")
-    return value
-
-
-Scalar = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
-Values = Annotated[tuple[Scalar, ...], BeforeValidator(_as_list), Field(min_length=1)]
-
-
-ANY = "*"
-"""As an operator: whichever."""
-ANY_DTYPE = "any"
-"""As a dtype: whichever."""
-
-
-def _a_number(value: float) -> float:
-    if isnan(value):
-        raise ValueError("a limit is a number")
-    return value
-
-
-_Limit = Annotated[float, AfterValidator(_a_number)]
-
-
-class Bounds(Strict):
-    """A number's limits, both included."""
-
-    min: _Limit | None = None
-    max: _Limit | None = None
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min:g} is greater than max {self.max:g}")
-        return self
+def _told(text: str) -> Any:
+    """Return a field that may be left out, with its description."""
+    return Field(default=None, description=text)
 
 
 class ElementRule(Bounds):
-    """What each element of a list attribute may be."""
+    """What each element of a list may be."""
 
-    one_of: Values | None = None
+    one_of: Values | None = _told("One value or several, one of which it must be.")
 
 
 class AttributeRule(Bounds):
     """What an attribute may be. All that is given must hold."""
 
-    one_of: Values | None = None
-    each: ElementRule | None = None
-    length: Integers | None = None
-    absent: bool | None = None
+    one_of: Values | None = _told("One value or several, one of which it must be.")
+    each: ElementRule | None = _told("What every element of a list attribute may be.")
+    length: Integers | None = _told("The number of elements of a list attribute, one or several.")
+    absent: bool | None = _told("true: must not have a value; false: must have one.")
+
+
+class CountRule(Bounds):
+    """What a number of elements may be."""
+
+    multiple_of: Annotated[int, Field(ge=1)] | None = _told("Must be a multiple of this.")
+
+
+class DimRule(CountRule):
+    """What a dimension may be. A number stands for exactly that, a list for one of several."""
+
+    one_of: Integers | None = _told("One extent or several, one of which it must be.")
+    equals: Reference | None = _told(
+        "Must be the same as a dimension of a tensor of this node, such as W[1]."
+    )
+
+
+def _as_dim(value: object) -> object:
+    return {"one_of": value} if isinstance(value, (int, list)) else value
+
+
+_Dim = Annotated[
+    DimRule,
+    BeforeValidator(
+        _as_dim, json_schema_input_type=int | Annotated[list[int], Field(min_length=1)] | DimRule
+    ),
+]
+
+
+class QuantizedRule(Strict):
+    """What the quantization of a tensor may be: the scale and zero point next to it."""
+
+    per_channel: bool | None = _told("true: a scale for each channel; false: one for the tensor.")
+    symmetric: bool | None = _told("true: the zero points are 0; false: they are not all 0.")
+    power_of_two: bool | None = _told("true: the scales are powers of two; false: not all are.")
+
+
+Broadcast = Literal["none", "scalar", "channel", "other"]
+_Broadcasts = Annotated[
+    tuple[Broadcast, ...],
+    Field(min_length=1),
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value,
+        json_schema_input_type=Broadcast | Annotated[list[Broadcast], Field(min_length=1)],
+    ),
+]
 
 
 class TensorRule(Strict):
-    """What an input or output may be, by its name in ONNX's operator schema."""
+    """What an input or output may be, by its name in ONNX's operator schema. All given must hold."""
 
-    dtype: Names | None = None
-    rank: Integers | None = None
-    constant: bool | None = None
-    absent: bool | None = None
+    dtype: Dtypes | None = _told("The data types it may have, instead of the rule's.")
+    rank: Integers | None = _told("The number of dimensions, one or several.")
+    constant: bool | None = _told("true: its value is known at compile time; false: it is not.")
+    absent: bool | None = _told("true: must be left out; false: must be given.")
+    dims: dict[Axis, _Dim] = Field(
+        default_factory=dict,
+        description="Extents by the number of the dimension (negative: from the end), or for `each`.",
+    )
+    elements: CountRule | None = _told("The number of elements.")
+    bytes: SizeBounds | None = _told("The size in bytes.")
+    scalar: bool | None = _told("true: exactly one element; false: not one.")
+    static: bool | None = _told("true: every dimension has a fixed extent; false: one has not.")
+    broadcast: _Broadcasts | None = _told(
+        "How this input relates to the first output: none (same shape), scalar (one element), channel "
+        "(ones but for axis 1), other."
+    )
+    value: ElementRule | None = _told("What every element of this constant may be.")
+    quantized: QuantizedRule | None = _told("The quantization; only in rules with `quantized: true`.")
+
+
+class Condition(Strict):
+    """An expression that must hold, and what to say when it does not."""
+
+    expr: str = Field(description="A condition in CEL over the facts of the node or the match.")
+    reason: str = Field(default="", description="The sentence for the user when it does not hold.")
+
+
+_Condition = Annotated[
+    Condition,
+    BeforeValidator(
+        lambda value: {"expr": value} if isinstance(value, str) else value,
+        json_schema_input_type=str | Condition,
+    ),
+]
+Conditions = Annotated[
+    tuple[_Condition, ...],
+    BeforeValidator(as_list_of_parts, json_schema_input_type=str | Condition | list[str | Condition]),
+]
+_WHERE = "Conditions in CEL that must all hold: texts, or {expr, reason}."
+_CHECK = "The name of an installed function (entry-point group byoc.checks) that is asked last."
 
 
 class OpRule(Strict):
     """One or more operators and the constraints under which the accelerator takes them."""
 
-    op: Names
-    opset: Bounds = Bounds()
-    dtype: Names | None = None
-    tensors: dict[str, TensorRule] = Field(default_factory=dict)
-    attributes: dict[str, AttributeRule] = Field(default_factory=dict)
-    standalone: bool = True
+    op: Operators = Field(description="Operators: Conv, com.microsoft.Gelu, or '*' for any.")
+    opset: Bounds = Field(default=Bounds(), description="The versions of the operator set.")
+    dtype: Dtypes | None = _told("The data types to compute in, instead of the file's.")
+    tensors: dict[str, TensorRule] = Field(
+        default_factory=dict, description="Constraints by the names of inputs and outputs in ONNX."
+    )
+    attributes: dict[str, AttributeRule] = Field(
+        default_factory=dict, description="Constraints by attribute; one not written has its default."
+    )
+    where: Conditions = Field(default=(), description=_WHERE)
+    check: str | None = _told(_CHECK)
+    standalone: bool = Field(default=True, description="false: taken only inside a composite.")
+    level: Literal["may", "must"] = Field(
+        default="may", description="must: when it is accepted it has to run on the accelerator."
+    )
+    quantized: bool = Field(
+        default=False,
+        description="true: speaks of the operator between DequantizeLinear and QuantizeLinear.",
+    )
+
+
+CompositeName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+PatternTexts = Annotated[
+    tuple[str, ...],
+    Field(min_length=1),
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value,
+        json_schema_input_type=str | Annotated[list[str], Field(min_length=1)],
+    ),
+]
 
 
 class CompositeRule(Strict):
-    """Operators that the accelerator runs as one."""
+    """Operators that the accelerator runs as one: a pattern, or one of the library."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-    pattern: str
+    name: CompositeName = Field(
+        default="", description="The name of the function; that of the library's composite if left out."
+    )
+    pattern: PatternTexts = Field(
+        default=(), description="Lines such as `c = Conv(x, w, b?)`; a list holds variants."
+    )
+    library: str | None = _told("The name of a composite of the library (byoc rules composites).")
+    where: Conditions = Field(default=(), description=_WHERE)
+    check: str | None = _told(_CHECK)
+    description: str = Field(default="", description="A line for people.")
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if bool(self.pattern) == bool(self.library):
+            raise ValueError("either `pattern` or `library` must be given, and not both")
+        if self.pattern and not self.name:
+            raise ValueError("`name` must be given with a pattern")
+        return self
+
+    @property
+    def called(self) -> str:
+        """The name that the composite goes by."""
+        return self.name or self.library or ""
+
+
+_Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+$")]
+
+
+class Layout(Strict):
+    """How the accelerator wants its data, in free words."""
+
+    activations: _Word | None = _told("Of what flows, such as NHWC.")
+    weights: _Word | None = _told("Of weights, such as OHWI.")
+
+
+class QuantizedTensors(Strict):
+    """How one kind of tensor is quantized."""
+
+    dtype: Dtypes | None = _told("The data types it may have.")
+    symmetric: bool | None = _told("Whether the zero point is 0.")
+    per_channel: bool | None = _told("Whether each channel has a scale of its own.")
+
+
+class Quantization(Strict):
+    """The quantization scheme of the accelerator."""
+
+    activations: QuantizedTensors | None = _told("What flows.")
+    weights: QuantizedTensors | None = _told("Weights.")
+    bias: QuantizedTensors | None = _told("Biases.")
+    scales: Literal["any", "power_of_two"] | None = _told("What scales may be.")
+    convert: Literal["host", "device"] | None = _told("Who quantizes at the border of a region.")
+
+
+_Count = Annotated[int, Field(ge=1)]
+
+
+class Limits(Strict):
+    """What the accelerator has no more of."""
+
+    regions: _Count | None = _told("The most regions in a model.")
+    min_nodes: _Count | None = _told("The fewest nodes in a region.")
+    max_nodes: _Count | None = _told("The most nodes in a region.")
+    memory: Size | None = _told("The memory of a region: bytes, or text such as 1MiB.")
+    batch: _Count | None = _told("The most of dimension 0 of inputs and outputs of rank 2 and more.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.min_nodes and self.max_nodes and self.min_nodes > self.max_nodes:
+            raise ValueError(f"min_nodes {self.min_nodes} is greater than max_nodes {self.max_nodes}")
+        return self
+
+
+class Nodes(Strict):
+    """Some nodes of a model, by operator or by name."""
+
+    ops: Operators = Field(default=(), description="Operators.")
+    names: Names = Field(
+        default=(), description="Regular expressions (RE2), found anywhere in a node's name."
+    )
+
+
+class Host(Nodes):
+    """Nodes that stay on the host whatever the rules say."""
+
+    after: Nodes = Field(
+        default=Nodes(), description="All that is downstream of such nodes, but not they themselves."
+    )
 
 
 class RuleFile(Strict):
     """A target: its operators, its composites, and what it uses unless told otherwise."""
 
-    target: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=40)]
-    description: str = ""
-    codegen: str = "reference"
-    cost_model: str
-    regions: Literal["connected", "phase"] = "connected"
-    dtype: Names
-    ops: Annotated[tuple[OpRule, ...], Field(min_length=1)]
-    composites: tuple[CompositeRule, ...] = ()
+    extends: str | None = _told("The rule file to build on: a path from this one, or an installed name.")
+    target: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=40)] = Field(
+        description="The accelerator's name; functions get the domain byoc.NAME."
+    )
+    description: str = Field(default="", description="A line for people.")
+    codegen: str = Field(default="reference", description="The installed codegen for the regions.")
+    cost_model: str = Field(description="The cost model: a path, or an installed name.")
+    regions: Literal["connected", "phase"] = Field(
+        default="connected",
+        description="connected: a region hangs together; phase: branches may share one.",
+    )
+    dtype: Dtypes = Field(description="The data types that the accelerator computes in, or any.")
+    layout: Layout = Field(default=Layout(), description="How the accelerator wants its data.")
+    quantization: Quantization = Field(
+        default=Quantization(), description="The quantization scheme of the accelerator."
+    )
+    limits: Limits = Field(default=Limits(), description="What the accelerator has no more of.")
+    host: Host = Field(default=Host(), description="Nodes that stay on the host whatever the rules say.")
+    ops: Annotated[tuple[OpRule, ...], Field(min_length=1)] = Field(
+        description="The rules for operators; of several for one, the first that accepts holds."
+    )
+    composites: tuple[CompositeRule, ...] = Field(
+        default=(), description="Operators that the accelerator runs as one."
+    )

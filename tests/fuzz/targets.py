@@ -97,7 +97,7 @@ class Rules:
                 raise AssertionError("more lines than the limit on problems") from error
             return REFUSED
         index = _small().index
-        group(index, target.patterns, annotate(index, target.rules))
+        group(index, target.patterns, annotate(index, target))
         return "applied"
 
 

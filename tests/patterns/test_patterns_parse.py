@@ -2,7 +2,9 @@
 
 import pytest
 
-from byoc.patterns.pattern import Pattern, PatternNode, parse
+from byoc.patterns.form import Form
+from byoc.patterns.pattern import Pattern, parse
+from byoc.patterns.syntax import Operand, PatternNode
 
 
 def test_lines_operators_and_operands() -> None:
@@ -17,12 +19,17 @@ def test_lines_operators_and_operands() -> None:
     assert pattern == Pattern(
         "name",
         (
-            PatternNode("c", ("Conv",), (("x", False), ("w", False), ("b", True)), 3),
-            PatternNode("a", ("Add", "Sum"), (("c", False), ("x", False)), 4),
-            PatternNode("_y1", ("Relu",), (("a", False),), 6),
+            Form(
+                (
+                    PatternNode(("c",), ("Conv",), (Operand("x"), Operand("w"), Operand("b", True)), 3),
+                    PatternNode(("a",), ("Add", "Sum"), (Operand("c"), Operand("x")), 4),
+                    PatternNode(("_y1",), ("Relu",), (Operand("a"),), 6),
+                ),
+                ("_y1",),
+            ),
         ),
     )
-    assert pattern.root.output == "_y1"
+    assert pattern.forms[0].root.output == "_y1"
     assert pattern.inputs == ("x", "w", "b")
 
 
@@ -38,11 +45,11 @@ def test_no_operands() -> None:
         ("Relu(x)", "line 1: 'Relu(x)' is not of the form y = Op(a, b?)"),
         ("y = Relu(x) z", "line 1: 'y = Relu(x) z' is not of the form y = Op(a, b?)"),
         ("y = Relu(Neg(x))", "line 1: 'y = Relu(Neg(x))' is not of the form y = Op(a, b?)"),
-        ("y, z = Split(x)", "line 1: 'y, z = Split(x)' is not of the form y = Op(a, b?)"),
+        ("y z = Split(x)", "line 1: 'y z = Split(x)' is not of the form y = Op(a, b?)"),
         ("y = A||B(x)", "line 1: 'y = A||B(x)' is not of the form y = Op(a, b?)"),
         ("1y = Relu(x)", "line 1: '1y = Relu(x)' is not of the form y = Op(a, b?)"),
         ("y = Relu(x??)", "line 1: 'x??' is not the name of an operand"),
-        ("y = Relu(1)", "line 1: '1' is not the name of an operand"),
+        ("y = Relu(1a)", "line 1: '1a' is not the name of an operand"),
         ("y = Clip(x,,m)", "line 1: '' is not the name of an operand"),
         ("y = Clip(x,)", "line 1: '' is not the name of an operand"),
         ("\ny = Relu(y)", "line 2: 'y' is read before it is made"),
@@ -63,4 +70,4 @@ def test_mistakes(text: str, message: str) -> None:
 
 def test_all_mistakes_of_a_text_at_once() -> None:
     with pytest.raises(ValueError, match=r"^line 1: .*\nline 3: .*\nline 4: .*$"):
-        parse("p", "y := Relu(x)\n\nz = Relu(1)\nRelu")
+        parse("p", "y := Relu(x)\n\nz = Relu(1a)\nRelu")

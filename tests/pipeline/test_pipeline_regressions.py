@@ -207,7 +207,7 @@ def test_an_ambiguous_pattern_comes_to_an_end() -> None:
     pattern = parse_pattern("tree", "\n".join(lines).replace("l31", "l0"))
     inputs = ", ".join(f"float[2] {leaf}" for leaf in leaves)
     model = prepared(f"g ({inputs}) => (float[2] {level[0]}) {{ {chr(10).join(lines)} }}")
-    marks = annotate(model.index, load_rules("dla").rules)
+    marks = annotate(model.index, load_rules("dla"))
 
     units = group(model.index, [pattern], marks)
 

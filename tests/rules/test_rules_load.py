@@ -167,9 +167,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_neither_a_file_nor_a_name(tmp_path: Path) -> None:
     path = tmp_path / "dlaa.yaml"
-    assert complaints(path) == f"{path}: no such file and no installed rule file; installed: dla"
-    assert complaints(Path("dlaa")) == (
-        "dlaa: no such file and no installed rule file (did you mean dla?); installed: dla"
+    assert complaints(path).startswith(f"{path}: no such file and no installed rule file; installed: ")
+    assert complaints(Path("dlaa")).startswith(
+        "dlaa: no such file and no installed rule file (did you mean dla?); installed: dla, "
     )
 
 
@@ -248,7 +248,7 @@ def test_aliases_that_double(key: str, tmp_path: Path) -> None:
     levels = ["l0: &l0 [x, x]", *(f"l{i}: &l{i} [*l{i - 1}, *l{i - 1}]" for i in range(1, 24))]
     path = tmp_path / "r.yaml"
     path.write_text("\n".join(levels) + f"\n{key}: *l23\n")
-    assert len(complaints(path)) < 5000
+    assert len(complaints(path)) < 10_000
 
 
 def test_merges_that_double(tmp_path: Path) -> None:
@@ -262,5 +262,5 @@ def test_merges_that_double(tmp_path: Path) -> None:
 def test_a_key_with_line_breaks_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(HEAD + 'ops: [{op: Relu}]\n"a\\nb\\u2028c": 1\n')
-    assert complaints(path).startswith(rf"{path}: a\nb\nc: no such key; known: target, ")
+    assert complaints(path).startswith(rf"{path}: a\nb\nc: no such key; known: extends, target, ")
     assert "\n" not in complaints(path)

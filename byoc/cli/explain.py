@@ -1,0 +1,40 @@
+"""`byoc explain`: why an accelerator refuses nodes of a model, and what it would take."""
+
+from typing import Annotated
+
+import typer
+
+from byoc.cli.common import Format, FormatOption, console, own_stdout, print_json, progress, sizes
+from byoc.explain import explain as run
+from byoc.explain.document import document
+from byoc.explain.text import print_explanation
+from byoc.pipeline import load_model
+from byoc.rules.load import load_rules
+
+
+def explain(  # noqa: PLR0913, PLR0917 - the options of the verb
+    model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
+    rules: Annotated[str, typer.Option(help="A rule file, or one of byoc rules.")],
+    node: Annotated[
+        str | None, typer.Option(help="Only this node, by its name or output, with all that was tried.")
+    ] = None,
+    op: Annotated[
+        str | None, typer.Option(help="Only nodes of this operator, with all that was tried.")
+    ] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SIZE", help="Fix a symbolic dimension, such as batch=1."),
+    ] = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Say why nodes are refused, what rule came nearest, and what relaxing one would gain."""
+    with progress() as show, own_stdout():
+        target = load_rules(rules)
+        show("load model")
+        loaded = load_model(model, sizes(dim, "--dim"))
+        show("explain")
+        found = document(run(loaded, target, node, op), details=bool(node or op))
+    if form is Format.json:
+        print_json(found)
+    else:
+        print_explanation(found, console())

@@ -1,0 +1,155 @@
+"""The explanation as data: what `byoc explain --format json` prints, and the text is made of."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from byoc.costs.trips import called
+from byoc.explain.collect import Explanation, Refusal, operator
+from byoc.explain.relax import gains
+from byoc.graph.index import GraphIndex
+from byoc.patterns.explain import NearMiss, near_misses
+from byoc.rules.annotate import Attempt, Objection
+
+_EXAMPLES = 3
+
+
+def document(explanation: Explanation, details: bool = False) -> dict[str, Any]:
+    """Return an explanation as data; compute is a share of all operations of the model.
+
+    Keys: model, target, rules, nodes (asked, taken, refused), compute (operations, refused), refused,
+    relax, composites, and with `details` a list of every node asked about with all that was tried.
+    """
+    total = explanation.operations
+    refused = len(explanation.refusals)
+    result: dict[str, Any] = {
+        "model": explanation.model.source,
+        "target": explanation.target.name,
+        "rules": explanation.target.source,
+        "nodes": {
+            "asked": len(explanation.asked),
+            "taken": len(explanation.asked) - refused,
+            "refused": refused,
+        },
+        "compute": {"operations": total, "refused": _part(explanation.refused_operations, total)},
+        "refused": _rows(explanation.refusals, total),
+        "relax": [
+            {
+                "place": gain.place,
+                "operator": gain.what,
+                "nodes": gain.nodes,
+                "compute": _part(gain.operations, total),
+            }
+            for gain in gains(explanation.refusals)
+        ],
+        "composites": _composites(explanation),
+    }
+    if details:
+        result["details"] = _details(explanation)
+    return result
+
+
+def _part(operations: float, total: float) -> float:
+    return operations / total if total else 0.0
+
+
+def _rows(refusals: Iterable[Refusal], total: float) -> list[dict[str, Any]]:
+    """Return a row for each set of reasons, whatever the values in them, the most compute first."""
+    groups: dict[tuple[str, ...], list[Refusal]] = {}
+    for refusal in refusals:
+        groups.setdefault(refusal.places, []).append(refusal)
+    rows = [
+        {
+            "nodes": len(members),
+            "compute": _part(sum(m.operations for m in members), total),
+            "operators": dict(Counter(m.op for m in members).most_common()),
+            "reasons": _reasons(members),
+            "examples": [member.name for member in members[:_EXAMPLES]],
+        }
+        for members in groups.values()
+    ]
+    return sorted(rows, key=lambda row: (-row["compute"], -row["nodes"], str(row["reasons"])))
+
+
+def _reasons(members: Sequence[Refusal]) -> list[dict[str, Any]]:
+    """Return the reasons that some nodes share, each with the commonest wording and how many others."""
+    reasons = []
+    for position, place in enumerate(members[0].places):
+        texts = Counter(_without_operator(member, position) for member in members)
+        if len(texts) > 1 or len({member.op for member in members}) == 1:
+            texts = Counter(member.reasons[position].text for member in members)
+        text = texts.most_common(1)[0][0]
+        reasons.append({"place": place, "text": text, "others": len(texts) - 1})
+    return reasons
+
+
+def _without_operator(refusal: Refusal, position: int) -> str:
+    """Return a reason without the operator that it begins with, which the row names anyway."""
+    return refusal.reasons[position].text.removeprefix(f"{refusal.op} ")
+
+
+def _composites(explanation: Explanation) -> list[dict[str, Any]]:
+    misses: dict[str, dict[str, list[NearMiss]]] = {}
+    for miss in (miss for graph in explanation.graphs for miss in graph.misses):
+        alike = misses.setdefault(miss.pattern, {})
+        alike.setdefault(re.sub(r"'[^']*'", "''", miss.reason), []).append(miss)
+    return [
+        {
+            "name": name,
+            "found": found,
+            "nearly": [
+                {"nodes": len(same), "reason": same[0].reason}
+                for same in sorted(misses.get(name, {}).values(), key=len, reverse=True)
+            ],
+        }
+        for name, found in explanation.composites.items()
+    ]
+
+
+def _details(explanation: Explanation) -> list[dict[str, Any]]:
+    """Return a row for every node asked about: what it is, what takes it, what was tried."""
+    refused = {(id(refusal.index), refusal.number): refusal for refusal in explanation.refusals}
+    rows = []
+    for graph, number in explanation.asked:
+        refusal = refused.get((id(graph.index), number))
+        unit = graph.unit_of[number]
+        node = graph.index.nodes[number]
+        rows.append(
+            {
+                "node": called(node),
+                "graph": graph.graph,
+                "operator": operator(node),
+                "compute": _part(graph.operations[number], explanation.operations),
+                "inputs": [_tensor(graph.index, name) for name in node.input],
+                "outputs": [_tensor(graph.index, name) for name in node.output],
+                "taken": refusal is None,
+                "rule": "" if refusal else graph.marks[number].rule,
+                "composite": unit.composite,
+                "tried": [_attempt(attempt) for attempt in refusal.attempts] if refusal else [],
+                "reasons": [_objection(reason) for reason in refusal.reasons] if refusal else [],
+                "nearly": [
+                    {"composite": miss.pattern, "reason": miss.reason}
+                    for miss in near_misses(
+                        graph.index, explanation.target.patterns, graph.marks, number
+                    )
+                ],
+            }
+        )
+    return rows
+
+
+def _tensor(index: GraphIndex, name: str) -> str:
+    """Return for instance `x float32[1, 3, 224, 224]`, or that it is left out."""
+    if not name:
+        return "(left out)"
+    constant = " constant" if index.is_constant(name) else ""
+    return f"{name} {index.types.get(name) or 'of an unknown type'}{constant}"
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {"rule": attempt.rule, "objections": [_objection(o) for o in attempt.objections]}
+
+
+def _objection(objection: Objection) -> dict[str, str]:
+    return {"place": objection.place, "text": objection.text}

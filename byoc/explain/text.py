@@ -1,0 +1,109 @@
+"""The explanation as text: a line that says it all, reasons grouped, what a rule relaxed would gain."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from byoc.report.units import count, share
+
+_MOST_OPERATORS = 4
+_MOST_GAINS = 10
+_MOST_NEARLY = 3
+
+
+def print_explanation(found: Mapping[str, Any], console: Console) -> None:
+    """Print what `byoc.explain.document` gave."""
+    for line in _lines(found):
+        console.print(escape(line), soft_wrap=True, highlight=False)
+
+
+def _lines(found: Mapping[str, Any]) -> Iterable[str]:
+    nodes, compute = found["nodes"], found["compute"]
+    refused = f"{nodes['refused']} refused"
+    if nodes["refused"]:
+        refused += f" ({_share(compute['refused'])} of the compute)"
+    yield (
+        f"{found['model']} with {found['rules']}: {nodes['taken']} of {count(nodes['asked'], 'node')} "
+        f"taken, {refused}"
+    )
+    if "details" in found:
+        for row in found["details"]:
+            yield from _detail(row)
+    else:
+        yield from _refused(found["refused"])
+    yield from _gains(found["relax"])
+    if "details" not in found:
+        yield from _composites(found["composites"])
+
+
+def _share(part: float) -> str:
+    return "under 0.1 %" if 0 < part < 0.0005 else share(part)
+
+
+def _refused(rows: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+    for position, row in enumerate(rows):
+        if not position:
+            yield "\nRefused, and why:"
+            yield "  nodes  compute      operators"
+        yield f"  {row['nodes']:>5}  {_share(row['compute']):<11}  {_operators(row['operators'])}"
+        for reason in row["reasons"]:
+            yield f"                      - {_worded(reason)}  [{reason['place']}]"
+
+
+def _operators(counts: Mapping[str, int]) -> str:
+    shown = list(counts.items())[:_MOST_OPERATORS]
+    several = len(counts) > 1
+    text = ", ".join(f"{name} x{number}" if several else name for name, number in shown)
+    rest = len(counts) - len(shown)
+    return f"{text} and {rest} more" if rest else text
+
+
+def _worded(reason: Mapping[str, Any]) -> str:
+    others = reason["others"]
+    return f"{reason['text']} (and {others} like it)" if others else str(reason["text"])
+
+
+def _gains(rows: list[Mapping[str, Any]]) -> Iterable[str]:
+    if not rows:
+        return
+    yield "\nIf one constraint were relaxed:"
+    for row in rows[:_MOST_GAINS]:
+        what = count(row["nodes"], "node")
+        yield f"  +{what:<10}  +{_share(row['compute']):<11}  {row['operator']}  [{row['place']}]"
+    if len(rows) > _MOST_GAINS:
+        yield f"  and {len(rows) - _MOST_GAINS} more (--format json)"
+
+
+def _composites(rows: list[Mapping[str, Any]]) -> Iterable[str]:
+    told = [row for row in rows if row["found"] or row["nearly"]]
+    if told:
+        yield "\nComposites:"
+    for row in told:
+        yield f"  {row['found']:>5}  {row['name']}"
+        for miss in row["nearly"][:_MOST_NEARLY]:
+            alike = f" (and {miss['nodes'] - 1} like it)" if miss["nodes"] > 1 else ""
+            yield f"         nearly: {miss['reason']}{alike}"
+        rest = sum(miss["nodes"] for miss in row["nearly"][_MOST_NEARLY:])
+        if rest:
+            yield f"         nearly: {count(rest, 'other')} (--format json)"
+
+
+def _detail(row: Mapping[str, Any]) -> Iterable[str]:
+    inside = f" in {row['graph']}" if row["graph"] else ""
+    yield f"\n{row['operator']} '{row['node']}'{inside}, {_share(row['compute'])} of the compute"
+    yield f"  reads  {', '.join(row['inputs']) or 'nothing'}"
+    yield f"  makes  {', '.join(row['outputs'])}"
+    if row["taken"]:
+        composite = f", in a {row['composite']}" if row["composite"] else ""
+        yield f"  taken by {row['rule']}{composite}"
+    for attempt in row["tried"]:
+        yield f"  refused by {attempt['rule'] or 'the file'}:"
+        for objection in attempt["objections"]:
+            yield f"    - {objection['text']}  [{objection['place']}]"
+    if not row["tried"]:
+        for reason in row["reasons"]:
+            yield f"  refused: {reason['text']}  [{reason['place']}]"
+    for miss in row["nearly"]:
+        yield f"  nearly {miss['composite']}: {miss['reason']}"

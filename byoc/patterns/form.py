@@ -1,0 +1,147 @@
+"""Forms: the lines of a variant of a pattern, and what is left where optional ones are missing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from byoc.patterns.syntax import Operand, PatternNode
+from byoc.patterns.table import CONSTANT
+
+
+@dataclass(frozen=True)
+class Form:
+    """The lines of a variant, in topological order, optional ones included or left out.
+
+    `outputs` names what leaves, `variant` is the place of the text among the pattern's, `left_out` has
+    the lines that are not there.
+    """
+
+    nodes: tuple[PatternNode, ...]
+    outputs: tuple[str, ...]
+    variant: int = 0
+    left_out: tuple[PatternNode, ...] = ()
+
+    @cached_property
+    def root(self) -> PatternNode:
+        """The last line, from which matching begins."""
+        return self.nodes[-1]
+
+    @cached_property
+    def starts(self) -> tuple[tuple[PatternNode, tuple[str, ...]], ...]:
+        """The lines from which matching may begin, each with the lines that are left out for it."""
+        found: list[tuple[PatternNode, tuple[str, ...]]] = [(self.root, ())]
+        while found[-1][0].optional:
+            line, missing = found[-1]
+            before = line.operands[0].name
+            if before not in self.made:
+                break
+            found.append((self.made[before][0], (*missing, line.output)))
+        return tuple(found)
+
+    @cached_property
+    def required(self) -> tuple[PatternNode, ...]:
+        """The lines that are there whichever optional ones are missing."""
+        least = self.without(frozenset(node.output for node in self.nodes if node.optional))
+        return least.nodes if least is not None else ()
+
+    @cached_property
+    def made(self) -> Mapping[str, tuple[PatternNode, int]]:
+        """What the lines make, by name: the line, and which of its outputs it is."""
+        return {
+            name: (node, position)
+            for node in self.nodes
+            for position, name in enumerate(node.outputs)
+            if name
+        }
+
+    @cached_property
+    def sources(self) -> Mapping[str, tuple[tuple[int, frozenset[str]], ...]]:
+        """The operators that may make the operands of each line, by position; not where any may."""
+        possible = {
+            node.output: [(i, self._makers(operand)) for i, operand in enumerate(node.operands)]
+            for node in self.nodes
+        }
+        return {
+            name: tuple((position, ops) for position, ops in operands if ops is not None)
+            for name, operands in possible.items()
+        }
+
+    def _makers(self, operand: Operand) -> frozenset[str] | None:
+        """Return the operators that may make what an operand stands for, None where any may."""
+        if operand.constant:
+            return None if operand.optional else frozenset({CONSTANT})
+        ops: set[str] = set()
+        name = operand.name
+        while True:
+            if name not in self.made or self.made[name][0].any:
+                return None
+            line = self.made[name][0]
+            ops.update(line.ops)
+            if not line.optional:
+                return frozenset(ops)
+            name = line.operands[0].name
+
+    @cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        """What comes in, in order of first use, literals included."""
+        found: dict[str, Operand] = {}
+        for operand in (operand for node in self.nodes for operand in node.operands):
+            if operand.name not in self.made:
+                found.setdefault(operand.name, operand)
+        return tuple(found.values())
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of what comes in: the composite's signature."""
+        return tuple(operand.name for operand in self.operands)
+
+    @cached_property
+    def _known(self) -> dict[frozenset[str], "Form | None"]:
+        return {frozenset(): self}
+
+    def without(self, missing: frozenset[str]) -> "Form | None":
+        """Return the form without some optional lines; None when it would give out what comes in.
+
+        A line's first operand takes the place of a line that is left out. Lines that only such a line
+        read are left out with it.
+        """
+        if missing not in self._known:
+            self._known[missing] = self._without(missing)
+        return self._known[missing]
+
+    def _without(self, missing: frozenset[str]) -> "Form | None":
+        instead: dict[str, str] = {}
+        kept: list[PatternNode] = []
+        for node in self.nodes:
+            operands = tuple(renamed(operand, instead) for operand in node.operands)
+            if node.output in missing:
+                instead[node.output] = operands[0].name
+            else:
+                kept.append(replace(node, operands=operands))
+        leaving = tuple(instead.get(name, name) for name in self.outputs)
+        live = needed(kept, leaving)
+        made = {name for node in live for name in node.outputs if name}
+        if not made.issuperset(leaving) or len(set(leaving)) < len(leaving):
+            return None
+        there = {node.output for node in live}
+        gone = tuple(node for node in self.nodes if node.output not in there)
+        return Form(live, leaving, self.variant, gone)
+
+
+def renamed(operand: Operand, instead: Mapping[str, str]) -> Operand:
+    """Return an operand by the name that stands in its place, if one does."""
+    name = operand.name
+    while name in instead:
+        name = instead[name]
+    return operand if name == operand.name else Operand(name, operand.optional, operand.constant)
+
+
+def needed(nodes: Sequence[PatternNode], names: Sequence[str]) -> tuple[PatternNode, ...]:
+    """Return the lines that it takes to make some names, in their order."""
+    wanted = set(names)
+    kept: list[PatternNode] = []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.outputs):
+            kept.insert(0, node)
+            wanted.update(operand.name for operand in node.operands)
+    return tuple(kept)

@@ -1,0 +1,203 @@
+"""Reading one line of a pattern: its outputs, operators, attributes and operands, as data."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+ANY = "*"
+"""As an operator: whichever."""
+
+Number = int | float
+Scalar = int | float | str
+
+_OPERATOR = r"(?:\*|[A-Za-z_][\w.]*)"
+_LINE = re.compile(
+    rf"""\s* (?P<outputs> [A-Za-z_]\w* (?: \s*,\s* [A-Za-z_]\w* )* ) \s* = \s*
+    (?P<ops> {_OPERATOR} (?: \s*\|\s* {_OPERATOR} )* ) \s*
+    (?: < (?P<attributes> (?: "[^"]*" | '[^']*' | [^<>"'] )* ) > \s* )?
+    \( (?P<operands> [^()]* ) \) \s* (?P<optional> \? )? \s*""",
+    re.ASCII | re.VERBOSE,
+)
+_NAME = re.compile(r"([A-Za-z_]\w*)([?!]{0,2})", re.ASCII)
+_ATTRIBUTE = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(.*?)\s*", re.ASCII | re.DOTALL)
+_INTEGER = re.compile(r"[-+]?[0-9]+", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]inf", re.ASCII)
+_COMMENT = re.compile(r"""((?:"[^"]*"|'[^']*'|[^"'#])*)#.*""", re.DOTALL)
+_TEXT = re.compile(r"""("[^"]*"|'[^']*')""")
+_MOST_DIGITS = 20  # of a 64-bit number, and its sign
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What a line reads: a name, or a constant of a certain value.
+
+    `optional` may be left out, `constant` must be known before the model runs. A literal has `value`,
+    its elements; `vector` when it was written as a list. Its `name` is the line's and its position.
+    """
+
+    name: str
+    optional: bool = False
+    constant: bool = False
+    value: tuple[Number, ...] | None = None
+    vector: bool = False
+
+
+@dataclass(frozen=True)
+class AttributeTest:
+    """What an attribute may be: one of some values, within one of some ranges, or left out."""
+
+    name: str
+    values: tuple[Scalar | tuple[Scalar, ...], ...] = ()
+    ranges: tuple[tuple[Number, Number], ...] = ()
+    absent: bool = False
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class PatternNode:
+    """One line: what it makes, the operators it may be, what it reads, and its number in the text.
+
+    An output that was written `_` is empty. `more` is whether further operands may follow, `optional`
+    whether the whole line may be missing.
+    """
+
+    outputs: tuple[str, ...]
+    ops: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    line: int = 0
+    attributes: tuple[AttributeTest, ...] = ()
+    more: bool = False
+    optional: bool = False
+
+    @cached_property
+    def output(self) -> str:
+        """The first output that has a name, which is the name of the line as well."""
+        return next(filter(None, self.outputs), "")
+
+    @cached_property
+    def any(self) -> bool:
+        """Whether the line stands for any operator."""
+        return self.ops[0] == ANY
+
+
+def without_comment(line: str) -> str:
+    """Return a line without what follows a `#` that is in no text."""
+    found = _COMMENT.fullmatch(line)
+    return (found[1] if found else line).strip()
+
+
+def read_line(text: str, number: int) -> PatternNode:
+    """Return what a line says. Raises ValueError, a line for each mistake."""
+    found = _LINE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"'{text}' is not of the form y = Op(a, b?)")
+    outputs = tuple(part.strip() for part in found["outputs"].split(","))
+    name = next((output for output in outputs if output != "_"), "")
+    problems: list[str] = []
+    if not name:
+        problems.append("no output has a name")
+    operands: list[Operand] = []
+    parts = list(_parts(found["operands"], ","))
+    more = bool(parts) and parts[-1] == "..."
+    for position, part in enumerate(parts[:-1] if more else parts):
+        try:
+            operands.append(_operand(part, f"{name}_{position}"))
+        except ValueError as error:
+            problems.append(str(error))
+    attributes: list[AttributeTest] = []
+    for part in _parts(found["attributes"] or "", ","):
+        try:
+            attributes.append(_attribute(part))
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise ValueError("\n".join(problems))
+    return PatternNode(
+        tuple("" if output == "_" else output for output in outputs),
+        tuple(op.strip() for op in found["ops"].split("|")),
+        tuple(operands),
+        number,
+        tuple(attributes),
+        more,
+        found["optional"] is not None,
+    )
+
+
+def _parts(text: str, separator: str) -> Iterator[str]:
+    """Yield the parts of a text between separators that are in no list and in no quotes."""
+    if not text.strip():
+        return
+    depth, quote, part = 0, "", ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character in "[]":
+            depth += 1 if character == "[" else -1
+        elif character == separator and depth == 0:
+            yield part.strip()
+            part = ""
+            continue
+        part += character
+    yield part.strip()
+
+
+def _operand(text: str, place: str) -> Operand:
+    found = _NAME.fullmatch(text)
+    if found is not None and found[1] != "_" and found[2] not in ("??", "!!"):
+        return Operand(found[1], "?" in found[2], "!" in found[2])
+    bare = text.removesuffix("?").strip()
+    optional = bare != text
+    if bare.startswith("[") and bare.endswith("]"):
+        elements = tuple(_number(part) for part in _parts(bare[1:-1], ","))
+        return Operand(place, optional, True, elements, vector=True)
+    if _FLOAT.fullmatch(bare):
+        return Operand(place, optional, True, (_number(bare),))
+    raise ValueError(f"'{text}' is not the name of an operand")
+
+
+def _attribute(text: str) -> AttributeTest:
+    found = _ATTRIBUTE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"'{text}' is not of the form attribute = value")
+    name, written = found.groups()
+    values: list[Scalar | tuple[Scalar, ...]] = []
+    ranges = []
+    absent = False
+    for part in _parts(written, "|"):
+        low, dots, high = part.partition("..")
+        if part == "absent":
+            absent = True
+        elif part.startswith("[") and part.endswith("]"):
+            values.append(tuple(map(_scalar, _parts(part[1:-1], ","))))
+        elif dots and not _TEXT.fullmatch(part):
+            ranges.append((_number(low.strip()), _number(high.strip())))
+            if ranges[-1][0] > ranges[-1][1]:
+                raise ValueError(f"{name}: the range {part} is empty")
+        else:
+            values.append(_scalar(part))
+    if not (values or ranges or absent):
+        raise ValueError(f"'{text}' is not of the form attribute = value")
+    return AttributeTest(name, tuple(values), tuple(ranges), absent, written)
+
+
+def _scalar(text: str) -> Scalar:
+    return text[1:-1] if _TEXT.fullmatch(text) else _number(text)
+
+
+def _number(text: str) -> Number:
+    if _INTEGER.fullmatch(text) and len(text) <= _MOST_DIGITS:
+        return int(text)
+    if not _FLOAT.fullmatch(text):
+        hint = f'; a text is in quotes: "{text}"' if text.replace("_", "").isalpha() else ""
+        raise ValueError(f"'{text}' is not a number{hint}")
+    return float(text)
+
+
+def read_return(text: str) -> Sequence[str] | None:
+    """Return the names that a `return` line gives out, None when it is no such line."""
+    if not re.match(r"return\b(?!\s*=)", text):
+        return None
+    return [part.strip() for part in text.removeprefix("return").split(",")]

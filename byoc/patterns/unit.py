@@ -1,0 +1,32 @@
+"""What the partitioner places: one node, a composite taken whole, or a QDQ group."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from byoc.patterns.match import Match
+from byoc.verdict import Verdict
+
+Kind = Literal["node", "composite", "qdq"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Nodes that are placed together, in topological order.
+
+    `match` is there for a composite, and for a QDQ group around one. `verdict` says whether the
+    accelerator takes the unit, `rules` which rules accepted its nodes, `must` whether one of these says
+    that it has to run there.
+    """
+
+    name: str
+    nodes: tuple[int, ...]
+    verdict: Verdict
+    rules: tuple[str, ...]
+    match: Match | None = None
+    kind: Kind = "node"
+    must: bool = False
+
+    @property
+    def composite(self) -> str | None:
+        """The composite's name, None for a single node."""
+        return self.match.pattern.name if self.match else None

@@ -1,0 +1,78 @@
+"""Constraints on numbers and attributes: what they object to."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from byoc.rules.objections import Kind, Objection
+from byoc.rules.schema import AttributeRule, ElementRule
+from byoc.rules.values import Bounds, SizeBounds
+
+
+def attribute_objections(place: str, name: str, value: Any, rule: AttributeRule) -> Iterator[Objection]:
+    """Yield what a rule has against the value of an attribute, None when it has none."""
+    if rule.absent is not None and (value is None) != rule.absent:
+        text = f"{name} must be absent" if rule.absent else f"{name} must be given"
+        yield Objection(f"{place}.absent", text, Kind.ATTRIBUTE)
+    if value is None or rule.absent:
+        return
+    yield from value_objections(place, name, value, rule, Kind.ATTRIBUTE)
+    keys = [key for key in ("length", "each") if getattr(rule, key) is not None]
+    if keys and not isinstance(value, list):  # a rule for any operator cannot know
+        yield Objection(f"{place}.{keys[0]}", f"{name} is {_told(value)}, not a list", Kind.ATTRIBUTE)
+        return
+    if rule.length is not None and len(value) not in rule.length:
+        text = f"{name} has {len(value)} elements; supported: {listed(rule.length)}"
+        yield Objection(f"{place}.length", text, Kind.ATTRIBUTE)
+    if rule.each is not None:
+        yield from islice(_each(f"{place}.each", name, value, rule.each), 1)  # one refuses it already
+
+
+def _each(place: str, name: str, values: Any, rule: ElementRule) -> Iterator[Objection]:
+    for position, value in enumerate(values):
+        yield from value_objections(place, f"{name}[{position}]", value, rule, Kind.ATTRIBUTE)
+
+
+def value_objections(
+    place: str, name: str, value: Any, rule: ElementRule | AttributeRule, kind: Kind
+) -> Iterator[Objection]:
+    """Yield what a rule has against a single value."""
+    if rule.one_of is not None and value not in rule.one_of:
+        text = f"{name} is {_told(value)}; supported: {listed(rule.one_of)}"
+        yield Objection(f"{place}.one_of", text, kind)
+    yield from bound_objections(place, name, value, rule, kind)
+
+
+def bound_objections(
+    place: str, name: str, value: Any, rule: Bounds | SizeBounds, kind: Kind
+) -> Iterator[Objection]:
+    """Yield what limits have against a value."""
+    low, high = rule.min, rule.max
+    if low is None and high is None:
+        return
+    if not isinstance(value, (int, float)):  # as was Cast's `to` before opset 6
+        limit = "max" if low is None else "min"
+        yield Objection(f"{place}.{limit}", f"{name} is {_told(value)}, not a number", kind)
+        return
+    if low is not None and value < low:
+        yield Objection(f"{place}.min", f"{name} is {value}, at least {shown(low)} is supported", kind)
+    if high is not None and value > high:
+        yield Objection(f"{place}.max", f"{name} is {value}, at most {shown(high)} is supported", kind)
+
+
+def _told(value: Any) -> str:
+    """Return a value as sentences give it; what is neither number nor text by its type."""
+    if not isinstance(value, (int, float, str, list)):
+        return f"a {type(value).__name__}"
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def shown(number: float) -> str:
+    """Return a limit as a person writes it: 11 and 2.5, and 1048576 in full."""
+    return str(int(number)) if number == int(number) and abs(number) < 1e15 else f"{number:g}"
+
+
+def listed(values: Any) -> str:
+    """Return values as sentences list them."""
+    return ", ".join(map(str, values))

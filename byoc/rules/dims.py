@@ -1,0 +1,193 @@
+"""Constraints on shapes: dimensions, the number of elements, bytes, and how an input broadcasts."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from byoc.graph.types import Dim, TensorType
+from byoc.rules.attributes import bound_objections, listed
+from byoc.rules.objections import Kind, Objection
+from byoc.rules.schema import CountRule, DimRule, TensorRule
+from byoc.rules.values import EACH
+from byoc.rules.view import View
+
+
+def shape_objections(
+    place: str, name: str, known: TensorType, rule: TensorRule, view: View
+) -> Iterator[Objection]:
+    """Yield what a rule has against the shape of a tensor; what is not known is objected to as that."""
+    shape = known.shape
+    if rule.rank is not None:
+        if shape is None:
+            yield _unknown(f"{place}.rank", f"the rank of {name}")
+        elif len(shape) not in rule.rank:
+            text = f"{name} has rank {len(shape)}; supported: {listed(rule.rank)}"
+            yield Objection(f"{place}.rank", text)
+    yield from _dims(place, name, shape, rule, view)
+    if rule.static is not None:
+        yield from _static(f"{place}.static", name, shape, rule.static)
+    if rule.elements is not None:
+        yield from _count(
+            f"{place}.elements", f"the number of elements of {name}", known.elements, rule.elements
+        )
+    if rule.bytes is not None:
+        if known.bytes is None:
+            yield _unknown(f"{place}.bytes", f"the size of {name}")
+        else:
+            size = f"the size of {name} in bytes"
+            yield from bound_objections(f"{place}.bytes", size, known.bytes, rule.bytes, Kind.TENSOR)
+    if rule.scalar is not None:
+        yield from _scalar(f"{place}.scalar", name, shape, rule.scalar)
+    if rule.broadcast is not None:
+        yield from _broadcast(f"{place}.broadcast", name, shape, rule.broadcast, view)
+
+
+def _unknown(place: str, what: str) -> Objection:
+    return Objection(place, f"{what} is not known", Kind.UNKNOWN)
+
+
+def _dims(
+    place: str, name: str, shape: Sequence[Dim] | None, rule: TensorRule, view: View
+) -> Iterator[Objection]:
+    if rule.dims and shape is None:
+        yield _unknown(f"{place}.dims", f"the rank of {name}")
+        return
+    extents = shape or ()
+    for axis, dim in rule.dims.items():
+        if axis == EACH:
+            every = (
+                objection
+                for position, extent in enumerate(extents)
+                for objection in _extent(
+                    f"{place}.dims.each", f"dimension {position} of {name}", extent, dim, view
+                )
+            )
+            yield from islice(every, 1)  # one is enough to refuse the tensor
+            continue
+        number = int(axis)
+        where = f"{place}.dims[{number}]"
+        if -len(extents) <= number < len(extents):
+            what = f"dimension {number} of {name}"
+            yield from _extent(where, what, extents[number], dim, view)
+        else:
+            yield Objection(where, f"{name} has no dimension {number}: its rank is {len(extents)}")
+
+
+def _extent(place: str, what: str, extent: Dim, rule: DimRule, view: View) -> Iterator[Objection]:
+    if rule.equals is not None:
+        yield from _equals(f"{place}.equals", what, extent, rule.equals, view)
+    if (rule.one_of, rule.min, rule.max, rule.multiple_of) == (None, None, None, None):
+        return
+    if not isinstance(extent, int):
+        yield _unknown(place, what)
+        return
+    if rule.one_of is not None and extent not in rule.one_of:
+        yield Objection(f"{place}.one_of", f"{what} is {extent}; supported: {listed(rule.one_of)}")
+    yield from _count(place, what, extent, rule)
+
+
+def _count(place: str, what: str, value: int | None, rule: CountRule) -> Iterator[Objection]:
+    if (rule.min, rule.max, rule.multiple_of) == (None, None, None):
+        return
+    if value is None:
+        yield _unknown(place, what)
+        return
+    yield from bound_objections(place, what, value, rule, Kind.TENSOR)
+    if rule.multiple_of is not None and value % rule.multiple_of:
+        yield Objection(
+            f"{place}.multiple_of", f"{what} is {value}, a multiple of {rule.multiple_of} is supported"
+        )
+
+
+def reference(text: str) -> tuple[str, int]:
+    """Return the tensor and the dimension that `W[1]` speaks of."""
+    name, _, axis = text.removesuffix("]").partition("[")
+    return name, int(axis)
+
+
+def _equals(place: str, what: str, extent: Dim, text: str, view: View) -> Iterator[Objection]:
+    name, axis = reference(text)
+    tensor = view.tensor(name)
+    if tensor is None:
+        yield Objection(place, f"{what} must be {text}, and {name} is absent")
+        return
+    known = view.index.types.get(tensor)
+    shape = known.shape if known else None
+    if shape is None:
+        yield _unknown(place, f"the rank of {name}")
+    elif not -len(shape) <= axis < len(shape):
+        yield Objection(place, f"{name} has no dimension {axis}: its rank is {len(shape)}")
+    elif extent is None or shape[axis] is None:
+        yield _unknown(place, what if extent is None else text)
+    elif isinstance(extent, int) and isinstance(shape[axis], int):
+        if extent != shape[axis]:
+            yield Objection(
+                place, f"{what} is {extent}, and {text} is {shape[axis]}; they must be equal"
+            )
+    elif extent != shape[axis]:  # symbolic, and not by the same name
+        yield _unknown(place, f"whether {what} equals {text}")
+
+
+def _static(place: str, name: str, shape: Sequence[Dim] | None, wanted: bool) -> Iterator[Objection]:
+    if shape is None:
+        if wanted:
+            yield _unknown(place, f"the rank of {name}")
+        return
+    free = [position for position, extent in enumerate(shape) if not isinstance(extent, int)]
+    if wanted and free:
+        yield Objection(place, f"dimension {free[0]} of {name} is not fixed")
+    if not wanted and not free:
+        yield Objection(place, f"every dimension of {name} is fixed")
+
+
+def _scalar(place: str, name: str, shape: Sequence[Dim] | None, wanted: bool) -> Iterator[Objection]:
+    answer = _is_one(shape)
+    if answer is None:
+        yield _unknown(place, f"whether {name} has one element")
+    elif answer != wanted:
+        yield Objection(place, f"{name} must {'' if wanted else 'not '}have exactly one element")
+
+
+def _is_one(shape: Sequence[Dim] | None) -> bool | None:
+    if shape is None:
+        return None
+    if any(isinstance(extent, int) and extent != 1 for extent in shape):
+        return False
+    return True if all(isinstance(extent, int) for extent in shape) else None
+
+
+def _broadcast(
+    place: str, name: str, shape: Sequence[Dim] | None, allowed: Sequence[str], view: View
+) -> Iterator[Objection]:
+    result = view.result.shape if view.result else None
+    kind = None if shape is None or result is None else broadcast_kind(shape, result)
+    if kind is None:
+        yield _unknown(place, f"how {name} broadcasts")
+    elif kind not in allowed:
+        said = {
+            "none": f"{name} has the shape of the output",
+            "scalar": f"{name} is one element broadcast",
+            "channel": f"{name} is broadcast along all but axis 1",
+            "other": f"{name} is broadcast otherwise than by one element or channel",
+        }
+        yield Objection(place, f"{said[kind]}; supported: {listed(allowed)}")
+
+
+def broadcast_kind(shape: Sequence[Dim], result: Sequence[Dim]) -> str | None:
+    """Return how an input of a shape relates to an output: none, scalar, channel, other; None: unknown.
+
+    Symbolic extents of one name are equal, and equal to nothing else that is known.
+    """
+    if None not in shape and tuple(shape) == tuple(result):
+        return "none"
+    if _is_one(shape):
+        return "scalar"
+    if len(shape) > len(result):
+        return "other"
+    padded = (*[1] * (len(result) - len(shape)), *shape)
+    if any(not isinstance(extent, int) for extent in padded):
+        return None
+    if len(padded) > 1 and all(extent == 1 for axis, extent in enumerate(padded) if axis != 1):
+        return "channel"
+    pairs = zip(padded, result, strict=True)
+    differs = any(isinstance(wide, int) and wide != extent for extent, wide in pairs)
+    return "other" if differs or len(shape) < len(result) else None

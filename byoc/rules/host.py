@@ -1,0 +1,94 @@
+"""Nodes that a rule file keeps on the host: by operator, by name, or downstream of such nodes."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from onnx import NodeProto
+
+from byoc.expressions import matches
+from byoc.graph.index import GraphIndex
+from byoc.graph.walk import describe
+from byoc.rules.objections import Kind, Objection
+from byoc.rules.operators import name_of
+from byoc.rules.schema import Host, Nodes
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A node that `host` speaks of: the place that does, and what it found there."""
+
+    place: str
+    found: str
+
+
+def forced(index: GraphIndex, host: Host, place: Callable[[str], str]) -> Mapping[int, Objection]:
+    """Return for each node that stays on the host why; `place` gives where a merged place is written.
+
+    What is in a body of a node that is downstream of another is downstream too.
+    """
+    result: dict[int, Objection] = {}
+    if host.after.ops or host.after.names:
+        for number, source in _downstream(index, host.after, place).items():
+            text = f"it is downstream of {source.found}, after which all stays on the host"
+            result[number] = Objection(source.place, text, Kind.OPERATOR)
+    if host.ops or host.names:
+        for number, node in enumerate(index.nodes):
+            chosen = _chosen(node, host, "host", place)
+            if chosen is not None:
+                text = f"{chosen.found} is kept on the host"
+                result[number] = Objection(chosen.place, text, Kind.OPERATOR)
+    return result
+
+
+def _chosen(node: NodeProto, nodes: Nodes, prefix: str, place: Callable[[str], str]) -> _Chosen | None:
+    name = name_of(node)
+    if name in nodes.ops:
+        return _Chosen(place(f"{prefix}.ops[{nodes.ops.index(name)}]"), name)
+    for position, pattern in enumerate(nodes.names):
+        if matches(pattern, node.name):
+            return _Chosen(place(f"{prefix}.names[{position}]"), f"the name '{node.name}'")
+    return None
+
+
+def _downstream(index: GraphIndex, after: Nodes, place: Callable[[str], str]) -> dict[int, _Chosen]:
+    around = _around(index, after, place)
+    if around is not None:
+        return dict.fromkeys(range(len(index.nodes)), around)
+    found: dict[int, _Chosen] = {}
+    pending: list[tuple[int, _Chosen]] = []
+    for number in range(len(index.nodes)):
+        source = next(_sources(index, number, after, place), None)
+        if source is not None:
+            pending.append((number, source))
+    for number, source in pending:  # grows while it is walked
+        for tensor in index.nodes[number].output:
+            for reader in index.consumers.get(tensor, ()):
+                if reader not in found:
+                    found[reader] = source
+                    pending.append((reader, source))
+    return found
+
+
+def _sources(
+    index: GraphIndex, number: int, after: Nodes, place: Callable[[str], str]
+) -> Iterator[_Chosen]:
+    """Yield what `after` names at a node: itself, or what is in its bodies."""
+    node = index.nodes[number]
+    chosen = _chosen(node, after, "host.after", place)
+    if chosen is not None:
+        yield _Chosen(chosen.place, describe(node))
+    for body in index.bodies.get(number, ()):
+        for inner in range(len(body.index.nodes)):
+            yield from _sources(body.index, inner, after, place)
+
+
+def _around(index: GraphIndex, after: Nodes, place: Callable[[str], str]) -> _Chosen | None:
+    """Return what the node is downstream of that the graph is a body of."""
+    if index.outer is None:
+        return None
+    parent = next(
+        number
+        for number, inner in index.outer.bodies.items()
+        if any(body.index is index for body in inner)
+    )
+    return _downstream(index.outer, after, place).get(parent)

@@ -1,0 +1,64 @@
+"""The JSON Schema of rule files, made of the types that they are checked against: for editors."""
+
+from typing import Any
+
+from byoc.graph.types import NUMBERS
+from byoc.rules.operators import operators
+from byoc.rules.schema import RuleFile
+from byoc.rules.values import ANY, ANY_DTYPE
+
+FILE = "rules.schema.json"
+"""The name of the file in which it is shipped, beside the rule files."""
+
+_AXES = r"^(each|-?[0-9]+)$"
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a rule file.
+
+    It offers the operators and data types of the installed ONNX, and takes any other text, too: what
+    there is not `byoc rules check` says better.
+    """
+    schema: dict[str, Any] = _simple(RuleFile.model_json_schema())
+    del schema["required"]
+    schema["anyOf"] = [
+        {"required": ["extends"]},
+        {"required": ["target", "cost_model", "dtype", "ops"]},
+    ]
+    parts = schema["$defs"]
+    parts["CompositeRule"]["oneOf"] = [{"required": ["name", "pattern"]}, {"required": ["library"]}]
+    dims = parts["TensorRule"]["properties"]["dims"]
+    dims["patternProperties"] = {_AXES: dims["additionalProperties"]}
+    dims["additionalProperties"] = False
+    parts["operators"] = _offered([ANY, *operators()])
+    parts["dtypes"] = _offered([ANY_DTYPE, *sorted(NUMBERS)])
+    start = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "byoc rule file"}
+    return {**start, **{key: schema[key] for key in sorted(schema, key=_last_definitions)}}
+
+
+def _last_definitions(key: str) -> tuple[bool, str]:
+    return key == "$defs", key
+
+
+def _offered(names: list[str]) -> dict[str, Any]:
+    return {"anyOf": [{"enum": names}, {"type": "string"}]}
+
+
+def _simple(schema: Any) -> Any:
+    """Return what pydantic gives without titles, defaults that say nothing, and null as a choice."""
+    if isinstance(schema, list):
+        return [_simple(part) for part in schema if part != {"type": "null"}]
+    if not isinstance(schema, dict):
+        return schema
+    if "x-offered" in schema:
+        return {"$ref": f"#/$defs/{schema['x-offered']}"}
+    result: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "properties":
+            result[key] = {name: _simple(part) for name, part in value.items()}
+        elif key != "title" and not (key == "default" and (not value or isinstance(value, dict))):
+            result[key] = _simple(value)
+    if len(result.get("anyOf", ())) == 1:
+        (only,) = result.pop("anyOf")
+        result = {**only, **result}
+    return result

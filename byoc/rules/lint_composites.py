@@ -1,0 +1,105 @@
+"""What is wrong with the composites of a rule file: patterns, names, and what can never match."""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from byoc.errors import InputError
+from byoc.patterns.form import Form
+from byoc.patterns.pattern import Pattern
+from byoc.rules.composites import pattern, shelf_for
+from byoc.rules.library import Library
+from byoc.rules.lint_ops import check_problems
+from byoc.rules.schema import CompositeRule
+from byoc.rules.values import ANY
+
+Numbered = Sequence[tuple[int, CompositeRule]]
+
+
+def composite_problems(rules: Numbered, taken: Collection[str], target: str) -> list[str]:
+    """Return a sentence for each thing wrong with the composites.
+
+    `taken` are the operators that the rules speak of, `target` the name of the accelerator.
+    """
+    problems = list(_same_names(rules))
+    patterns: dict[int, Pattern] = {}
+    shelf = shelf_for(rule for _, rule in rules)
+    for i, rule in rules:
+        problems.extend(check_problems(f"composites[{i}].check", rule.check))
+        try:
+            patterns[i] = pattern(rule.model_copy(update={"check": None}), shelf)
+        except InputError as error:
+            problems.append(f"composites[{i}].library: {error}")
+        except ValueError as error:
+            lines = str(error).splitlines()
+            problems.extend(f"composites[{i}].{_placed(rule, line, shelf)}" for line in lines)
+    for i, found in patterns.items():
+        problems.extend(f"composites[{i}].{problem}" for problem in _idle(found, rules, i, taken))
+    problems.extend(_taken_names(rules, patterns, target))
+    return problems
+
+
+def _placed(rule: CompositeRule, problem: str, shelf: Library) -> str:
+    """Return a problem of the parser's behind the key that it stands under."""
+    key = "library" if rule.library is not None else "pattern"
+    place, _, text = problem.partition(": ")
+    number = re.fullmatch(r"where\[(\d+)\]", place)
+    if number is not None:
+        inherited = len(shelf.get(rule.library).where) if rule.library is not None else 0
+        return f"where[{int(number[1]) - inherited}]: {text}"
+    return problem if place.startswith("pattern[") else f"{key}: {problem}"
+
+
+def _same_names(rules: Numbered) -> Iterator[str]:
+    first: dict[str, int] = {}
+    for i, rule in rules:
+        other = first.setdefault(rule.called, i)
+        if other != i:
+            yield f"composites[{i}].name: '{rule.called}' is the name of composites[{other}] too"
+
+
+def _idle(found: Pattern, rules: Numbered, number: int, taken: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each line that keeps a pattern from ever matching: no rule takes it.
+
+    A variant, or a form without an optional line, that can match is enough.
+    """
+    if not taken or ANY in taken or any(not _lines(form, taken) for form in found.forms):
+        return
+    rule = dict(rules)[number]
+    for form in found.forms[:1]:
+        key = "library" if rule.library is not None else "pattern"
+        for line, ops in _lines(form, taken):
+            at = f"{key}[0]" if len(rule.pattern) > 1 else key
+            yield f"{at}: line {line}: no rule in ops takes {' or '.join(ops)}"
+
+
+def _lines(form: Form, taken: Collection[str]) -> list[tuple[int, Sequence[str]]]:
+    """Return the lines of a form whose operators no rule takes, optional ones excepted."""
+    return [
+        (node.line, node.ops)
+        for node in form.nodes
+        if ANY not in node.ops and not node.optional and not any(op in taken for op in node.ops)
+    ]
+
+
+def _taken_names(rules: Numbered, patterns: dict[int, Pattern], target: str) -> Iterator[str]:
+    """Yield a sentence for each composite whose name some other function will have."""
+    names = {rule.called for _, rule in rules}
+    for i, rule in rules:
+        if re.fullmatch(rf"{re.escape(target)}_[0-9]+", rule.called):
+            yield f"composites[{i}].name: '{rule.called}' is what a region is called"
+        found = patterns.get(i)
+        if found is None:
+            continue
+        choices = {op.replace(".", "_").lower() for node in found.nodes for op in node.ops}
+        choices |= {name for node in found.nodes for name in node.outputs}
+        several = len(found.forms) > 1 or any(
+            len(node.ops) > 1 or ANY in node.ops for node in found.nodes
+        )
+        for name in sorted(names):
+            rest = name.removeprefix(f"{rule.called}_")
+            if rest != name and several and _made_of(rest, choices):
+                yield f"composites[{i}].name: '{name}' is what a variant of '{rule.called}' is called"
+
+
+def _made_of(rest: str, choices: Collection[str]) -> bool:
+    return all(part in choices or re.fullmatch(r"no|v?\d+", part) for part in rest.split("_"))

@@ -1,0 +1,89 @@
+"""Constraints on the tensors of a node: what they object to."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.graph.values import constant_value
+from byoc.rules.attributes import listed, value_objections
+from byoc.rules.dims import shape_objections
+from byoc.rules.objections import Kind, Objection
+from byoc.rules.quantized import is_inner, outer, quantization_objections
+from byoc.rules.schema import ElementRule, TensorRule
+from byoc.rules.values import ANY_DTYPE
+from byoc.rules.view import Use, View
+
+
+def tensor_objections(  # noqa: PLR0913, PLR0917 - one tensor against all that a rule says of it
+    place: str,
+    use: Use,
+    rule: TensorRule | None,
+    dtypes: tuple[str, Sequence[str]],
+    view: View,
+    quantized: bool,
+) -> Iterator[Objection]:
+    """Yield what a rule has against a tensor.
+
+    `place` is that of the tensor's constraints, `rule` what they are, None without any; `dtypes` the
+    place and the names of the data types that it is held to unless the constraints name others.
+    """
+    if rule is not None and rule.absent:
+        yield Objection(f"{place}.absent", f"{use.formal} is given, but must be absent")
+        return
+    known = view.index.types.get(use.tensor)
+    if known is None:
+        where = place if rule is not None else dtypes[0]
+        yield Objection(where, f"the type of {use.formal} is not known", Kind.UNKNOWN)
+        return
+    where, allowed = dtypes
+    if rule is not None and rule.dtype:
+        where, allowed = f"{place}.dtype", rule.dtype
+    if allowed and ANY_DTYPE not in allowed:
+        yield from _dtype(where, use, allowed, view, quantized)
+    if rule is None:
+        return
+    if rule.constant is not None and view.index.is_constant(use.tensor) != rule.constant:
+        text = f"{use.formal} must {'' if rule.constant else 'not '}be a constant"
+        yield Objection(f"{place}.constant", text)
+    yield from shape_objections(place, use.formal, known, rule, view)
+    if rule.value is not None:
+        yield from islice(_value(f"{place}.value", use, rule.value, view), 1)
+    if rule.quantized is not None:
+        yield from quantization_objections(f"{place}.quantized", use, rule.quantized, view.index)
+
+
+def _dtype(
+    place: str, use: Use, allowed: Sequence[str], view: View, quantized: bool
+) -> Iterator[Objection]:
+    known = view.index.types.get(use.tensor)
+    found = outer(view.index, use) if quantized else None
+    if found is not None:
+        if found.kind is None:
+            yield Objection(place, f"the quantized type of {use.formal} is not known", Kind.UNKNOWN)
+        elif found.kind.dtype not in allowed:
+            text = f"{use.formal} is {found.kind.dtype} outside; supported: {listed(allowed)}"
+            yield Objection(place, text, Kind.DTYPE)
+        return
+    if known is None or known.dtype in allowed or (quantized and is_inner(view.index, use)):
+        return
+    yield Objection(place, f"{use.formal} is {known.dtype}; supported: {listed(allowed)}", Kind.DTYPE)
+
+
+def _value(place: str, use: Use, rule: ElementRule, view: View) -> Iterator[Objection]:
+    value = constant_value(view.index, use.tensor)
+    if value is None:
+        yield Objection(place, f"the value of {use.formal} is not known", Kind.UNKNOWN)
+        return
+    for element in _elements(value):
+        yield from value_objections(place, f"an element of {use.formal}", element, rule, Kind.TENSOR)
+
+
+def _elements(value: NDArray[Any]) -> list[Any]:
+    """Return the elements as plain values, a float32 by the shortest decimal that stands for it."""
+    flat = value.reshape(-1)
+    if flat.dtype == np.float32:
+        return [float(str(element)) for element in flat]
+    return list(flat.tolist())

@@ -1,0 +1,132 @@
+"""The small forms that values in rule files have: one or a list, sizes in bytes, limits."""
+
+import re
+from math import isnan
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from byoc.yamlfile import Strict
+
+ANY = "*"
+"""As an operator: whichever."""
+ANY_DTYPE = "any"
+"""As a dtype: whichever."""
+EACH = "each"
+"""Among dimensions: every one."""
+
+_UNITS = {
+    **{"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9},
+    **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, (str, int, float, bool)) else value
+
+
+def as_list_of_parts(value: object) -> object:
+    """Return a list for one text or mapping that stands alone."""
+    return [value] if isinstance(value, (str, dict)) else value
+
+
+def _scalar(value: object) -> object:
+    if not isinstance(value, (str, int, float)):
+        raise ValueError("expected a number, a text, true or false")
+    return value
+
+
+def _size(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    found = _SIZE.fullmatch(value.strip())
+    if found is None or found[2] not in _UNITS:
+        raise ValueError(f"'{value}' is not a size such as 4096 or 512KiB")
+    return round(float(found[1]) * _UNITS[found[2]])
+
+
+def _axis(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"-?\d+", value):
+        return int(value)
+    if value != EACH and (not isinstance(value, int) or isinstance(value, bool)):
+        raise ValueError(f"expected the number of a dimension, or '{EACH}'")
+    return value
+
+
+_REFERENCE = r"^[A-Za-z_][A-Za-z0-9_]*\[-?[0-9]+\]$"
+
+
+def _reference(value: str) -> str:
+    if not re.match(_REFERENCE, value, re.ASCII):
+        raise ValueError(f"'{value}' is not a tensor and a dimension such as W[1]")
+    return value
+
+
+def _a_number(value: float) -> float:
+    if isnan(value):
+        raise ValueError("a limit is a number")
+    return value
+
+
+_Listed = Field(min_length=1)
+
+
+def _list_of(item: Any) -> BeforeValidator:
+    return BeforeValidator(_as_list, json_schema_input_type=item | Annotated[list[item], _Listed])
+
+
+Integers = Annotated[tuple[int, ...], _Listed, _list_of(int)]
+"""One whole number or a list of them."""
+
+Names = Annotated[tuple[str, ...], _Listed, _list_of(str)]
+"""One name or a list of them."""
+
+_Offered = Annotated[str, Field(json_schema_extra={"x-offered": "dtypes"})]
+Dtypes = Annotated[tuple[str, ...], _Listed, _list_of(_Offered)]
+"""One data type or a list of them."""
+
+_Operator = Annotated[str, Field(json_schema_extra={"x-offered": "operators"})]
+Operators = Annotated[tuple[str, ...], _Listed, _list_of(_Operator)]
+"""One operator or a list of them."""
+
+Scalar = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
+Values = Annotated[tuple[Scalar, ...], _Listed, _list_of(bool | int | float | str)]
+"""One value or a list of them."""
+
+Size = Annotated[int, Field(ge=0), BeforeValidator(_size, json_schema_input_type=int | str)]
+"""A number of bytes, or text such as 512KiB."""
+
+Reference = Annotated[str, AfterValidator(_reference), Field(json_schema_extra={"pattern": _REFERENCE})]
+"""A dimension of a tensor, such as W[1]."""
+
+Axis = Annotated[int | Literal["each"], BeforeValidator(_axis)]
+"""The number of a dimension, negative from the end, or `each`."""
+
+_Limit = Annotated[float, AfterValidator(_a_number)]
+
+
+class Bounds(Strict):
+    """A number's limits, both included."""
+
+    min: _Limit | None = Field(default=None, description="At least this.")
+    max: _Limit | None = Field(default=None, description="At most this.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min:g} is greater than max {self.max:g}")
+        return self
+
+
+class SizeBounds(Strict):
+    """Limits of a number of bytes, both included."""
+
+    min: Size | None = Field(default=None, description="At least this: bytes, or text such as 512KiB.")
+    max: Size | None = Field(default=None, description="At most this: bytes, or text such as 512KiB.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is greater than max {self.max}")
+        return self

@@ -1,0 +1,138 @@
+"""A node as rules see it: its tensors by formal name, its attributes, facts for expressions."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from onnx import NodeProto
+
+from byoc.graph.attributes import effective, written
+from byoc.graph.facts import plain, tensor_facts
+from byoc.graph.index import GraphIndex
+from byoc.graph.types import TensorType
+from byoc.graph.walk import is_onnx
+from byoc.rules.operators import Formal, Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A tensor that a node reads or makes: what the schema calls it, which side, its name."""
+
+    formal: str
+    type_str: str
+    output: bool
+    tensor: str
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A node of a graph; `signature` is None for an operator that ONNX does not define."""
+
+    index: GraphIndex
+    node: NodeProto
+    op: str
+    signature: Signature | None
+
+    @cached_property
+    def attributes(self) -> Mapping[str, Any]:
+        """Every attribute that has a value, written or not."""
+        if self.signature is None:
+            return written(self.node)
+        return effective(self.node, self.signature.schema, self.index.types)
+
+    @cached_property
+    def uses(self) -> tuple[Use, ...]:
+        """The tensors in use, inputs first; without a schema they are called by their position."""
+        found = self.signature
+        inputs = self._uses(self.node.input, found.inputs if found else (), output=False)
+        outputs = self._uses(self.node.output, found.outputs if found else (), output=True)
+        return (*inputs, *outputs)
+
+    def _uses(self, tensors: Any, formals: tuple[Formal, ...], *, output: bool) -> Iterator[Use]:
+        side = "output" if output else "input"
+        for position, tensor in enumerate(tensors):
+            if not tensor or not self.index.is_used(tensor):
+                continue
+            if formals:
+                formal = formals[min(position, len(formals) - 1)]  # the last may be variadic
+                yield Use(formal.name, formal.type_str, output, tensor)
+            else:
+                yield Use(f"{side} {position}", "", output, tensor)
+
+    def tensor(self, formal: str) -> str | None:
+        """Return the first tensor in use under a formal name, None when it is left out."""
+        return next((use.tensor for use in self.uses if use.formal == formal), None)
+
+    @cached_property
+    def result(self) -> TensorType | None:
+        """The type of the first output."""
+        return self.index.types.get(self.node.output[0]) if self.node.output else None
+
+    @cached_property
+    def facts(self) -> "Facts":
+        """What expressions and check functions are given."""
+        return Facts(self)
+
+
+class Facts(Mapping[str, Any]):
+    """The facts of a node, each made when it is asked for.
+
+    Keys: op, domain, opset, name, attr, and the formal parameters: a mapping as `tensor_facts` gives, a
+    list of them for a variadic parameter.
+    """
+
+    def __init__(self, view: View) -> None:
+        """Remember the node; nothing is looked up yet."""
+        self._view = view
+        self._known: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        """Return a fact; KeyError when there is none of the name."""
+        if key not in self._known:
+            self._known[key] = self._fact(key)
+        return self._known[key]
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether there is a fact of the name."""
+        return key in NODE_FACTS or key in self._formals
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the facts."""
+        yield from (*NODE_FACTS, *self._formals)
+
+    def __len__(self) -> int:
+        """Return how many facts there are."""
+        return len(NODE_FACTS) + len(self._formals)
+
+    @property
+    def _formals(self) -> Mapping[str, Formal]:
+        found = self._view.signature
+        return found.formals if found else {}
+
+    def _fact(self, key: str) -> Any:
+        view = self._view
+        if key in self._formals:
+            return self._tensors(self._formals[key])
+        if key == "attr":
+            return plain(view.attributes)
+        if key == "op":
+            return view.node.op_type
+        if key == "domain":
+            return "" if is_onnx(view.node) else view.node.domain
+        if key == "opset":
+            return view.index.opset(view.node)
+        if key == "name":
+            return view.node.name
+        raise KeyError(key)
+
+    def _tensors(self, formal: Formal) -> Any:
+        uses = self._view.uses
+        found = [tensor_facts(self._view.index, use.tensor) for use in uses if use.formal == formal.name]
+        if formal.variadic:
+            return found
+        return found[0] if found else {"given": False}
+
+
+NODE_FACTS = ("op", "domain", "opset", "name", "attr")
+"""What is known of every node, whatever its operator."""

@@ -1,0 +1,142 @@
+"""The library of composites, held against the graphs of the exporters that it was written for.
+
+Each composite has to be found exactly as often as something else in the graph says, to compute what its
+nodes did to the last bit, and to leave alone what only looks like it. The models are made by
+tools/export_fragments; those of the zoo that have to be fetched count only where they are.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from lookalikes import EDITS, TEXTS, Edit
+from occurrences import EVIDENCE, FRAGMENTS, RUN, ZOO
+from support import prepared
+
+from byoc import zoo
+from byoc.graph.index import GraphIndex
+from byoc.graph.load import Model, prepare
+from byoc.graph.unshare import unshared
+from byoc.patterns.group import chosen
+from byoc.patterns.match import Match
+from byoc.pipeline import load_model, partition
+from byoc.rules.library import library
+from byoc.rules.load import Target, load_rules
+from byoc.verdict import YES, Mark
+from byoc.verify.inputs import sample_inputs
+from byoc.verify.run import run_plain
+
+MODELS = Path(__file__).parent / "models"
+ALL = sorted(library().entries)
+QUANTIZED = "  - {op: '*', quantized: true}\n"
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the path of a rule file that takes every operator, and names one composite."""
+    folder = tmp_path_factory.mktemp("rules")
+
+    def write(name: str) -> Path:
+        path = folder / f"{name}.yaml"
+        quantized = QUANTIZED if name.startswith("qdq_") else ""
+        path.write_text(
+            f"target: {name}\ncost_model: dla\ndtype: any\nops:\n{quantized}  - op: '*'\n"
+            f"composites:\n  - library: {name}\n"
+        )
+        return path
+
+    return write
+
+
+@cache
+def model(graph: str) -> Model:
+    """Return a model of the zoo, or a fragment."""
+    name = graph.removeprefix("zoo:")
+    if name == graph:
+        return load_model(MODELS / f"{graph}.onnx")
+    if not next(entry.present for entry in zoo.entries() if entry.name == name):
+        pytest.skip(f"{name} is not on this machine")
+    return load_model(graph)
+
+
+def found(graph: Model, target: Target) -> Sequence[Match]:
+    """Return where the composites of a target are, were all nodes accepted."""
+    index = (unshared(graph) if target.quantized else graph).index
+    return chosen(index, target.patterns, [Mark(YES, "")] * len(index.nodes))
+
+
+def test_every_composite_is_tried() -> None:
+    tried = {name for name, *_ in FRAGMENTS}
+    assert sorted(tried) == ALL
+    assert sorted({name for name, *_ in EDITS} | TEXTS.keys()) == ALL
+    assert all(entry.composite.description for name in ALL for entry in library().entries[name])
+    assert not library().problems
+
+
+@pytest.mark.parametrize(("name", "graph", "count", "elsewhere"), [*FRAGMENTS, *ZOO])
+def test_found_as_often_as_the_graph_says(
+    name: str, graph: str, count: int, elsewhere: int, rules: Callable[[str], Path]
+) -> None:
+    loaded = model(graph)
+    assert EVIDENCE[name](loaded.index) == count + elsewhere
+    assert len(found(loaded, load_rules(str(rules(name))))) == count
+
+
+@pytest.mark.parametrize(("name", "graph", "count"), [(*row[:3],) for row in [*FRAGMENTS, *RUN]])
+def test_computes_what_its_nodes_did(
+    name: str, graph: str, count: int, rules: Callable[[str], Path]
+) -> None:
+    loaded = model(graph)
+    source = MODELS / f"{graph}.onnx" if not graph.startswith("zoo:") else graph
+    result = partition(source, rules(name), strategy="all-supported")
+    placed: Counter[str] = Counter()
+    for region in result.report["regions"]:
+        placed.update(region["composites"])
+    assert placed == {name: count}
+    inputs = sample_inputs(loaded.index) if loaded.samples is None else loaded.samples(0)
+    expected = run_plain(loaded.proto, loaded, inputs)
+    actual = run_plain(result.model, loaded, inputs)
+    for output, value in expected.items():
+        np.testing.assert_array_equal(actual[output], value)
+        assert actual[output].dtype == value.dtype
+
+
+@pytest.mark.parametrize(("name", "graph"), {row[0]: row[1] for row in FRAGMENTS}.items())
+def test_not_where_inner_values_are_used_elsewhere(
+    name: str, graph: str, rules: Callable[[str], Path]
+) -> None:
+    loaded, target = model(graph), load_rules(str(rules(name)))
+    before = found(loaded, target)
+    index = (unshared(loaded) if target.quantized else loaded).index
+    exposed = onnx.ModelProto()
+    exposed.CopyFrom(index.proto)
+    for match in before:
+        for tensor in _inner(match, index):
+            exposed.graph.output.add(name=tensor).type.CopyFrom(index.values[tensor])
+    after = found(prepare(exposed, "exposed"), target)
+    assert {len(match.nodes) for match in after} <= {1}
+
+
+def _inner(match: Match, index: GraphIndex) -> Sequence[str]:
+    leaving = {match.tensors[name] for name in match.form.outputs}
+    made = (tensor for number in match.nodes.values() for tensor in index.nodes[number].output)
+    return [tensor for tensor in made if tensor and tensor not in leaving]
+
+
+@pytest.mark.parametrize(("name", "graph", "edits", "left"), EDITS)
+def test_not_what_looks_like_it(
+    name: str, graph: str, edits: Sequence[Edit], left: int, rules: Callable[[str], Path]
+) -> None:
+    changed = onnx.load(MODELS / f"{graph}.onnx")
+    for edit in edits:
+        assert edit(changed), f"nothing to change in {graph}"
+    assert len(found(prepare(changed, "changed"), load_rules(str(rules(name))))) == left
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name in TEXTS for text in TEXTS[name]])
+def test_not_what_is_written_like_it(name: str, text: str, rules: Callable[[str], Path]) -> None:
+    assert not found(prepared(text), load_rules(str(rules(name))))

@@ -1,0 +1,84 @@
+"""How often a rule file and OpenVINO agree, as numbers and as a table."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cases import OneNode
+from oracle import Answer, ask
+
+from byoc.errors import InputError
+from byoc.graph.load import prepare
+from byoc.rules.annotate import annotate
+from byoc.rules.load import Target
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A model, OpenVINO's answer, and what the rule file says: nothing when it accepts, else why not."""
+
+    case: OneNode
+    answer: Answer
+    refusal: str
+
+    @property
+    def false_accept(self) -> bool:
+        """Return whether the rule file takes what OpenVINO does not, or computes wrong."""
+        return not self.refusal and not self.answer
+
+    @property
+    def false_refusal(self) -> bool:
+        """Return whether the rule file refuses what OpenVINO computes right."""
+        return bool(self.refusal and self.answer)
+
+
+def judge(cases: Sequence[OneNode], target: Target, workers: int = 2) -> list[Judged]:
+    """Return what both say of each case."""
+    answers = ask([case.question for case in cases], workers)
+    return [
+        Judged(case, answer, refusal(case, target)) for case, answer in zip(cases, answers, strict=True)
+    ]
+
+
+def refusal(case: OneNode, target: Target) -> str:
+    """Return why the rule file refuses a case's node; nothing when it accepts it."""
+    try:
+        model = prepare(case.model, case.name)
+    except InputError as error:
+        return str(error)  # a model that is not read reaches no accelerator
+    verdict = annotate(model.index, target)[0].verdict
+    return "" if verdict else str(verdict)
+
+
+def goal_missed(judged: Sequence[Judged]) -> str:
+    """Return how the goal is missed: no false accept, of 100 that are taken at most 1 refused."""
+    accepts = [one.case.name for one in judged if one.false_accept]
+    if accepts:
+        return f"{len(accepts)} false accepts: {', '.join(accepts)}"
+    refusals = sum(one.false_refusal for one in judged)
+    taken = sum(bool(one.answer) for one in judged)
+    return f"{refusals} false refusals of {taken}" if refusals * 100 > taken else ""
+
+
+def table(judged: Sequence[Judged]) -> Iterator[str]:
+    """Yield the lines of the table: the figures first, then every disagreement by operator."""
+    sources = Counter(one.case.source for one in judged)
+    answers = Counter(one.answer.kind for one in judged)
+    accepts = [one for one in judged if one.false_accept]
+    refusals = [one for one in judged if one.false_refusal]
+    yield f"{len(judged)} models of one node, {len({one.case.op for one in judged})} operators"
+    yield "from " + ", ".join(f"{source} {number}" for source, number in sources.items())
+    yield "OpenVINO: " + ", ".join(f"{kind} {number}" for kind, number in answers.most_common())
+    yield f"the rule file agrees on {len(judged) - len(accepts) - len(refusals)}"
+    yield from _disagreements("false accepts", accepts, len(judged) - answers["takes"])
+    yield from _disagreements("false refusals", refusals, answers["takes"])
+
+
+def _disagreements(what: str, found: Sequence[Judged], possible: int) -> Iterator[str]:
+    yield f"{what}: {len(found)} of {possible} ({len(found) / max(possible, 1):.2%})"
+    for op, number in sorted(Counter(one.case.op for one in found).items()):
+        yield f"{number:4} {op}"
+        for one in found:
+            if one.case.op == op:
+                said = one.refusal or f"{one.answer.kind}: {one.answer.why}"
+                yield f"       {one.case.name} ({one.case.source}): {said}"

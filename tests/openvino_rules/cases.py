@@ -1,0 +1,206 @@
+"""Models of one node: those of ONNX's own operator tests, and the nodes of the nine light models.
+
+Each operator test comes twice where it has several inputs: as it is, and with all but the first
+one stored in the model, as the operators of real models have them.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+from oracle import Data, Question
+
+from byoc.graph.extract import nodes_model
+from byoc.graph.load import Model, prepare
+from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.zoo.classics import Classics
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "onnx_suite")]
+
+from partitioned import attempt, plain  # noqa: E402 - needs the path
+from suite import NEWEST_OPSET, Case, Values, collect  # noqa: E402 - needs the path
+
+_RTOL, _ATOL = 1e-3, 1e-5
+_MOST_BYTES = 16 << 20
+_FEW = (0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.5)
+
+
+@dataclass(frozen=True, eq=False)
+class OneNode:
+    """A model of one node, and what it computes.
+
+    `source` is `onnx` for a test as it is, `constants` or `float32` for one that was changed, else the
+    name of a light model.
+    """
+
+    name: str
+    source: str
+    model: onnx.ModelProto
+    question: Question
+
+    @property
+    def op(self) -> str:
+        """The operator, with its domain where that is not ONNX's own."""
+        node = self.model.graph.node[0]
+        return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def operator_tests() -> Iterator[OneNode]:
+    """Yield the tests of one node, as they are and with constants.
+
+    Tests of an operator set that other tools do not read yet count in an older one, if onnxruntime
+    finds what is expected there as well.
+    """
+    for case in collect():
+        if len(case.model.graph.node) != 1 or case.model.functions:
+            continue
+        newer = _opset(case.model).version > NEWEST_OPSET
+        model = _lowered(case.model) if newer else case.model
+        runs = not attempt(plain, case, model)[1]
+        if newer and not runs:
+            continue
+        data = [Data(*pair, case.rtol, case.atol) for pair in case.data_sets]
+        if runs and len(data) == 1:
+            data += _more(case, model)
+        yield _one(case, "onnx", model, data)
+        if runs:
+            yield from _narrower(case, model, data)
+        if len(model.graph.input) > 1 and len(case.data_sets) == 1:
+            changed = _with_constants(case, model, data)
+            if changed is not None:
+                yield changed
+
+
+def _more(case: Case, model: onnx.ModelProto) -> Iterator[Data]:
+    """Yield data that shows what the test's own does not, with what onnxruntime makes of it.
+
+    Rounded to halves, or few and the same over and over, values are equal to each other and to limits
+    (as boxes, the few overlap by exactly one half). A float64 gets digits that a float32 does not hold.
+    """
+    ((inputs, _),) = case.data_sets
+    first = next(iter(inputs), "")
+    value = inputs.get(first)
+    if not isinstance(value, np.ndarray) or value.dtype not in (np.float16, np.float32, np.float64):
+        return
+    atol = max(case.atol, _ATOL)
+    changes = [
+        (np.round(value * 2) / 2, case.rtol, atol),
+        (np.resize(_FEW, value.shape), case.rtol, atol),
+    ]
+    if value.dtype == np.float64:
+        changes.append((value * (1 + 2.0**-30), 1e-10, 1e-12))
+    for changed, rtol, atol in changes:
+        given = {**inputs, first: changed.astype(value.dtype)}
+        outputs, _ = attempt(_run, model, given)
+        if outputs is not None:
+            yield Data(given, outputs, rtol, atol)
+
+
+def _narrower(case: Case, original: onnx.ModelProto, data: Sequence[Data]) -> Iterator[OneNode]:
+    """Yield a test of float64 in float32, since for some operators there is no other test."""
+    model = onnx.ModelProto()
+    model.CopyFrom(original)
+    wide = [
+        value.type.tensor_type
+        for value in (*model.graph.input, *model.graph.output)
+        if value.type.tensor_type.elem_type == TensorProto.DOUBLE
+    ]
+    for kind in wide:
+        kind.elem_type = TensorProto.FLOAT
+    if not wide:
+        return
+    narrow = []
+    for one in data:
+        inputs = {name: _as_float32(value) for name, value in one.inputs.items()}
+        outputs, _ = attempt(_run, model, inputs)
+        if outputs is not None:
+            narrow.append(Data(inputs, outputs, max(one.rtol, _RTOL), max(one.atol, _ATOL)))
+    if narrow:
+        yield _one(case, "float32", model, narrow)
+
+
+def _as_float32(value: Any) -> Any:
+    wide = isinstance(value, np.ndarray) and value.dtype == np.float64
+    return value.astype(np.float32) if wide else value
+
+
+def _run(model: onnx.ModelProto, inputs: Values) -> Values:
+    with unoptimized():
+        return run_session(open_session(model), inputs)
+
+
+def _opset(model: onnx.ModelProto) -> onnx.OperatorSetIdProto:
+    return next(
+        (entry for entry in model.opset_import if entry.domain in ("", "ai.onnx")), model.opset_import[0]
+    )
+
+
+def _lowered(original: onnx.ModelProto) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    model.CopyFrom(original)
+    _opset(model).version = NEWEST_OPSET
+    return model
+
+
+def _one(case: Case, source: str, model: onnx.ModelProto, data: Sequence[Data]) -> OneNode:
+    return OneNode(case.name, source, model, Question(model.SerializeToString(), tuple(data)))
+
+
+def _with_constants(case: Case, original: onnx.ModelProto, data: Sequence[Data]) -> OneNode | None:
+    inputs = data[0].inputs
+    first, *others = (value.name for value in original.graph.input)
+    if any(not isinstance(inputs.get(name), np.ndarray) for name in others):
+        return None  # a sequence or an optional cannot be stored
+    model = onnx.ModelProto()
+    model.CopyFrom(original)
+    kinds = {v.name: v.type.tensor_type.elem_type for v in model.graph.input}
+    if TensorProto.STRING in [kinds[name] for name in others]:
+        return None
+    model.ir_version = max(model.ir_version, 4)
+    del model.graph.input[1:]
+    for name in others:
+        model.graph.initializer.append(numpy_helper.from_array(inputs[name], name))
+    fewer = [replace(one, inputs={first: one.inputs[first]}) for one in data]
+    return _one(case, "constants", model, fewer)
+
+
+def light_nodes(every: int = 1, most_bytes: float = _MOST_BYTES) -> Iterator[OneNode]:
+    """Yield one in so many nodes of the light models; no two have the same attributes and shapes.
+
+    Nodes whose constants are larger than `most_bytes` are left out. What they compute is onnxruntime's
+    word, on random inputs.
+    """
+    seen: set[tuple[str, ...]] = set()
+    for entry in Classics().entries():
+        model = prepare(Classics().load(entry.name), entry.name)
+        index = model.index
+        for i, node in enumerate(index.nodes):
+            constants = [name for name in node.input if name in index.stored]
+            size = sum(index.types[name].bytes or 0 for name in constants)
+            key = (node.op_type, str(node.attribute), *(str(index.types.get(n)) for n in node.input))
+            if size > most_bytes or key in seen or i in index.constant_nodes:
+                continue
+            if len(seen) % every == 0:
+                yield _light_node(model, i, entry.name)
+            seen.add(key)
+
+
+def _light_node(model: Model, number: int, source: str) -> OneNode:
+    index = model.index
+    node = index.nodes[number]
+    proto = nodes_model(index, [number], node.name, index.values)
+    generator = np.random.default_rng(number)
+    inputs = {
+        value.name: generator.uniform(
+            -1, 1, [d.dim_value for d in value.type.tensor_type.shape.dim]
+        ).astype(np.float32)
+        for value in proto.graph.input
+    }
+    data = Data(inputs, _run(proto, inputs), _RTOL, _ATOL)
+    question = Question(proto.SerializeToString(), (data,))
+    return OneNode(f"{source}: {node.name}", source, proto, question)

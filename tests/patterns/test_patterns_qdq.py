@@ -1,0 +1,255 @@
+"""QDQ groups: what belongs to one, what breaks it, and that nothing computes otherwise for it."""
+
+import numpy as np
+import onnx
+import pytest
+from strategies import Alternating, Random
+from support import prepared
+
+from byoc.costs.load import load_device_costs, load_host_costs
+from byoc.costs.pose import pose
+from byoc.graph.index import GraphIndex
+from byoc.graph.load import Model, prepare
+from byoc.graph.unshare import unshared
+from byoc.patterns.group import group
+from byoc.patterns.pattern import Pattern, parse
+from byoc.patterns.unit import Unit
+from byoc.placement.strategies.all_supported import AllSupported
+from byoc.plan import make_plan
+from byoc.rules.load import Target
+from byoc.rules.schema import CompositeRule, OpRule, RuleFile
+from byoc.verdict import YES, Mark, refuse
+from byoc.verify.inputs import sample_inputs
+from byoc.verify.run import run_plain
+
+HEAD = """g (float[1,2,4,4] x) => (float[1,2,4,4] out)
+<float s = {0.1}, int8 z = {0}, int8[2,2,1,1] wq = {1,2,3,4}, float ws = {0.05},
+ int64[4] shape = {1,2,4,4}> {
+ xq = QuantizeLinear (x, s, z)
+ xd = DequantizeLinear (xq, s, z)
+ wd = DequantizeLinear (wq, ws, z)
+"""
+CONV_RELU = parse("conv_relu", "c = Conv(x, w!, b?)\ny = Relu(c)")
+CHAIN = """ c = Conv (xd, wd)
+ r = Relu (c)
+ rq = QuantizeLinear (r, s, z)
+ rd = DequantizeLinear (rq, s, z)
+ c2 = Conv (rd, wd)
+ c2q = QuantizeLinear (c2, s, z)
+ c2d = DequantizeLinear (c2q, s, z)
+ a = Add (c2d, rd)
+ aq = QuantizeLinear (a, s, z)
+ out = DequantizeLinear (aq, s, z)
+"""
+QUANTIZED = Mark(YES, "ops[0]", plain=False, quantized=True)
+BOTH = Mark(YES, "ops[0]", plain=True, quantized=True)
+NO = Mark(refuse("no"))
+BORDERS = ("QuantizeLinear", "DequantizeLinear")
+
+
+def model(body: str, opset: int = 17) -> Model:
+    return prepared(f"{HEAD}{body}}}", opset=opset)
+
+
+def marks(index: GraphIndex, **special: Mark) -> list[Mark]:
+    """Return marks that take every operator inside a QDQ group, and neither Q nor DQ alone."""
+    return [
+        special.get(node.output[0], NO if node.op_type in BORDERS else QUANTIZED) for node in index.nodes
+    ]
+
+
+def grouped(body: str, *patterns: Pattern, **special: Mark) -> dict[str, Unit]:
+    index = unshared(model(body)).index
+    return {unit.name: unit for unit in group(index, patterns, marks(index, **special))}
+
+
+def outputs(index: GraphIndex, unit: Unit) -> set[str]:
+    return {index.nodes[node].output[0] for node in unit.nodes}
+
+
+def test_what_belongs_to_a_group() -> None:
+    index = unshared(model(CHAIN)).index
+    units = {unit.name: unit for unit in group(index, [CONV_RELU], marks(index))}
+    assert outputs(index, units["r"]) == {"xd", "c", "r", "rq"}
+    assert outputs(index, units["c2"]) == {"rd", "c2", "c2q"}
+    assert outputs(index, units["a"]) == {"c2d", "rd_for_1", "a", "aq"}
+    assert [units[name].kind for name in ("r", "c2", "a", "xq")] == ["qdq", "qdq", "qdq", "node"]
+    assert (units["r"].composite, units["c2"].composite) == ("conv_relu", None)
+    assert units["r"].rules == ("ops[0]", "ops[0]")
+
+
+def test_without_copies_a_shared_one_breaks_both() -> None:
+    index = model(CHAIN).index
+    units = {unit.name: unit for unit in group(index, [CONV_RELU], marks(index))}
+    assert str(units["c2"].verdict) == (
+        "Conv is no whole QDQ group: its input 'rd' is read by Add 'a', too"
+    )
+    assert units["r"].kind == "qdq"
+
+
+ENDING = " yq = QuantizeLinear (y, s, z)\n out = DequantizeLinear (yq, s, z)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("c = Conv (x, wd)\n y = Neg (c)\n", "its input 'x' comes from outside the graph"),
+        (
+            "n = Neg (x)\n c = Conv (n, wd)\n y = Neg (c)\n",
+            "its input 'n' is made by Neg 'n', not by a DequantizeLinear",
+        ),
+        (
+            "c = Conv (xd, wd)\n y = Tanh (c)\n",
+            "its output 'c' is read by Tanh 'y', not by a QuantizeLinear alone",
+        ),
+        (
+            "c = Conv (xd, wd)\n q = QuantizeLinear (c, s, z)\n d = DequantizeLinear (q, s, z)\n"
+            " t = Tanh (c)\n y = Add (d, t)\n",
+            "its output 'c' is read by Tanh 't', not by a QuantizeLinear alone",
+        ),
+        (
+            "c = Conv (xd, wd)\n m = ReduceMax <keepdims = 0> (c)\n q = QuantizeLinear (x, m, z)\n"
+            " y = DequantizeLinear (q, s, z)\n",
+            "its output 'c' is read by ReduceMax 'm', not by a QuantizeLinear alone",
+        ),
+    ],
+)
+def test_what_breaks_a_group(body: str, reason: str) -> None:
+    """ONNX Runtime #27545: a group with one member that is not supported is refused whole."""
+    other = dict.fromkeys(("n", "t", "y", "m"), NO)
+    units = grouped(body + ENDING, CONV_RELU, **other)
+    assert not units["c"].verdict
+    assert str(units["c"].verdict).startswith(f"Conv is no whole QDQ group: {reason}")
+    assert all(unit.kind == "node" for unit in units.values())
+
+
+def test_an_output_of_the_graph() -> None:
+    units = grouped("out = Conv (xd, wd)\n")
+    assert str(units["out"].verdict).endswith(
+        "its output 'out' is an output of the graph, and is not quantized"
+    )
+
+
+def test_a_composite_is_refused_whole() -> None:
+    units = grouped("c = Conv (xd, wd)\n y = Relu (c)\n out = Abs (y)\n", CONV_RELU, out=NO)
+    assert units["y"].composite == "conv_relu"
+    assert str(units["y"].verdict) == (
+        "conv_relu is no whole QDQ group: its output 'y' is read by Abs 'out', "
+        "not by a QuantizeLinear alone"
+    )
+
+
+def test_what_is_accepted_as_it_stands_needs_no_group() -> None:
+    units = grouped("c = Conv (xd, wd)\n y = Tanh (c)\n" + ENDING, c=BOTH, y=NO)
+    assert units["c"].verdict
+    assert units["c"].kind == "node"
+
+
+def test_must_is_of_the_whole_unit() -> None:
+    index = unshared(model(CHAIN)).index
+    given = marks(index, c=Mark(YES, "ops[1]", must=True, plain=False, quantized=True))
+    units = {unit.name: unit for unit in group(index, [CONV_RELU], given)}
+    assert [units[name].must for name in ("r", "c2")] == [True, False]
+
+
+def test_indices_need_no_quantizing() -> None:
+    """What is no float is no part of the scheme: a Reshape's shape, an ArgMax's result."""
+    body = "y = Reshape (xd, shape)\n" + ENDING
+    assert grouped(body)["y"].kind == "qdq"
+    units = grouped(
+        "i = ArgMax <axis = 1> (xd)\n f = Cast <to = 1> (i)\n out = Add (f, x)\n", f=NO, out=NO
+    )
+    assert units["i"].kind == "qdq"
+    assert len(units["i"].nodes) == 2
+
+
+def test_two_patterns_that_share_a_node() -> None:
+    """TVM #5552: one of them gets it, and the other's nodes are units of their own."""
+    add = parse("relu_add", "r = Relu(x)\ny = Add(r, z)")
+    body = "c = Conv (x, wd)\n r = Relu (c)\n out = Add (r, x)\n"
+    index = model(body).index
+    taken = [Mark(YES, "ops[0]")] * len(index.nodes)
+    for patterns, expected in (([CONV_RELU, add], "conv_relu"), ([add, CONV_RELU], "relu_add")):
+        units = group(index, patterns, taken)
+        assert [unit.composite for unit in units if unit.composite] == [expected]
+        placed = sorted(node for unit in units for node in unit.nodes)
+        assert placed == [i for i in range(len(index.nodes)) if i not in index.constant_nodes]
+
+
+def test_it_costs_what_its_dtype_costs() -> None:
+    index = unshared(model(CHAIN)).index
+    units = group(index, [CONV_RELU], marks(index))
+    posed = pose(index, units, load_host_costs("host"), load_device_costs("dla"), False)
+    rows = {unit.name: row for row, unit in enumerate(units)}
+    plain = group(index, [CONV_RELU], [Mark(YES, "ops[0]")] * len(index.nodes))
+    apart = pose(index, plain, load_host_costs("host"), load_device_costs("dla"), False)
+    alone = {unit.name: row for row, unit in enumerate(plain)}
+    parts = sum(apart.problem.seconds[alone[name], 1] for name in ("xd", "r", "rq"))
+    assert posed.problem.seconds[rows["r"], 1] < parts
+    assert np.isinf(posed.problem.seconds[rows["xq"], 1])
+
+
+def target(*ops: str) -> Target:
+    composite = CompositeRule.model_validate(
+        {"name": "conv_relu", "pattern": "c = Conv(x, w!, b?)\ny = Relu(c)"}
+    )
+    rules = (OpRule(op=ops or ("Conv", "Add", "Relu"), quantized=True),)
+    file = RuleFile(target="t", cost_model="dla", dtype=("int8",), ops=rules, composites=(composite,))
+    return Target("t", file)
+
+
+@pytest.mark.parametrize("strategy", [AllSupported(), Alternating(), Random(5)])
+def test_the_partitioned_model_computes_the_same(strategy: Random) -> None:
+    given = model(CHAIN)
+    plan = make_plan(given, target(), strategy, ("host", "dla"), {}, lambda step: None)
+    onnx.checker.check_model(plan.proto, full_check=True)
+    inputs = sample_inputs(given.index, 0)
+    expected = run_plain(given.proto, given, inputs)
+    actual = run_plain(plan.proto, given, inputs)
+    np.testing.assert_array_equal(actual["out"], expected["out"])
+    inner = [
+        n for f in plan.proto.functions for n in f.node for e in n.metadata_props if e.key == "byoc.qdq"
+    ]
+    placed = [unit for region in plan.regions for unit in region.units]
+    assert len(inner) == sum(len(unit.nodes) - (unit.composite is not None) for unit in placed)
+    assert {unit.kind for unit in placed} == {"qdq"}
+
+
+def test_constants_go_with_their_readers() -> None:
+    """ONNX Runtime #26325: a DequantizeLinear of a weight is where its reader is, in each region."""
+    plan = make_plan(model(CHAIN), target(), Alternating(), ("host", "dla"), {}, lambda step: None)
+    regions = {f.name: f for f in plan.proto.functions if f.name.startswith("t_")}
+    with_conv = [f for f in regions.values() if any(n.op_type in ("Conv", "conv_relu") for n in f.node)]
+    assert with_conv
+    assert all(any("wd" in node.output for node in function.node) for function in with_conv)
+
+
+def test_copies_leave_outputs_bodies_and_constants_alone() -> None:
+    body = """ y = Relu (xd)
+ v = Neg (xd)
+ t = Add (y, v)
+ k = Cast <to = 9> (shape)
+ k0 = ReduceMax <keepdims = 0> (shape)
+ k1 = Cast <to = 9> (k0)
+ u = If <then_branch = th () => (float[1,2,4,4] p) { p = Neg (xd) },
+         else_branch = el () => (float[1,2,4,4] q) { q = Abs (xd) }> (k1)
+ out = Add (t, u)
+"""
+    before = model(body)
+    text = before.proto.SerializeToString(deterministic=True)
+    after = unshared(before)
+    assert before.proto.SerializeToString(deterministic=True) == text
+    nodes = {node.output[0]: node for node in after.index.nodes}
+    assert (nodes["y"].input[0], nodes["v"].input[0]) == ("xd_for_1", "xd_for_2")
+    assert str(after.index.types["xd_for_1"]) == "float32[1, 2, 4, 4]"
+    assert unshared(after) is after
+    again = prepare(after.proto, "again")
+    inputs = sample_inputs(before.index, 0)
+    expected = run_plain(before.proto, before, inputs)["out"]
+    np.testing.assert_array_equal(run_plain(again.proto, again, inputs)["out"], expected)
+    assert after.index.bodies[next(i for i, n in enumerate(after.index.nodes) if n.op_type == "If")]
+
+
+def test_a_model_with_nothing_to_copy_is_the_same() -> None:
+    given = model("out = Conv (xd, wd)\n")
+    assert unshared(given) is given

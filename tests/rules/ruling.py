@@ -1,0 +1,58 @@
+"""What tests of rules share: a target from a few lines of YAML, and what it says of a small model."""
+
+from typing import Any
+
+import onnx
+import yaml
+from onnx import helper
+from support import parse
+
+from byoc.graph.load import prepare
+from byoc.rules.annotate import annotate
+from byoc.rules.lint import lint
+from byoc.rules.load import Target
+from byoc.rules.schema import RuleFile
+from byoc.verdict import Mark
+
+
+def target(text: str, **keys: Any) -> Target:
+    """Return the target for a rule file's keys in YAML; what is tested must also pass the linter."""
+    content = {"target": "dla", "cost_model": "dla", "dtype": "float32", **yaml.safe_load(text), **keys}
+    assert lint(content) == []
+    return Target("test", RuleFile.model_validate(content))
+
+
+def rules(ops: str, dtype: str = "float32") -> Target:
+    """Return the target for operators in YAML."""
+    return target(f"ops: {ops}" if ops.lstrip().startswith("[") else f"ops:\n{ops}", dtype=dtype)
+
+
+def filled(text: str, **options: int) -> onnx.ModelProto:
+    """Return the model with zeros for the weights that the text only declares."""
+    model = parse(text, **options)
+    for value in model.graph.value_info:
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        size = onnx.numpy_helper.to_array(
+            helper.make_tensor(
+                value.name, value.type.tensor_type.elem_type, shape, [0] * _product(shape)
+            )
+        )
+        model.graph.initializer.append(onnx.numpy_helper.from_array(size, value.name))
+    del model.graph.value_info[:]
+    return model
+
+
+def _product(shape: list[int]) -> int:
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total
+
+
+def marks(text: str, ops: str, dtype: str = "float32", **options: int) -> list[Mark]:
+    return annotate(prepare(filled(text, **options), "test").index, rules(ops, dtype))
+
+
+def verdict(text: str, ops: str, dtype: str = "float32", **options: int) -> str:
+    """Return what is said of the last node."""
+    return str(marks(text, ops, dtype, **options)[-1].verdict)

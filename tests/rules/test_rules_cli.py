@@ -1,0 +1,81 @@
+"""`byoc rules` and its verbs: the list, check, schema, composites."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from support import Ran
+
+from byoc.rules.json_schema import json_schema
+
+Cli = Callable[..., Ran]
+GOOD = (
+    "target: t\ncost_model: dla\ndtype: float32\nops: [{op: Relu}, {op: [Add, Relu], opset: {max: 9}}]\n"
+)
+
+
+def test_check_of_files_that_are_right(byoc: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text(GOOD.replace("{op: Relu}, ", ""))
+    ran = byoc("rules", "check", path, "dla")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == f"{path}: ok, 2 operators, 0 composites\ndla: ok, 14 operators, 5 composites\n"
+
+
+def test_check_says_everything_of_every_file(byoc: Cli, tmp_path: Path) -> None:
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.write_text(GOOD.replace("Relu}", "Reluu}").replace("Add", "Addd"))
+    second.write_text("targett: t\n")
+    ran = byoc("rules", "check", first, "dla", second, "nosuch")
+    assert (ran.code, ran.err) == (1, "")
+    lines = ran.out.splitlines()
+    assert lines[:3] == [
+        f"{first}: ops[0].op: ONNX has no operator 'Reluu' (did you mean Relu?)",
+        f"{first}: ops[1].op: ONNX has no operator 'Addd' (did you mean Add?)",
+        "dla: ok, 14 operators, 5 composites",
+    ]
+    assert lines[3:7] == [
+        f"{second}: {key}: must be given" for key in ("target", "cost_model", "dtype", "ops")
+    ]
+    assert lines[-1].startswith("nosuch: no such file and no installed rule file")
+
+
+def test_check_as_json(byoc: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(GOOD.replace("Relu}", "Reluu}"))
+    ran = byoc("rules", "check", "dla", path, "--format", "json")
+    assert ran.code == 1
+    assert json.loads(ran.out) == [
+        {"file": "dla", "operators": 14, "composites": 5, "problems": []},
+        {
+            "file": str(path),
+            "operators": None,
+            "composites": None,
+            "problems": [f"{path}: ops[0].op: ONNX has no operator 'Reluu' (did you mean Relu?)"],
+        },
+    ]
+
+
+def test_check_needs_a_file(byoc: Cli) -> None:
+    assert byoc("rules", "check").code == 2
+
+
+def test_schema(byoc: Cli) -> None:
+    ran = byoc("rules", "schema")
+    assert ran.code == 0
+    assert json.loads(ran.out) == json_schema()
+
+
+def test_composites(byoc: Cli) -> None:
+    rows = json.loads(byoc("rules", "composites", "--format", "json").out)
+    silu = next(row for row in rows if row["name"] == "silu")
+    assert silu["description"].startswith("SiLU")
+    assert Path(silu["file"]).name == "activation.yaml"
+    assert silu["problem"] == ""
+    assert "silu" in byoc("rules", "composites").out
+
+
+def test_the_list(byoc: Cli) -> None:
+    rows = json.loads(byoc("rules", "--format", "json").out)
+    dla = next(row for row in rows if row["name"] == "dla")
+    assert (dla["operators"], dla["composites"], dla["problem"]) == (14, 5, "")

@@ -1,0 +1,196 @@
+"""One rule file on another: what is inherited, what is replaced, which file messages name."""
+
+from pathlib import Path
+
+import pytest
+from support import prepared
+
+from byoc.errors import InputError
+from byoc.rules.annotate import Annotator
+from byoc.rules.load import Target, load_rules
+
+BASE = """
+target: one
+description: first generation
+cost_model: dla
+regions: phase
+dtype: float32
+layout: {activations: NHWC, weights: OHWI}
+quantization: {activations: {dtype: int8, symmetric: false}, scales: any}
+limits: {min_nodes: 2, memory: 1MiB}
+host: {ops: Exp, names: [first], after: {ops: ArgMax}}
+ops:
+  - {op: [Relu, Add], tensors: {}}
+  - {op: Relu, dtype: float16}
+  - {op: Mul}
+composites:
+  - {name: add_relu, pattern: "a = Add(x, z)\\ny = Relu(a)"}
+  - {name: mul_relu, pattern: "a = Mul(x, z)\\ny = Relu(a)"}
+"""
+
+
+def files(folder: Path, **texts: str) -> Path:
+    """Write rule files; return the path of the last."""
+    for name, text in texts.items():
+        path = folder / f"{name}.yaml"
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+def load(folder: Path, **texts: str) -> Target:
+    return load_rules(str(files(folder, **texts)))
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        load_rules(str(path))
+    return str(caught.value).replace(f"{path.parent}/", "")
+
+
+def test_nothing_of_its_own(tmp_path: Path) -> None:
+    derived = load(tmp_path, one=BASE, two="extends: one.yaml\n")
+    base = load_rules(str(tmp_path / "one.yaml"))
+    assert derived.rules == base.rules
+    assert derived.source == str(tmp_path / "two.yaml")
+    assert [pattern.name for pattern in derived.patterns] == ["add_relu", "mul_relu"]
+    assert derived.place("ops[2]") == "one.yaml: ops[2]"
+    assert derived.place("cost_model") == "one.yaml: cost_model"
+    assert derived.place("limits.memory") == "one.yaml: limits.memory"
+
+
+def test_operators_and_composites_are_replaced_by_name(tmp_path: Path) -> None:
+    text = """
+extends: one.yaml
+target: two
+ops:
+  - {op: [Relu, Sub], opset: {min: 13}}
+composites:
+  - {name: mul_relu, pattern: "a = Mul(x, x)\\ny = Relu(a)"}
+  - {library: silu}
+"""
+    derived = load(tmp_path, one=BASE, two=text.replace("  - {library: silu}\n", ""))
+    assert (derived.name, derived.rules.regions) == ("two", "phase")
+    assert [rule.op for rule in derived.rules.ops] == [("Relu", "Sub"), ("Add",), ("Mul",)]
+    assert [derived.place(f"ops[{i}]") for i in range(3)] == [
+        "ops[0]",
+        "one.yaml: ops[0]",
+        "one.yaml: ops[2]",
+    ]
+    assert [(c.name, c.pattern) for c in derived.rules.composites] == [
+        ("mul_relu", ("a = Mul(x, x)\ny = Relu(a)",)),
+        ("add_relu", ("a = Add(x, z)\ny = Relu(a)",)),
+    ]
+    assert derived.place("composites[0]") == "composites[0]"
+    assert derived.place("composites[1]") == "one.yaml: composites[0]"
+    assert derived.place("target") == "target"
+
+
+def test_mappings_go_key_by_key_and_host_lists_add_up(tmp_path: Path) -> None:
+    text = """
+extends: one.yaml
+layout: {activations: NC8HW8}
+quantization: {activations: {dtype: uint8}, convert: device}
+limits: {memory: 2MiB, batch: 8}
+host: {ops: [Log, Sin], after: {ops: TopK, names: [second]}}
+"""
+    rules = (derived := load(tmp_path, one=BASE, two=text)).rules
+    assert (rules.layout.activations, rules.layout.weights) == ("NC8HW8", "OHWI")
+    scheme = rules.quantization
+    assert scheme.activations is not None
+    assert (scheme.activations.dtype, scheme.activations.symmetric) == (("uint8",), None)
+    assert (scheme.scales, scheme.convert) == ("any", "device")
+    assert (rules.limits.min_nodes, rules.limits.memory, rules.limits.batch) == (2, 2 * 2**20, 8)
+    assert rules.host.ops == ("Log", "Sin", "Exp")
+    assert rules.host.names == ("first",)
+    assert (rules.host.after.ops, rules.host.after.names) == (("TopK", "ArgMax"), ("second",))
+    places = ["host.ops[1]", "host.ops[2]", "host.names[0]", "host.after.ops[1]", "layout.weights"]
+    assert [derived.place(place) for place in places] == [
+        "host.ops[1]",
+        "one.yaml: host.ops[0]",
+        "one.yaml: host.names[0]",
+        "one.yaml: host.after.ops[0]",
+        "one.yaml: layout.weights",
+    ]
+    assert derived.place("limits.memory") == "limits.memory"
+
+
+def test_three_files(tmp_path: Path) -> None:
+    derived = load(
+        tmp_path,
+        one=BASE,
+        two="extends: one.yaml\nops: [{op: Neg}]\n",
+        three="extends: two.yaml\nops: [{op: Abs}]\nlimits: {batch: 1}\n",
+    )
+    assert [rule.op[0] for rule in derived.rules.ops] == ["Abs", "Neg", "Relu", "Relu", "Mul"]
+    assert [derived.place(f"ops[{i}]") for i in range(4)] == [
+        "ops[0]",
+        "two.yaml: ops[0]",
+        "one.yaml: ops[0]",
+        "one.yaml: ops[1]",
+    ]
+    index = prepared("g (float[2] x) => (float[2] y, float[2] z) { y = Mul (x, x)\n z = Exp (x) }").index
+    annotator = Annotator(derived, index)
+    assert annotator.mark(0).rule == "one.yaml: ops[2]"
+    (attempt,) = annotator.attempts(1)
+    assert attempt.objections[0].place == "one.yaml: host.ops[0]"
+
+
+def test_an_installed_file(tmp_path: Path) -> None:
+    derived = load(tmp_path, dla="extends: dla\ntarget: dla2\nops: [{op: Gelu}]\n")
+    assert derived.name == "dla2"
+    assert derived.rules.ops[0].op == ("Gelu",)
+    assert derived.place("ops[1]") == "dla.yaml: ops[0]"
+    assert len(derived.patterns) == len(load_rules("dla").patterns)
+
+
+def test_a_base_that_is_not_there(tmp_path: Path) -> None:
+    path = files(tmp_path, two="extends: dlaa\n")
+    assert complaint(path).startswith(
+        "two.yaml: extends: dlaa: no such file and no installed rule file (did you mean dla?); "
+    )
+    assert complaint(files(tmp_path, two="extends: 3\n")).splitlines()[0] == (
+        "two.yaml: extends: expected text"
+    )
+
+
+def test_files_that_extend_one_another(tmp_path: Path) -> None:
+    path = files(tmp_path, one="extends: two.yaml\n", two="extends: one.yaml\n")
+    assert complaint(path) == ("one.yaml: extends: 'two.yaml' itself builds on this file")
+    assert complaint(files(tmp_path, two="extends: two.yaml\n")) == (
+        "two.yaml: extends: 'two.yaml' itself builds on this file"
+    )
+
+
+def test_too_many_files(tmp_path: Path) -> None:
+    texts = {f"f{i}": f"extends: f{i + 1}.yaml\n" for i in range(9)}
+    files(tmp_path, **texts, f9=BASE)
+    assert complaint(tmp_path / "f0.yaml") == (
+        "f7.yaml: extends: at most 8 files may build on one another"
+    )
+    assert load_rules(str(tmp_path / "f3.yaml")).name == "one"
+
+
+def test_problems_name_the_file_that_they_are_in(tmp_path: Path) -> None:
+    path = files(
+        tmp_path, one=BASE.replace("op: Mul", "op: Mull"), two="extends: one.yaml\nops: [{op: Sinn}]\n"
+    )
+    assert complaint(path) == (
+        "one.yaml: ops[2].op: ONNX has no operator 'Mull' (did you mean Mul?)\n"
+        "one.yaml: composites[1].pattern: line 1: no rule in ops takes Mul"
+    )
+    path = files(
+        tmp_path, one=BASE, two="extends: one.yaml\nops: [{op: Sinn}]\nlimits: {max_nodes: 1}\n"
+    )
+    assert complaint(path).splitlines() == [
+        "two.yaml: limits: min_nodes 2 is greater than max_nodes 1",
+        "two.yaml: ops[0].op: ONNX has no operator 'Sinn' (did you mean Sin?)",
+    ]
+
+
+def test_composites_may_use_what_the_base_takes(tmp_path: Path) -> None:
+    text = 'extends: one.yaml\ncomposites: [{name: a, pattern: "y = Mul(x, z)"}]\n'
+    assert load(tmp_path, one=BASE, two=text).rules.composites[0].name == "a"
+    wrong = text.replace("Mul", "Div")
+    assert complaint(files(tmp_path, one=BASE, two=wrong)) == (
+        "two.yaml: composites[0].pattern: line 1: no rule in ops takes Div"
+    )

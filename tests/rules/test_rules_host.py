@@ -1,0 +1,116 @@
+"""What a rule file keeps on the host: operators, names, and all that is downstream of some nodes."""
+
+import onnx
+import pytest
+from ruling import target
+from support import prepared
+
+from byoc.graph.index import GraphIndex
+from byoc.graph.load import prepare
+from byoc.rules.annotate import Annotator, annotate
+
+CHAIN = """
+g (float[2] x) => (float[2] y, float[2] z) {
+  a = Relu (x)
+  b = Neg (a)
+  c = Relu (b)
+  d = Abs (a)
+  y = Add (c, d)
+  z = Relu (d)
+}
+"""
+
+
+def named(text: str) -> GraphIndex:
+    """Return the index of a model whose nodes are called as what they make."""
+    model = onnx.ModelProto()
+    model.CopyFrom(prepared(text).proto)
+    for node in model.graph.node:
+        node.name = f"net/{node.output[0]}"
+    return prepare(model, "test").index
+
+
+def kept(host: str, text: str = CHAIN) -> dict[str, str]:
+    """Return for each node on the host why, by what it makes."""
+    ops = target(f"ops: [{{op: '*'}}]\nhost: {host}")
+    index = named(text)
+    marks = annotate(index, ops)
+    return {
+        node.output[0]: str(mark.verdict)
+        for node, mark in zip(index.nodes, marks, strict=True)
+        if not mark.verdict
+    }
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("{ops: Abs}", {"d": "Abs is kept on the host"}),
+        ("{ops: [Neg, Abs]}", {"b": "Neg is kept on the host", "d": "Abs is kept on the host"}),
+        ("{ops: [Conv]}", {}),
+        ("{names: '^net/[bd]$'}", dict.fromkeys("bd")),
+        ("{names: ['/y', 'z$']}", dict.fromkeys("yz")),
+        ("{names: '^y'}", {}),
+        ("{after: {ops: Neg}}", dict.fromkeys("cy")),
+        ("{after: {names: [/d$]}}", dict.fromkeys("yz")),
+        ("{after: {ops: Add}}", {}),
+        ("{ops: Neg, after: {ops: Neg}}", dict.fromkeys("bcy")),
+    ],
+)
+def test_what_is_kept(host: str, expected: dict[str, str | None]) -> None:
+    found = kept(host)
+    assert sorted(found) == sorted(expected)
+    for name, reason in expected.items():
+        assert reason is None or found[name] == reason
+
+
+def test_reasons() -> None:
+    assert kept("{names: ['no', /b$]}")["b"] == "the name 'net/b' is kept on the host"
+    assert kept("{after: {ops: Neg}}")["y"] == (
+        "it is downstream of Neg 'net/b', after which all stays on the host"
+    )
+
+
+def test_places() -> None:
+    ops = target("ops: [{op: Relu}]\nhost: {names: [nope, /a$], after: {ops: [Conv, Neg]}}")
+    annotator = Annotator(ops, named(CHAIN))
+    places: dict[str, list[tuple[str, str]]] = {
+        node.output[0]: [(a.rule, o.place) for a in annotator.attempts(i) for o in a.objections]
+        for i, node in enumerate(annotator.index.nodes)
+    }
+    assert places["a"] == [("", "host.names[1]")]
+    assert places["c"] == [("", "host.after.ops[1]")]
+    assert places["d"] == [("", "ops")]
+
+
+BRANCHES = """
+g (float[2] x, bool c) => (float[2] y) {
+  a = Neg (x)
+  y = If (c) <
+    then_branch = t () => (float[2] p) { n = Abs (a)
+      p = Relu (n) },
+    else_branch = e () => (float[2] q) { q = Relu (x) }
+  >
+}
+"""
+
+
+def inside(host: str) -> list[list[str]]:
+    ops = target(f"ops: [{{op: '*'}}]\nhost: {host}")
+    index = prepared(BRANCHES).index
+    return [
+        [str(mark.verdict) for mark in annotate(found, ops)]
+        for found in (index, *(body.index for body in index.bodies[1]))
+    ]
+
+
+def test_bodies() -> None:
+    after = "it is downstream of {}, after which all stays on the host"
+    assert inside("{ops: Relu}") == [
+        ["yes", "yes"],
+        ["yes", "Relu is kept on the host"],
+        ["Relu is kept on the host"],
+    ]
+    behind = after.format("Neg 'a'")
+    assert inside("{after: {ops: Neg}}") == [["yes", behind], [behind, behind], [behind]]
+    assert inside("{after: {ops: Abs}}") == [["yes", "yes"], ["yes", after.format("Abs 'n'")], ["yes"]]

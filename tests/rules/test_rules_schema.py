@@ -1,0 +1,194 @@
+"""The JSON Schema cannot drift from the types, fits the shipped files, and every key is documented."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from byoc import annotations
+from byoc.plugins import ANNOTATIONS, files
+from byoc.rules import schema as types
+from byoc.rules import values
+from byoc.rules.json_schema import FILE, json_schema
+from byoc.rules.lint import lint
+from byoc.rules.schema import RuleFile
+
+SHIPPED = Path(annotations.__path__[0]) / FILE
+ROOT = Path(__file__).parents[2]
+
+
+def without_names(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema without what depends on the version of ONNX."""
+    copy: dict[str, Any] = json.loads(json.dumps(schema))
+    for key in ("operators", "dtypes"):
+        del copy["$defs"][key]["anyOf"][0]["enum"]
+    return copy
+
+
+def test_the_shipped_schema_is_that_of_the_types(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--regenerate"):
+        SHIPPED.write_text(json.dumps(json_schema(), indent=2) + "\n", encoding="utf-8")
+    shipped = json.loads(SHIPPED.read_text(encoding="utf-8"))
+    assert without_names(shipped) == without_names(json_schema())
+    assert {"Conv", "ai.onnx.ml.Normalizer", "*"} < {*shipped["$defs"]["operators"]["anyOf"][0]["enum"]}
+    assert {"float32", "int8", "any"} < {*shipped["$defs"]["dtypes"]["anyOf"][0]["enum"]}
+
+
+def test_it_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+
+
+def complaints(content: Any) -> list[str]:
+    """Return what an editor would say; in JSON all keys are texts."""
+    as_json = json.loads(json.dumps(content))
+    return [
+        error.message for error in jsonschema.Draft202012Validator(json_schema()).iter_errors(as_json)
+    ]
+
+
+SHIPPED_FILES = [file.path for same in files(ANNOTATIONS)[0].values() for file in same.values()]
+
+
+@pytest.mark.parametrize("path", SHIPPED_FILES, ids=lambda path: str(path.stem))
+def test_shipped_files_fit(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert complaints(yaml.safe_load(text)) == []
+
+
+def test_listing_ignores_the_schema_and_the_library() -> None:
+    assert "dla.yaml" in [path.name for path in SHIPPED_FILES]
+    assert all(path.suffix == ".yaml" and path.parent.name != "composites" for path in SHIPPED_FILES)
+
+
+EVERY_KEY = """
+extends: dla
+target: dla2
+description: a line
+codegen: reference
+cost_model: dla
+regions: phase
+dtype: [float32]
+layout: {activations: NHWC, weights: OHWI}
+quantization:
+  activations: {dtype: [int8], symmetric: false, per_channel: false}
+  weights: {dtype: int8, symmetric: true, per_channel: true}
+  bias: {dtype: [int32]}
+  scales: power_of_two
+  convert: device
+limits: {regions: 16, min_nodes: 3, max_nodes: 1000, memory: 1MiB, batch: 32}
+host:
+  ops: [NonMaxSuppression]
+  names: '^head/'
+  after: {ops: ArgMax, names: ['^cut_here$']}
+ops:
+  - op: Conv
+    opset: {min: 7, max: 30}
+    dtype: [float32, float16]
+    level: must
+    standalone: false
+    quantized: true
+    check: size
+    where: [attr.group == 1, {expr: X.rank == 4, reason: only images}]
+    tensors:
+      X:
+        dtype: int8
+        rank: [3, 4]
+        constant: false
+        absent: false
+        dims:
+          0: 1
+          1: [1, 3]
+          -1: {min: 1, max: 9, multiple_of: 2, one_of: 4, equals: 'W[1]'}
+          each: {max: 9}
+        elements: {min: 1, max: 100, multiple_of: 2}
+        bytes: {min: 1, max: 512KiB}
+        scalar: false
+        static: true
+        broadcast: [none, scalar, channel, other]
+        value: {min: 0, max: 1, one_of: [0, 1]}
+        quantized: {per_channel: true, symmetric: true, power_of_two: true}
+    attributes:
+      pads: {each: {min: 0, max: 3, one_of: [0, 1]}, length: [2, 4], absent: false}
+      group: {min: 1, max: 3, one_of: 1}
+  - {op: '*', where: opset > 7}
+composites:
+  - {name: a, pattern: y = Relu(x), where: [x.rank == 4], check: size, description: a line}
+  - {name: b, pattern: [y = Relu(x), y = Neg(x)]}
+  - {library: silu, name: swish}
+"""
+
+
+def test_every_key_fits() -> None:
+    content = yaml.safe_load(EVERY_KEY)
+    assert complaints(content) == []
+    RuleFile.model_validate(content)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "{target: t, dtype: float32, ops: [{op: Relu}]}",
+        "{extends: dla, opps: []}",
+        "{extends: dla, dtype: []}",
+        "{extends: dla, ops: [{opset: {min: 3}}]}",
+        "{extends: dla, ops: [{op: Conv, tensors: {X: {dims: {last: 3}}}}]}",
+        "{extends: dla, ops: [{op: Conv, tensors: {X: {dims: {1: {equals: W}}}}}]}",
+        "{extends: dla, ops: [{op: Conv, tensors: {X: {dims: {1: 2.5}}}}]}",
+        "{extends: dla, ops: [{op: Conv, tensors: {X: {broadcast: [channels]}}}]}",
+        "{extends: dla, ops: [{op: Conv, where: [{reason: none}]}]}",
+        "{extends: dla, composites: [{name: a}]}",
+        "{extends: dla, composites: [{name: a, pattern: y = Relu(x), library: silu}]}",
+        "{extends: dla, limits: {batch: 0}}",
+    ],
+)
+def test_what_does_not_fit(wrong: str) -> None:
+    assert complaints(yaml.safe_load(wrong))
+
+
+def models() -> list[type[BaseModel]]:
+    found = [*vars(types).values(), *vars(values).values()]
+    return [
+        kind
+        for kind in dict.fromkeys(kind for kind in found if isinstance(kind, type))
+        if issubclass(kind, BaseModel) and kind.__name__ != "Strict"
+    ]
+
+
+def test_every_key_has_a_description_for_editors() -> None:
+    for name, part in json_schema()["$defs"].items():
+        for key, described in part.get("properties", {}).items():
+            target = json_schema()["$defs"].get(described.get("$ref", "").rpartition("/")[2], {})
+            assert described.get("description") or target.get("description"), f"{name}.{key}"
+
+
+def test_every_key_stands_in_the_documentation() -> None:
+    text = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    code = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]*)`", text))))
+    missing = [
+        f"{model.__name__}.{key}" for model in models() for key in model.model_fields if key not in code
+    ]
+    assert missing == []
+    assert len(models()) > 15
+
+
+def test_every_key_is_in_the_example_above() -> None:
+    keys = {key for model in models() for key in model.model_fields}
+    assert [key for key in sorted(keys) if f"{key}:" not in EVERY_KEY] == []
+
+
+def test_examples_of_the_documentation_are_right() -> None:
+    text = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    whole = [block for block in blocks if isinstance(block, dict) and "target" in block]
+    assert whole
+    for block in whole:
+        assert complaints(block) == []
+        assert lint(block) == []
+    rules = [rule for block in blocks if isinstance(block, list) for rule in block]
+    assert rules
+    assert lint({"dtype": "float32", "ops": rules}) == []

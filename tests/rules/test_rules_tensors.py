@@ -1,0 +1,190 @@
+"""Every constraint on shapes, sizes and values accepts and refuses, with its exact sentence."""
+
+import pytest
+from ruling import rules, target, verdict
+from support import prepared
+
+from byoc.rules.annotate import annotate
+from byoc.rules.dims import broadcast_kind
+
+CONV = """
+g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,2,3,5] w, float[4] b> {
+  y = Conv <group = 2> (x, w, b)
+}
+"""
+ADD = "g (float[2,3,4,5] x, float{} z) => (float[2,3,4,5] y) {{ y = Add (x, z) }}"
+OPEN = "g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add (x, z) }"
+
+
+def says(model: str, op: str, constraint: str) -> str:
+    return verdict(model, f"[{{op: {op}, tensors: {{{constraint}}}}}]").removeprefix(f"{op}: ")
+
+
+@pytest.mark.parametrize(
+    ("constraint", "expected"),
+    [
+        ("X: {dims: {0: 1}}", "yes"),
+        ("X: {dims: {0: 2}}", "dimension 0 of X is 1; supported: 2"),
+        ("X: {dims: {1: [1, 4]}}", "yes"),
+        ("X: {dims: {1: [1, 3]}}", "dimension 1 of X is 4; supported: 1, 3"),
+        ("X: {dims: {-1: {min: 9, max: 9}}}", "yes"),
+        ("X: {dims: {-1: {min: 10}}}", "dimension -1 of X is 9, at least 10 is supported"),
+        ("X: {dims: {2: {max: 8}}}", "dimension 2 of X is 9, at most 8 is supported"),
+        ("Y: {dims: {1: {multiple_of: 2}}}", "yes"),
+        ("Y: {dims: {1: {multiple_of: 8}}}", "dimension 1 of Y is 4, a multiple of 8 is supported"),
+        ("W: {dims: {0: {equals: 'X[1]'}}}", "yes"),
+        (
+            "W: {dims: {1: {equals: 'X[1]'}}}",
+            "dimension 1 of W is 2, and X[1] is 4; they must be equal",
+        ),
+        ("B: {dims: {0: {equals: 'W[-4]'}}}", "yes"),
+        ("W: {dims: {0: {equals: 'B[1]'}}}", "B has no dimension 1: its rank is 1"),
+        ("X: {dims: {each: {max: 9}}}", "yes"),
+        ("X: {dims: {each: {max: 8}}}", "dimension 2 of X is 9, at most 8 is supported"),
+        ("B: {dims: {1: 1}}", "B has no dimension 1: its rank is 1"),
+        ("B: {dims: {-2: 1}}", "B has no dimension -2: its rank is 1"),
+        ("X: {elements: {max: 324}}", "yes"),
+        ("X: {elements: {max: 323}}", "the number of elements of X is 324, at most 323 is supported"),
+        (
+            "X: {elements: {multiple_of: 5}}",
+            "the number of elements of X is 324, a multiple of 5 is supported",
+        ),
+        ("W: {bytes: {max: 480}}", "yes"),
+        ("W: {bytes: {max: 0.25KiB}}", "the size of W in bytes is 480, at most 256 is supported"),
+        ("W: {bytes: {min: 1kB}}", "the size of W in bytes is 480, at least 1000 is supported"),
+        ("X: {scalar: false, static: true}", "yes"),
+        ("X: {scalar: true}", "X must have exactly one element"),
+        ("X: {static: false}", "every dimension of X is fixed"),
+        ("B: {value: {min: 0, max: 0}}", "yes"),
+        ("B: {value: {min: 1}}", "an element of B is 0.0, at least 1 is supported"),
+        ("B: {value: {one_of: [1, 2]}}", "an element of B is 0.0; supported: 1, 2"),
+        ("X: {value: {min: 1}}", "the value of X is not known"),
+    ],
+)
+def test_a_convolution(constraint: str, expected: str) -> None:
+    assert says(CONV, "Conv", constraint) == expected
+
+
+@pytest.mark.parametrize(
+    ("constraint", "expected"),
+    [
+        ("A: {dims: {0: 1}}", "dimension 0 of A is not known"),
+        ("A: {dims: {0: {max: 4}, 1: 3}}", "dimension 0 of A is not known"),
+        ("A: {dims: {each: {max: 4}}}", "dimension 0 of A is not known"),
+        ("A: {dims: {0: {equals: 'A[0]'}}}", "yes"),
+        ("A: {dims: {0: {equals: 'B[0]'}}}", "whether dimension 0 of A equals B[0] is not known"),
+        ("A: {elements: {max: 4}}", "the number of elements of A is not known"),
+        ("A: {bytes: {max: 4}}", "the size of A is not known"),
+        ("A: {static: true}", "dimension 0 of A is not fixed"),
+        ("A: {static: false}", "yes"),
+        ("A: {scalar: false}", "yes"),
+        ("A: {broadcast: none}", "how A broadcasts is not known"),
+    ],
+)
+def test_symbolic_dimensions(constraint: str, expected: str) -> None:
+    assert says(OPEN, "Add", constraint) == expected
+
+
+@pytest.mark.parametrize(
+    ("constraint", "expected"),
+    [
+        ("X: {dims: {0: 1}}", "the rank of X is not known"),
+        ("X: {dims: {each: {max: 1}}}", "the rank of X is not known"),
+        ("X: {static: true}", "the rank of X is not known"),
+        ("X: {static: false}", "yes"),
+        ("X: {scalar: true}", "whether X has one element is not known"),
+        ("Y: {dims: {0: {equals: 'X[0]'}}}", "the rank of X is not known"),
+    ],
+)
+def test_unknown_ranks(constraint: str, expected: str) -> None:
+    text = "g (float[4] x, int64[K] s) => (float[A] y) { a = Reshape (x, s)\n y = Relu (a) }"
+    assert says(text, "Relu", constraint) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "told"),
+    [
+        ("[2,3,4,5]", "none", "B has the shape of the output"),
+        ("[1]", "scalar", "B is one element broadcast"),
+        ("[1,1,1]", "scalar", "B is one element broadcast"),
+        ("[3,1,1]", "channel", "B is broadcast along all but axis 1"),
+        ("[1,3,1,1]", "channel", "B is broadcast along all but axis 1"),
+        ("[5]", "other", "B is broadcast otherwise than by one element or channel"),
+        ("[2,1,1,1]", "other", "B is broadcast otherwise than by one element or channel"),
+        ("[2,3,1,1]", "other", "B is broadcast otherwise than by one element or channel"),
+    ],
+)
+def test_broadcasts(shape: str, kind: str, told: str) -> None:
+    model = ADD.format(shape)
+    assert says(model, "Add", f"B: {{broadcast: {kind}}}") == "yes"
+    others = [other for other in ("none", "scalar", "channel", "other") if other != kind]
+    listed = ", ".join(others)
+    assert says(model, "Add", f"B: {{broadcast: [{listed}]}}") == f"{told}; supported: {listed}"
+
+
+def test_broadcasts_of_symbolic_shapes() -> None:
+    assert broadcast_kind(("N", 3), ("N", 3)) == "none"
+    assert broadcast_kind(("N", 3), ("M", 3)) is None
+    assert broadcast_kind((None, 3), (None, 3)) is None
+    assert broadcast_kind((1, 3), ("N", 3)) == "channel"
+    assert broadcast_kind((), ("N", 3)) == "scalar"
+    assert broadcast_kind((3, 4), ("N", 3, 4)) == "other"
+    assert broadcast_kind((2, 3, 4), (3, 4)) == "other"
+    assert broadcast_kind((2, 3), ("N", 3)) is None
+
+
+def test_values_of_computed_constants() -> None:
+    text = """
+        g (float[2] x) => (float[2] y) {
+          k = Constant <value_float = 0.1> ()
+          h = Add (k, k)
+          y = Mul (x, h)
+        }"""
+    assert says(text, "Mul", "B: {value: {one_of: 0.2}}") == "yes"
+    assert says(text, "Mul", "B: {value: {max: 0.1}}") == (
+        "an element of B is 0.2, at most 0.1 is supported"
+    )
+
+
+def test_each_of_a_variadic_input_is_held_to_its_constraints() -> None:
+    text = "g (float[2] x, float[3] z) => (float[5] y) { y = Concat <axis = 0> (x, z) }"
+    assert says(text, "Concat", "inputs: {dims: {0: [2, 3]}}") == "yes"
+    assert says(text, "Concat", "inputs: {dims: {0: 2}}") == "dimension 0 of inputs is 3; supported: 2"
+
+
+def test_the_batch_of_all_that_is_not_constant() -> None:
+    text = "g (float[{0},4] x, float[9] z) => (float[{0},9] y) <float[4,9] w> {{ y = Gemm (x, w, z) }}"
+    ops = target("limits: {batch: 3}\nops: [{op: Gemm}]")
+
+    def said(batch: str) -> str:
+        model = text.format(batch).replace("<float[4,9] w>", f"<float[4,9] w = {{{'0,' * 35}0}}>")
+        return str(annotate(prepared(model).index, ops)[0].verdict)
+
+    assert said("3") == "yes"
+    assert said("4") == (
+        "Gemm: the batch of A is 4, at most 3 is supported; the batch of Y is 4, at most 3 is supported"
+    )
+    assert said("N") == "Gemm: the batch of A is not known; the batch of Y is not known"
+
+
+def test_an_absent_tensor_meets_all_but_absent() -> None:
+    text = "g (float[1,1,3,3] x) => (float[1,1,1,1] y) <float[1,1,3,3] w> { y = Conv (x, w) }"
+    every = "dims: {0: 7}, elements: {min: 9}, bytes: {min: 9}, scalar: true, value: {min: 3}"
+    assert says(text, "Conv", f"B: {{{every}}}") == "yes"
+    assert says(text, "Conv", f"B: {{absent: false, {every}}}") == "B is absent"
+
+
+def test_a_dimension_that_equals_one_of_an_absent_tensor() -> None:
+    text = "g (float[1,1,3,3] x) => (float[1,1,1,1] y) <float[1,1,3,3] w> { y = Conv (x, w) }"
+    assert says(text, "Conv", "W: {dims: {0: {equals: 'B[0]'}}}") == (
+        "dimension 0 of W must be B[0], and B is absent"
+    )
+
+
+def test_sizes() -> None:
+    text = "g (float[256] x) => (float[256] y) { y = Relu (x) }"
+    for size in ("1024", "1KiB", "'1 KiB'", "0.001024MB", "1GiB"):
+        assert verdict(text, f"[{{op: Relu, tensors: {{X: {{bytes: {{max: {size}}}}}}}}}]") == "yes"
+    assert not annotate(prepared(text).index, rules("[{op: Relu, tensors: {X: {bytes: {max: 1023}}}}]"))[
+        0
+    ].verdict

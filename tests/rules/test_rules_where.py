@@ -1,0 +1,212 @@
+"""Expressions and check functions in rules: what they are given, what they say, what is not known."""
+
+import time
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+from ruling import rules, target, verdict
+from support import prepared
+
+from byoc import plugins
+from byoc.errors import InputError
+from byoc.expressions import compile_expression, compile_regex, matches
+from byoc.rules.annotate import annotate
+from byoc.rules.lint import lint
+
+CONV = """
+g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,2,3,5] w, float[4] b> {
+  y = Conv <group = 2> (x, w, b)
+}
+"""
+
+
+def says(where: str, model: str = CONV, op: str = "Conv") -> str:
+    return verdict(model, f"[{{op: {op}, where: {where}}}]").removeprefix(f"{op}: ")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "op == 'Conv' && domain == '' && opset == 17 && name == ''",
+        "attr.group == 2 && attr.strides == [1, 1] && attr.auto_pad == 'NOTSET'",
+        "X.shape == [1, 4, 9, 9] && X.rank == 4 && X.dtype == 'float32' && !X.constant",
+        "W.constant && W.elements == 120 && W.bytes == 480 && W.name == 'w'",
+        "B.given && size(B.value) == 4 && B.value.all(v, v == 0.0)",
+        "attr.kernel_shape.all(k, k <= 5) && Y.shape[1] % attr.group == 0",
+        "(attr.kernel_shape[0] - 1) * attr.dilations[0] + 1 <= 32",
+    ],
+)
+def test_facts(expression: str) -> None:
+    assert says(f'["{expression}"]') == "yes"
+
+
+def test_what_does_not_hold_is_told() -> None:
+    assert says("attr.group == 1") == "`attr.group == 1` does not hold"
+    assert says("[attr.group == 2, X.rank == 3, B.rank == 2]") == (
+        "`X.rank == 3` does not hold; `B.rank == 2` does not hold"
+    )
+    assert says("[{expr: attr.group == 4, reason: four groups at a time}]") == "four groups at a time"
+
+
+def test_what_is_not_known_is_told_as_that_whatever_the_reason() -> None:
+    text = "g (float[N,3] x) => (float[N,3] y) { y = Relu (x) }"
+    assert says("[{expr: 'X.shape[0] < 4', reason: small batches}]", text, "Relu") == (
+        "`X.shape[0] < 4` cannot be worked out: its parts do not go together, or one is not known"
+    )
+    assert says("X.elements < 4", text, "Relu") == (
+        "`X.elements < 4` cannot be worked out: elements is not known"
+    )
+    assert says("X.rank", text, "Relu") == "`X.rank` is 2, neither true nor false"
+
+
+def test_parameters_that_are_left_out_and_variadic_ones() -> None:
+    clip = "g (float[2] x, float m) => (float[2] y) { y = Clip (x, , m) }"
+    assert says("'!min.given && max.given && max.rank == 0'", clip, "Clip") == "yes"
+    concat = "g (float[2] x, float[3] z) => (float[5] y) { y = Concat <axis = 0> (x, z) }"
+    both = "'inputs.size() == 2 && inputs.exists(i, i.shape[0] == 3)'"
+    assert says(both, concat, "Concat") == "yes"
+    assert says("'inputs.all(i, i.shape[0] == 3)'", concat, "Concat") == (
+        "`inputs.all(i, i.shape[0] == 3)` does not hold"
+    )
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    """Register check functions of this module."""
+    before = plugins.entry_points  # type: ignore[attr-defined]
+    points = [EntryPoint(name, value, plugins.CHECKS) for name, value in values.items()]
+    monkeypatch.setattr(
+        plugins,
+        "entry_points",
+        lambda *, group: points if group == plugins.CHECKS else before(group=group),
+    )
+
+
+def odd_groups(facts: Mapping[str, Any]) -> str | None:
+    return None if facts["attr"]["group"] % 2 else f"{facts['op']} has {facts['attr']['group']} groups"
+
+
+def needs_bias(facts: Mapping[str, Any]) -> str:
+    assert sorted(facts) == ["B", "W", "X", "Y", "attr", "domain", "name", "op", "opset"]
+    assert len(facts) == 9
+    return "" if facts["B"]["given"] else "no bias"
+
+
+def failing(facts: Mapping[str, Any]) -> str:
+    raise ValueError(facts["no\nsuch"] if "no" in facts else "a reason\nof two lines")
+
+
+def wrong(_: Mapping[str, Any]) -> bool:
+    return False
+
+
+def test_check_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = __name__
+    installed(
+        monkeypatch,
+        odd=f"{here}:odd_groups",
+        bias=f"{here}:needs_bias",
+        failing=f"{here}:failing",
+        wrong=f"{here}:wrong",
+    )
+    assert verdict(CONV, "[{op: Conv, check: bias}]") == "yes"
+    assert verdict(CONV, "[{op: Conv, check: odd}]") == "Conv: Conv has 2 groups"
+    assert verdict(CONV, "[{op: Conv, check: failing}]") == (
+        "Conv: check failing failed with ValueError: a reason of two lines"
+    )
+    assert verdict(CONV, "[{op: Conv, check: wrong}]") == "Conv: check wrong gave bool, not a text"
+
+
+def test_check_functions_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, odd_one=f"{__name__}:no_such", text="os:sep")
+    content = {
+        "target": "t",
+        "cost_model": "dla",
+        "dtype": "any",
+        "ops": [{"op": "Relu", "check": "od_one"}],
+    }
+    assert lint(content) == [
+        "ops[0].check: no such check 'od_one' (did you mean odd_one?); installed: odd_one, text"
+    ]
+    index = prepared("g (float[2] x) => (float[2] y) { y = Relu (x) }").index
+    with pytest.raises(InputError, match=r"^check 'odd_one' of .* cannot be loaded: AttributeError"):
+        annotate(index, rules("[{op: Relu, check: odd_one}]"))
+    with pytest.raises(InputError, match=r"^check 'text' of .* TypeError: str cannot be called$"):
+        annotate(index, rules("[{op: Relu, check: text}]"))
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("__import__('os').system('x')", "calls __import__, which there is not"),
+        ("X.__class__.__mro__ == 1 && open('x')", "calls open, which there is not"),
+        ("[1].all(a, [1].all(b, [1].all(c, c == 1)))", "at most 2 of all, exists, map and filter"),
+        ("1 +", "is not an expression"),
+        ("x" * 600, "has 600 characters, at most 500"),
+        ("(" * 240 + "1" + ")" * 240, ""),
+    ],
+)
+def test_expressions_from_anywhere(source: str, complaint: str) -> None:
+    begin = time.monotonic()
+    try:
+        said = compile_expression(source).objection({})
+    except ValueError as error:
+        said = str(error)
+    assert complaint in said
+    assert said
+    assert time.monotonic() - begin < 2
+
+
+def test_the_slowest_expressions_are_quick() -> None:
+    """A tensor has at most some ranks, a value at most 1,024 elements: two walks of them, no more."""
+    facts = {"W": {"value": [float(i) for i in range(1024)]}}
+    begin = time.monotonic()
+    expression = compile_expression("W.value.all(a, W.value.all(b, a + b >= 0.0))")
+    assert expression.objection(facts) == ""
+    assert time.monotonic() - begin < 20
+
+
+def test_names_that_walks_bind_are_no_facts() -> None:
+    assert compile_expression("X.shape.all(d, d < 3) && W.rank == 1").names == {"X", "W"}
+
+
+def test_regular_expressions_are_linear() -> None:
+    begin = time.monotonic()
+    assert not matches("(a+)+$", "a" * 5000 + "b")
+    assert time.monotonic() - begin < 2
+    with pytest.raises(ValueError, match="is not a regular expression"):
+        compile_regex("(?=a)")
+
+
+def test_facts_of_a_rule_for_any_operator() -> None:
+    ops = target("ops: [{op: '*', where: \"opset >= 17 && op != 'Relu'\"}]")
+    index = prepared("g (float[2] x) => (float[2] y) { a = Neg (x)\n y = Relu (a) }").index
+    assert [str(mark.verdict) for mark in annotate(index, ops)] == [
+        "yes",
+        "Relu: `opset >= 17 && op != 'Relu'` does not hold",
+    ]
+
+
+def test_a_long_model_is_not_dominated_by_expressions() -> None:
+    lines = "\n".join(f"x{i + 1} = Relu (x{i})" for i in range(3000))
+    index = prepared(f"g (float[1,8] x0) => (float[1,8] x3000) {{ {lines} }}").index
+    ops = target(
+        "ops: [{op: Relu, where: ['X.shape[1] % 8 == 0 && opset > 6', "
+        "{expr: Y.rank == 2, reason: flat}]}]"
+    )
+    begin = time.monotonic()
+    assert all(mark.verdict for mark in annotate(index, ops))
+    assert time.monotonic() - begin < 3  # 0.15 s on an idle core
+
+
+def test_attributes_that_are_tensors() -> None:
+    """A rule for any operator meets Constant, whose `value` is neither number nor text."""
+    text = "g (float[2] x) => (float[2] y) { k = Constant <value = float[1] {3}> ()\n y = Add (x, k) }"
+    ops = "[{{op: '*', dtype: any, attributes: {{value: {{{}}}}}}}]"
+    for constraint in ("min: 1", "one_of: 1", "each: {min: 1}", "length: 2"):
+        model = prepared(text).index
+        mark, second = annotate(model, rules(ops.format(constraint)))
+        assert str(mark.verdict).startswith("Constant: value is a TensorProto")
+        assert second.verdict
+    assert annotate(model, rules("[{op: '*', dtype: any, where: '!has(attr.value)'}]"))[0].verdict
