@@ -39,5 +39,6 @@ def _lone(refusal: Refusal) -> Iterator[tuple[str, str]]:
     """Yield each constraint that is the only one of its rule against a node."""
     for reasons in [attempt.objections for attempt in refusal.attempts] or [refusal.reasons]:
         places = {reason.place for reason in reasons}
-        if len(places) == 1 and not places.pop().endswith(_OF_THE_MODEL):
-            yield reasons[0].place, refusal.op
+        place = places.pop() if len(places) == 1 else ""
+        if place and not place.endswith(_OF_THE_MODEL):
+            yield place, refusal.op

@@ -49,7 +49,12 @@ def _refused(rows: Iterable[Mapping[str, Any]]) -> Iterable[str]:
             yield "  nodes  compute      operators"
         yield f"  {row['nodes']:>5}  {_share(row['compute']):<11}  {_operators(row['operators'])}"
         for reason in row["reasons"]:
-            yield f"                      - {_worded(reason)}  [{reason['place']}]"
+            yield f"                      - {_worded(reason)}{_placed(reason)}"
+
+
+def _placed(reason: Mapping[str, Any]) -> str:
+    """Return where a reason stands in the rule file; a node that nothing reads is no rule's fault."""
+    return f"  [{reason['place']}]" if reason["place"] else ""
 
 
 def _operators(counts: Mapping[str, int]) -> str:
@@ -99,11 +104,11 @@ def _detail(row: Mapping[str, Any]) -> Iterable[str]:
         composite = f", in a {row['composite']}" if row["composite"] else ""
         yield f"  taken by {row['rule']}{composite}"
     for attempt in row["tried"]:
-        yield f"  refused by {attempt['rule'] or 'the file'}:"
+        yield f"  refused by {attempt['rule']}:" if attempt["rule"] else "  refused:"
         for objection in attempt["objections"]:
-            yield f"    - {objection['text']}  [{objection['place']}]"
+            yield f"    - {objection['text']}{_placed(objection)}"
     if not row["tried"]:
         for reason in row["reasons"]:
-            yield f"  refused: {reason['text']}  [{reason['place']}]"
+            yield f"  refused: {reason['text']}{_placed(reason)}"
     for miss in row["nearly"]:
         yield f"  nearly {miss['composite']}: {miss['reason']}"

@@ -64,13 +64,19 @@ class Annotator:
             return Mark(refuse(barred.text), plain=False)
         view = self._view(number)
         accepted: dict[bool, _Rule] = {}
+        refused: list[Attempt] = []
         for rule in self._candidates(view.op):
-            if rule.rule.quantized not in accepted and not any(True for _ in self._against(rule, view)):
-                accepted[rule.rule.quantized] = rule
-                if len(accepted) == 2 or not self.target.quantized:
-                    break
+            if rule.rule.quantized in accepted:
+                continue
+            objections = tuple(self._against(rule, view))
+            if objections:
+                refused.append(Attempt(rule.place, ordered(objections)))
+                continue
+            accepted[rule.rule.quantized] = rule
+            if len(accepted) == 2 or not self.target.quantized:
+                break
         if not accepted:
-            first, *others = (o.text for o in self.attempts(number)[0].objections)
+            first, *others = (o.text for o in min(refused, key=nearness).objections)
             return Mark(refuse(f"{view.op}: {first}", *others), plain=False)
         holds = next(iter(accepted.values()))
         return Mark(
