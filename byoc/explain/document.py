@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from byoc.costs.trips import called
-from byoc.explain.collect import Explanation, Refusal, operator
+from byoc.explain.collect import Explained, Explanation, Refusal, operator
 from byoc.explain.relax import gains
 from byoc.graph.index import GraphIndex
 from byoc.patterns.explain import NearMiss, near_misses
@@ -130,13 +130,18 @@ def _details(explanation: Explanation) -> list[dict[str, Any]]:
                 "reasons": [_objection(reason) for reason in refusal.reasons] if refusal else [],
                 "nearly": [
                     {"composite": miss.pattern, "reason": miss.reason}
-                    for miss in near_misses(
-                        graph.index, explanation.target.patterns, graph.marks, number
-                    )
+                    for miss in _misses(explanation, graph, number)
                 ],
             }
         )
     return rows
+
+
+def _misses(explanation: Explanation, graph: Explained, number: int) -> list[NearMiss]:
+    """Return where composites nearly matched around a node; of a single one all that was tried."""
+    if len(explanation.asked) == 1:
+        return near_misses(graph.index, explanation.target.patterns, graph.marks, number)
+    return [miss for miss in graph.misses if number in miss.nodes]
 
 
 def _tensor(index: GraphIndex, name: str) -> str:

@@ -42,6 +42,8 @@ def _of_pattern(pattern: Pattern, table: Table, free: Container[int]) -> Iterato
         attempts = Attempts(0)
         search = Search(form, table, free, attempts)
         for number in _roots(form, table):
+            if left <= 0:
+                return
             if number not in free or not search.may_start(number):
                 continue
             attempts.left = before = min(MOST_ATTEMPTS, left)

@@ -15,7 +15,7 @@ from byoc.patterns.table import Table
 from byoc.verdict import Mark
 
 _MOST_ATTEMPTS = 500  # in one search; what is found out until then is told
-_MOST_SEARCHES = 100_000  # in one call
+_MOST_TRIED = 500_000  # in one call
 _MOST_READERS = 4
 _MOST_AROUND = 2_000
 _ORDINALS = ("no", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
@@ -112,7 +112,7 @@ class _Explorer:
     table: Table
     free: Collection[int]
     marks: Sequence[Mark]
-    searches: list[int] = field(default_factory=lambda: [0])
+    left: list[int] = field(default_factory=lambda: [_MOST_TRIED])
 
     def misses(
         self,
@@ -214,10 +214,9 @@ class _Explorer:
         return known[key]
 
     def _search(self, part: Form, number: int) -> _Probe:
-        self.searches[0] += 1
         nothing = _Probe(Bound({}, {}, {}, {}), "there was too much to look through")
         best = nothing
-        if self.searches[0] > _MOST_SEARCHES:
+        if self.left[0] <= 0:
             return best
 
         def note(bound: Bound, line: PatternNode, node: int | None, reason: str) -> None:
@@ -226,13 +225,15 @@ class _Explorer:
             if (len(bound.nodes), fits) > (len(best.bound.nodes), best.fits) or best is nothing:
                 best = _Probe(bound, reason, fits, blocked=node)
 
-        search = Search(part, self.table, self.free, Attempts(_MOST_ATTEMPTS), note, self._why)
+        attempts = Attempts(_MOST_ATTEMPTS)
+        search = Search(part, self.table, self.free, attempts, note, self._why)
         first: Bound | None = None
         for bound in search.at(number):
             first = first or bound
             if not closed_objection(part, bound, self.table)[0]:
                 first = bound
                 break
+        self.left[0] -= _MOST_ATTEMPTS - max(attempts.left, 0)
         return best if first is None else _Probe(first, whole=True)
 
     def _why(self, number: int) -> str:

@@ -74,7 +74,7 @@ class Search:
 
     def _all(self, first: Iterator[Bound]) -> Iterator[Bound]:
         pending = [first]
-        while pending:
+        while pending and self.attempts.left >= 0:
             state = next(pending[-1], None)
             if state is None:
                 pending.pop()
@@ -106,6 +106,7 @@ class Search:
 
     def _next(self, state: Bound, goals: "_Goals") -> Iterator[Bound]:
         """Yield every way to take one more step: bind the line that makes a name, or leave it out."""
+        self.attempts.left -= 1
         (name, tensor), rest = goals
         if name in state.missing:
             operand = renamed(Operand(name), state.missing)

@@ -82,7 +82,7 @@ EDITS: Sequence[tuple[str, str, Sequence[Edit], int]] = (
     ("gelu", "gelu_classic17", [operator("Erf", "Tanh")], 0),
     ("gelu_tanh", "gelu_tanh_classic17", [numbers(0.044715, 0.05)], 0),
     ("gelu_tanh", "gelu_tanh_classic17", [numbers(0.7978846, 0.8862)], 0),
-    ("gelu_tanh", "gelu_tanh_dynamo18", [numbers(3, 2)], 2),
+    ("gelu_tanh", "gelu_tanh_dynamo18", [numbers(3, 2)], 3),
     ("quick_gelu", "quick_gelu_classic17", [numbers(1.702, 1.5)], 0),
     ("silu", "silu_classic17", [operator("Sigmoid", "Tanh")], 0),
     ("silu", "quick_gelu_classic17", [numbers(1.702, 1.01)], 0),
@@ -112,7 +112,7 @@ EDITS: Sequence[tuple[str, str, Sequence[Edit], int]] = (
     ("conv_silu", "conv_blocks_keep17", [operator("Sigmoid", "HardSigmoid")], 0),
     ("conv_hard_swish", "conv_blocks_classic13", [attribute("HardSigmoid", "alpha", 0.2)], 0),
     ("conv_add", "conv_blocks_keep17", [operator("Add", "Mul")], 0),
-    ("separable_conv", "depthwise_dynamo18", [operator("Clip", "Max")], 1),
+    ("separable_conv", "depthwise_dynamo18", [operator("Clip", "Max")], 2),
     ("conv_transpose_relu", "deconv_keep17", [operator("Relu", "Sigmoid")], 0),
     ("add_relu", "conv_blocks_keep17", [operator("Add", "Mul")], 0),
     (

@@ -69,6 +69,7 @@ gelu_tanh = chain(
     lambda x: 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x))),
     lambda x: x * (0.5 * (1.0 + torch.tanh(SQRT_2_OVER_PI * (x + 0.044715 * torch.pow(x, 3))))),
     lambda x: 0.5 * (x * (1.0 + torch.tanh(SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x))))),
+    lambda x: x * (0.5 * (1.0 + torch.tanh(SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)))),
 )
 quick_gelu = chain(lambda x: x * torch.sigmoid(1.702 * x), lambda x: torch.sigmoid(x * 1.702) * x)
 silu = chain(nn.SiLU(), lambda x: x * torch.sigmoid(x), lambda x: torch.sigmoid(x) * x)
@@ -89,6 +90,7 @@ hard_sigmoid = chain(
     lambda x: f.relu6(x + 3.0) / 6.0,
     lambda x: torch.clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0),
     lambda x: torch.clamp(x * (1.0 / 6.0) + 0.5, 0.0, 1.0),
+    lambda x: torch.clamp(x / 6.0 + 0.5, 0.0, 1.0),
 )
 mish = chain(
     nn.Mish(),
@@ -137,6 +139,8 @@ class _RmsNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.form == "div":
             return self.scale * (x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6))
+        if self.form == "pow_div":
+            return self.scale * (x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
         y = x.to(torch.float32)
         square = y * y if self.form == "mul" else y.pow(2)
         mean = square.mean(-1, keepdim=True) + 1e-6
@@ -153,7 +157,7 @@ layer_norm = chain(
 layer_norm_channels = chain(
     *(_LayerNorm(form, axis=1) for form in ("pow", "mul", "rsqrt", "mul_rsqrt", "var"))
 )
-rms_norm = chain(*map(_RmsNorm, ("cast", "div", "plain", "pow", "mul")))
+rms_norm = chain(*map(_RmsNorm, ("cast", "div", "pow_div", "plain", "pow", "mul")))
 rms_norm_torch = chain(nn.RMSNorm(8, eps=1e-6), nn.RMSNorm(8, eps=1e-6, elementwise_affine=False))
 group_norm = chain(nn.GroupNorm(2, 8), nn.GroupNorm(4, 8, affine=False))
 l2_norm = chain(lambda x: f.normalize(x, dim=-1), lambda x: x / x.norm(dim=-1, keepdim=True))
@@ -242,7 +246,7 @@ def conv_scaled() -> nn.Module:
 
 
 def depthwise() -> nn.Module:
-    """Two separable blocks with relu6, one with silu, and a grouped convolution that is none."""
+    """Separable blocks: relu6 twice, silu, and relu; and a grouped convolution that is none."""
     return nn.Sequential(
         _block(nn.ReLU6(), groups=8),
         _block(nn.ReLU6(), size=1),
@@ -251,6 +255,8 @@ def depthwise() -> nn.Module:
         _block(nn.SiLU(), groups=8, norm=False),
         _block(size=1, norm=False),
         _block(nn.ReLU6(), groups=2, norm=False),
+        _block(nn.ReLU(), groups=8),
+        _block(nn.ReLU(), size=1),
     )
 
 
