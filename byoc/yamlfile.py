@@ -165,7 +165,7 @@ def _explain(detail: ErrorDetails, kind: type[BaseModel]) -> str:
         name = str(detail["loc"][-1])
         return f"{place}: no such key{nearest(name, fields)}; known: {', '.join(fields)}"
     if detail["type"] == "greater_than_equal":
-        return f"{place}: must be at least {detail['ctx']['ge']}"
+        return f"{place}: must be at least {detail['ctx']['ge']:g}"
     message = _SAID.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     return f"{place}: {message[:1].lower()}{message[1:]}"
 

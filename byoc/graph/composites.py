@@ -11,7 +11,7 @@ Overloads (ONNX IR 10) would be the other way; onnxruntime 1.31 loses a node's o
 call inside another function, and then runs the wrong body.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import AttributeProto, FunctionProto, NodeProto, helper
@@ -91,7 +91,8 @@ def _function(domain: str, instances: list[Composite]) -> FunctionProto:
     first = instances[0]
     nodes = []
     for position, line in enumerate(first.lines):
-        node = helper.make_node(line.op, line.operands, line.outputs, line.output, domain=line.domain)
+        operands = _given(line.operands, instances)
+        node = helper.make_node(line.op, operands, line.outputs, line.output, domain=line.domain)
         given: dict[str, AttributeProto] = {}
         for instance in instances:
             given.update((a.name, a) for a in _attributes(instance.index, instance.lines[position]))
@@ -112,6 +113,17 @@ def _function(domain: str, instances: list[Composite]) -> FunctionProto:
     )
     function.metadata_props.add(key=METADATA, value=first.composite)
     return function
+
+
+def _given(operands: Sequence[str], instances: Sequence[Composite]) -> Sequence[str]:
+    """Return a line's operands without those at its end that no instance gives.
+
+    An empty name means the same, but onnxruntime takes a Split's for sizes that are given.
+    """
+    count = len(operands)
+    while count and not any(instance.inputs.get(operands[count - 1], "-") for instance in instances):
+        count -= 1
+    return operands[:count]
 
 
 def _attributes(index: GraphIndex, line: Line) -> list[AttributeProto]:

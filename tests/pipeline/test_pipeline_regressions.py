@@ -160,7 +160,7 @@ def test_a_body_is_never_part_of_a_composite(tmp_path: Path) -> None:
             y = Relu(i)
         }"""
     )
-    composites = json.dumps([{"name": "choose", "pattern": "i = If(c)\ny = Relu(i)"}])
+    composites = json.dumps([{"name": "choose", "pattern": "i = *(c)\ny = Relu(i)"}])
 
     assert verified(partition(model, tmp_path, composites))
 
@@ -307,3 +307,23 @@ def test_weights_without_a_hash(tmp_path: Path) -> None:
 
     with pytest.raises(byoc.InputError, match=r"the file .weights\.bin. has no hash"):
         byoc.load(tmp_path / "b")
+
+
+def test_an_operand_that_is_always_left_out_is_left_out_of_the_function(tmp_path: Path) -> None:
+    """onnxruntime takes a Split's second input for sizes, even an empty one beside `num_outputs`."""
+    model = parse(
+        """g (float[2, 4] x) => (float[2, 2] y) {
+            a, b = Split <axis = 1, num_outputs = 2> (x)
+            s = Sigmoid(b)
+            y = Mul(a, s)
+        }""",
+        opset=18,
+    )
+    pattern = "a, b = Split(x, sizes?)\ns = Sigmoid(b)\ny = Mul(a, s)"
+    composites = json.dumps([{"name": "glu", "pattern": pattern}])
+
+    assert verified(partition(model, tmp_path, composites))
+    function = next(
+        f for f in onnx.load(tmp_path / "out.byoc" / "model.onnx").functions if f.name == "glu"
+    )
+    assert list(function.node[0].input) == ["x"]
