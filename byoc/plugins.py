@@ -4,7 +4,7 @@ Built-in plug-ins register as an outsider's do. Only the one asked for is loaded
 there gives what is, and one that fails to load names the distribution it came in.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -17,12 +17,14 @@ CODEGENS = "byoc.codegens"
 STRATEGIES = "byoc.strategies"
 ANNOTATIONS = "byoc.annotations"
 COST_MODELS = "byoc.cost_models"
+COSTS = "byoc.costs"
 
 _CALLED = {
     CODEGENS: "codegen",
     STRATEGIES: "strategy",
     ANNOTATIONS: "rule file",
     COST_MODELS: "cost model",
+    COSTS: "cost model",
 }
 
 
@@ -90,10 +92,11 @@ def files(group: str) -> tuple[dict[str, dict[Path, File]], list[str]]:
     return dict(sorted(found.items())), problems
 
 
-def find_file(group: str, name: str) -> Path:
+def find_file(group: str, name: str, also: Iterable[str] = ()) -> Path:
     """Return the path for what a user gave: a path if it exists, else an installed file's name.
 
-    `dla` and `dla.yaml` name the same file. Raises InputError when there is neither, or several.
+    `dla` and `dla.yaml` name the same file. Raises InputError when there is neither, or several; `also`
+    are other names that a user could have given.
     """
     path = Path(name)
     if path.is_file():
@@ -101,7 +104,7 @@ def find_file(group: str, name: str) -> Path:
     known, problems = files(group)
     stem = name.removesuffix(".yaml").removesuffix(".yml")
     if stem not in known:
-        raise _unknown(group, name, known, problems)
+        raise _unknown(group, name, sorted({*known, *also}), problems)
     _refuse_to_choose(group, name, {str(p): file.point for p, file in known[stem].items()})
     return next(iter(known[stem].values())).path
 

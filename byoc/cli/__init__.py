@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from byoc.cli import inspect, installed, partition, verify, zoo
+from byoc.cli import costs, inspect, installed, partition, place, profile, verify, zoo
 from byoc.errors import InputError, MissingRuntimeError
 
 app = typer.Typer(
@@ -28,6 +28,9 @@ app = typer.Typer(
 app.command("partition")(partition.partition)
 app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)
+app.command("profile")(profile.profile)
+app.command("compare-costs")(costs.compare_costs)
+app.command("place")(place.place)
 app.add_typer(zoo.app, name="zoo")
 app.command("rules")(installed.rules)
 app.command("cost-models")(installed.cost_models)
