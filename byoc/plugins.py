@@ -4,7 +4,7 @@ Built-in plug-ins register as an outsider's do. Only the one asked for is loaded
 there gives what is, and one that fails to load names the distribution it came in.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -18,6 +18,7 @@ STRATEGIES = "byoc.strategies"
 ANNOTATIONS = "byoc.annotations"
 COST_MODELS = "byoc.cost_models"
 CHECKS = "byoc.checks"
+COSTS = "byoc.costs"
 
 _CALLED = {
     CODEGENS: "codegen",
@@ -25,6 +26,7 @@ _CALLED = {
     ANNOTATIONS: "rule file",
     COST_MODELS: "cost model",
     CHECKS: "check",
+    COSTS: "cost model",
 }
 
 
@@ -111,21 +113,22 @@ def files(group: str, folder: str = "") -> tuple[dict[str, dict[Path, File]], li
     return dict(sorted(found.items())), problems
 
 
-def find_file(group: str, name: str) -> Path:
+def find_file(group: str, name: str, also: Iterable[str] = ()) -> Path:
     """Return the path for what a user gave: a path if it exists, else an installed file's name.
 
-    `dla` and `dla.yaml` name the same file. Raises InputError when there is neither, or several.
+    `dla` and `dla.yaml` name the same file. Raises InputError when there is neither, or several; `also`
+    are other names that a user could have given.
     """
     path = Path(name)
-    return path if path.is_file() else find_installed(group, name)
+    return path if path.is_file() else find_installed(group, name, also)
 
 
-def find_installed(group: str, name: str) -> Path:
+def find_installed(group: str, name: str, also: Iterable[str] = ()) -> Path:
     """Return the path of an installed file, `dla` or `dla.yaml`; raises InputError as `find_file`."""
     known, problems = files(group)
     stem = name.removesuffix(".yaml").removesuffix(".yml")
     if stem not in known:
-        raise _unknown(group, name, known, problems)
+        raise _unknown(group, name, sorted({*known, *also}), problems)
     _refuse_to_choose(group, name, {str(p): file.point for p, file in known[stem].items()})
     return next(iter(known[stem].values())).path
 

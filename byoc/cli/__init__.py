@@ -15,7 +15,18 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from byoc.cli import explain, inspect, installed, partition, rules, verify, zoo
+from byoc.cli import (
+    costs,
+    explain,
+    inspect,
+    installed,
+    partition,
+    place,
+    profile,
+    rules,
+    verify,
+    zoo,
+)
 from byoc.errors import InputError, MissingRuntimeError
 
 app = typer.Typer(
@@ -29,6 +40,9 @@ app.command("partition")(partition.partition)
 app.command("explain")(explain.explain)
 app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)
+app.command("profile")(profile.profile)
+app.command("compare-costs")(costs.compare_costs)
+app.command("place")(place.place)
 app.add_typer(zoo.app, name="zoo")
 app.add_typer(rules.app, name="rules")
 app.command("cost-models")(installed.cost_models)

@@ -6,9 +6,9 @@ from typing import Any
 
 from byoc.cli.common import Format, FormatOption, print_rows
 from byoc.codegen import Executable, find_codegen
-from byoc.costs.load import load_cost_model
+from byoc.costs.load import load_cost_model, read_cost_file
 from byoc.errors import InputError
-from byoc.plugins import CODEGENS, COST_MODELS, STRATEGIES, distribution, files, installed
+from byoc.plugins import CODEGENS, COST_MODELS, COSTS, STRATEGIES, distribution, files, installed
 
 Row = dict[str, Any]
 
@@ -33,12 +33,22 @@ def strategies(form: FormatOption = Format.text) -> None:
 
 
 def cost_models(form: FormatOption = Format.text) -> None:
-    """List the installed cost models, and what each describes."""
+    """List the installed cost models, files and plug-ins, and what each describes."""
 
     def describe(path: Path) -> Row:
-        return {"description": load_cost_model(str(path)).description}
+        found = read_cost_file(path)
+        return {"kind": getattr(found, "kind", ""), "description": found.description}
 
-    print_rows(list(file_rows(COST_MODELS, describe)), form)
+    rows = list(file_rows(COST_MODELS, describe))
+    for name, point in installed(COSTS).items():
+        row: Row = {"name": name, "from": distribution(point), "kind": "plug-in", "description": ""}
+        try:
+            row["description"] = getattr(load_cost_model(name), "description", "")
+            row["problem"] = ""
+        except InputError as error:
+            row["problem"] = str(error).splitlines()[0]
+        rows.append(row)
+    print_rows(rows, form)
 
 
 def file_rows(group: str, describe: Callable[[Path], Row]) -> Iterable[Row]:

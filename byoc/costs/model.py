@@ -1,89 +1,96 @@
-"""Cost models: how many seconds a unit takes on a device, and what moving and launching cost."""
+"""What a cost model is: seconds, and joules where it knows them, for tasks, transfers and launches."""
 
-from typing import Annotated, Literal, Protocol
+from dataclasses import dataclass
+from enum import StrEnum
+from math import nan
+from typing import Literal, Protocol, runtime_checkable
 
-from pydantic import AfterValidator, Field
+from byoc.costs.task import Task
 
-from byoc.costs.work import Work
-from byoc.errors import nearest
-from byoc.graph.types import NUMBERS
-from byoc.yamlfile import Strict
-
-_THOUSAND_YEARS = 3.2e10
-
-
-def _bounded(seconds: float) -> float:
-    if not seconds <= _THOUSAND_YEARS:  # beyond, sums of costs would not be finite; NaN fails too
-        raise ValueError("expected seconds, fewer than a thousand years have")
-    return seconds
+THOUSAND_YEARS = 3.2e10
+"""Seconds; beyond, sums of costs would not be finite."""
 
 
-_Positive = Annotated[float, Field(gt=0)]
-_Seconds = Annotated[float, Field(ge=0), AfterValidator(_bounded)]
-_DEFAULT = "default"
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What something costs: seconds, and joules, which are NaN where the model does not give them."""
+
+    seconds: float
+    joules: float = nan
 
 
-def _known(peak: dict[str, float]) -> dict[str, float]:
-    for name in peak:
-        if name != _DEFAULT and name not in NUMBERS:
-            raise ValueError(f"no such data type '{name}'{nearest(name, (*NUMBERS, _DEFAULT))}")
-    return peak
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The answer of a model that does not know; `why` is a sentence. Falsy, and never a number."""
+
+    why: str
+
+    def __bool__(self) -> Literal[False]:
+        """Return False."""
+        return False
 
 
+FREE = Price(0.0, 0.0)
+
+
+@runtime_checkable
 class CostModel(Protocol):
-    """What the partitioner asks of a device. All answers are in seconds."""
+    """What the partitioner asks of a device.
+
+    A model from outside is a class made without arguments, registered by entry point under `byoc.costs`.
+    """
 
     @property
     def name(self) -> str:
         """The device's name."""
+        ...
 
-    def execution(self, work: Work, dtype: str) -> float:
-        """Return how long some work takes whose results are of the given dtype."""
+    def execution(self, task: Task) -> Price | Unknown:
+        """Return what a task costs. Views (`task.view`) are not asked for: they are free."""
+        ...
 
-    def transfer(self, size: int) -> float:
-        """Return how long a tensor of `size` bytes takes to the device, or back."""
+    def transfer(self, size: int, converted: int = 0) -> Price:
+        """Return what a tensor of `size` bytes costs to the device, or back.
+
+        `converted` is how many bytes of it get another dtype or layout on the way.
+        """
+        ...
+
+    def launching(self) -> Price:
+        """Return what starting one region costs."""
+        ...
+
+
+@runtime_checkable
+class Estimating(Protocol):
+    """A cost model that can guess at what it does not know."""
+
+    def estimate(self, task: Task) -> Price:
+        """Return a guess at what a task costs."""
+        ...
+
+
+class _Both(CostModel, Estimating, Protocol):
+    """A cost model that guesses as well."""
+
+
+def sum_of_parts(model: _Both, task: Task) -> Price:
+    """Return what the nodes of a composite cost together, guesses where the model does not know."""
+    found = [FREE if part.view else model.execution(part) or model.estimate(part) for part in task.parts]
+    return Price(sum(price.seconds for price in found), sum(price.joules for price in found))
+
+
+class Policy(StrEnum):
+    """What is done where a cost is not known."""
+
+    refuse = "refuse"
+    """stop, and say which"""
+    host = "host"
+    """what an accelerator's model does not know stays on the host"""
+    estimate = "estimate"
+    """go by a guess, and count it"""
 
     @property
-    def launch(self) -> float:
-        """What starting one region costs."""
-
-
-class Link(Strict):
-    """What lies between the host and the device."""
-
-    bandwidth: _Positive
-    """bytes per second"""
-    latency: _Seconds = 0.0
-    """seconds per transfer"""
-
-
-class Roofline(Strict):
-    """A device bound by arithmetic or by memory (Williams, Waterman, Patterson 2009).
-
-    seconds = overhead + max(operations / peak, bytes / bandwidth)
-    """
-
-    kind: Literal["roofline"]
-    name: str
-    description: str = ""
-    peak: Annotated[dict[str, _Positive], Field(min_length=1), AfterValidator(_known)]
-    """operations per second by dtype; `default` stands for the others"""
-    bandwidth: _Positive
-    """bytes per second to and from memory"""
-    overhead: _Seconds = 0.0
-    """seconds for each operator"""
-    launch: _Seconds = 0.0
-    """seconds for each region"""
-    link: Link | None = None
-    """absent for the host"""
-
-    def execution(self, work: Work, dtype: str) -> float:
-        """Return the roofline time; nothing for a view, which moves and computes nothing."""
-        if not work.operations and not work.bytes:
-            return 0.0
-        peak = self.peak.get(dtype, self.peak.get(_DEFAULT, min(self.peak.values())))
-        return self.overhead + max(work.operations / peak, work.bytes / self.bandwidth)
-
-    def transfer(self, size: int) -> float:
-        """Return latency plus size over the link's bandwidth; 0 without a link."""
-        return 0.0 if self.link is None else self.link.latency + size / self.link.bandwidth
+    def on_host(self) -> "Policy":
+        """The policy for the host's own costs: what stays there anyhow is estimated."""
+        return Policy.estimate if self is Policy.host else self

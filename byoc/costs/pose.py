@@ -1,21 +1,31 @@
 """From units and cost models to the partitioner's problem, which is numbers alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.costs.model import CostModel
-from byoc.costs.work import Sizes, Work, work
+from byoc.costs.model import CostModel, Policy
+from byoc.costs.prices import (
+    device_prices,
+    host_prices,
+    launch_price,
+    node_prices,
+    policed,
+    transfer_prices,
+)
+from byoc.costs.task import Tasks, tasks
+from byoc.costs.work import SHAPES
 from byoc.graph.index import GraphIndex
-from byoc.graph.unshare import is_dequantize, is_quantize
-from byoc.patterns.unit import Unit
+from byoc.graph.walk import describe, is_onnx
+from byoc.patterns.group import Unit
 from byoc.placement import Problem
 
-# More than any memory holds; shapes can state more than a float can hold.
-_MOST_BYTES = 2**62
+# A shape that crosses is a number of 64 bits for each dimension.
+_DIM_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +45,17 @@ class BodyCost:
 class Posed:
     """A problem and what its rows stand for.
 
-    `tensors` names the problem's tensors, `operations` (float64, one per unit) is the compute of each
-    unit, `estimated` counts units whose operator or shapes were not known exactly.
+    `tensors` names the problem's tensors; `x:shape` is what crosses where only the shape of `x` is asked
+    for. `operations` (float64, one per unit) is the compute of each unit, `estimated` counts the units
+    with a cost that is a guess, as it was not known; `kept` has those, by number, that stay on the host
+    for that, with the reason.
     """
 
     problem: Problem
     tensors: tuple[str, ...]
     operations: NDArray[np.float64]
     estimated: int
+    kept: Mapping[int, str] = field(default_factory=dict)
 
 
 def pose(  # noqa: PLR0913, PLR0917 - what costs where
@@ -52,101 +65,109 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
     device: CostModel,
     connected: bool,
     bodies: Mapping[int, BodyCost] = MappingProxyType({}),
+    unknown: Policy = Policy.estimate,
 ) -> Posed:
     """Return the placement problem of the units on a host and one accelerator.
 
-    On the host a unit's nodes run one by one; on the accelerator a composite or a QDQ group runs as one,
-    so what is made and used inside it costs no memory traffic there. `bodies` has the cost of each node
-    with bodies, by its number.
+    On the host a unit's nodes run one by one; on the accelerator a composite runs as one, so what is
+    made and used inside it costs no memory traffic there. `bodies` has the cost of each node with
+    bodies, by its number. Raises InputError under `Policy.refuse` when a cost is not known.
     """
-    sizes = Sizes(index.types)
-    seconds = np.empty((len(units), 2))
-    totals: list[Work] = []
-    for row, unit in enumerate(units):
-        inner = bodies.get(unit.nodes[0])
-        if inner is not None:
-            seconds[row] = inner.host, inner.device if unit.verdict else np.inf
-            totals.append(Work(inner.operations, 0.0))
-            continue
-        whole = work(index, sizes, unit.nodes)
-        seconds[row, 0] = sum(_host_seconds(index, sizes, unit, node, host) for node in unit.nodes)
-        seconds[row, 1] = device.execution(whole, _unit_dtype(index, unit)) if unit.verdict else np.inf
-        totals.append(whole)
-    tensors, producer, consumers = _flows(index, units)
-    crossing = [device.transfer(min(sizes.bytes(name), _MOST_BYTES)) for name in tensors]
-    transfer = np.array(crossing, np.float64).reshape(-1, 1)
+    works = tasks(index)
+    own = host_prices(host, works, units)
+    there = device_prices(device, works, units)
+    taken = np.array([bool(unit.verdict) for unit in units], np.bool_)
+    inner = np.array([unit.nodes[0] in bodies for unit in units], np.bool_)
+    if unknown is Policy.refuse:
+        names = [unit.name for unit in units]
+        own.require(np.flatnonzero(~inner), names)
+        there.require(np.flatnonzero(taken & ~inner), names)
+    kept = policed(there, unknown, (taken & ~inner).tolist())
+    taken[list(kept)] = False
+    seconds = np.stack([own.seconds, np.where(taken, there.seconds, np.inf)], axis=1)
+    operations = works.unit_operations(units)
+    for row in np.flatnonzero(inner).tolist():
+        body = bodies[units[row].nodes[0]]
+        seconds[row] = body.host, body.device if taken[row] else np.inf
+        operations[row] = body.operations
+    flows = _flows(index, works, units)
+    transfer = transfer_prices(device, flows.sizes)[0].reshape(-1, 1)
     outputs = set(index.outputs)
     problem = Problem.build(
         seconds=seconds,
-        producer=producer,
-        consumers=consumers,
-        is_output=[name in outputs for name in tensors],
+        producer=flows.producers,
+        consumers=flows.consumers,
+        is_output=[name in outputs for name in flows.names],
         to_device=transfer,
         to_host=transfer,
-        launch=[device.launch],
+        launch=[launch_price(device).seconds],
         connected=[connected],
     )
-    return Posed(
-        problem,
-        tuple(tensors),
-        np.array([total.operations for total in totals], dtype=np.float64),
-        sum(total.estimated for total in totals),
-    )
+    rough = (own.unknown | (there.unknown & taken)) & ~inner
+    return Posed(problem, tuple(flows.names), operations, int(rough.sum()), kept)
 
 
-def _flows(index: GraphIndex, units: Sequence[Unit]) -> tuple[list[str], list[int], list[list[int]]]:
-    """Return the tensors that cross between units: name, producing unit (-1: host), consuming units."""
+@dataclass(frozen=True, eq=False)
+class _Flows:
+    """The tensors that cross between units: name, producing unit (-1: host), consuming units, bytes."""
+
+    names: list[str]
+    producers: list[int]
+    consumers: list[list[int]]
+    sizes: list[int]
+
+
+def _flows(index: GraphIndex, works: Tasks, units: Sequence[Unit]) -> _Flows:
+    """Return what crosses between units.
+
+    Where some of a tensor's readers only ask for its shape, they read a small tensor of its own,
+    `NAME:shape`: they come after the producer, and pull none of the data across.
+    """
     unit_of = {node: row for row, unit in enumerate(units) for node in unit.nodes}
-    names, producers, consumers = [], [], []
-    outputs = set(index.outputs)
-    made = [(name, row) for row, unit in enumerate(units) for name in _outputs(index, unit)]
-    given = [*index.inputs, *index.captured]
-    for name, row in [*((name, -1) for name in given), *made]:
-        users = {unit_of[node] for node in index.consumers.get(name, ())} - {row}
+    asking = {i for i, node in enumerate(index.nodes) if node.op_type in SHAPES and is_onnx(node)}
+    flows = _Flows([], [], [], [])
+    outputs, readers = index.outputs, index.consumers
+    size = works.sizes.by_name
+    made = [
+        (name, row)
+        for row, unit in enumerate(units)
+        for node in unit.nodes
+        for name in index.nodes[node].output
+        if name
+    ]
+    for name, row in [*((name, -1) for name in (*index.inputs, *index.captured)), *made]:
+        users = {unit_of[node] for node in readers.get(name, ()) if node not in asking} - {row}
         if users or name in outputs:
-            names.append(name)
-            producers.append(row)
-            consumers.append(sorted(users))
-    return names, producers, consumers
+            _add(flows, name, row, users, size[name].bytes)
+        if asking:
+            shaped = {unit_of[node] for node in readers.get(name, ()) if node in asking} - users - {row}
+            if shaped:
+                _add(flows, f"{name}:shape", row, shaped, _DIM_BYTES * len(size[name].shape))
+    return flows
 
 
-def _outputs(index: GraphIndex, unit: Unit) -> list[str]:
-    return [name for node in unit.nodes for name in index.nodes[node].output if name]
+def _add(flows: _Flows, name: str, producer: int, consumers: set[int], size: int) -> None:
+    flows.names.append(name)
+    flows.producers.append(producer)
+    flows.consumers.append(sorted(consumers))
+    flows.sizes.append(size)
 
 
-def _host_seconds(index: GraphIndex, sizes: Sizes, unit: Unit, node: int, host: CostModel) -> float:
-    """Return the seconds of one node of a unit; those of a QDQ group compute in floats on the host."""
-    computed = node if unit.kind == "qdq" else unit.nodes[-1]
-    return host.execution(work(index, sizes, (node,)), _dtype(index, computed))
-
-
-def _unit_dtype(index: GraphIndex, unit: Unit) -> str:
-    """Return the dtype that a unit computes in on the accelerator: of a QDQ group, that outside."""
-    if unit.kind != "qdq":
-        return _dtype(index, unit.nodes[-1])
-    nodes = [index.nodes[number] for number in unit.nodes]
-    outside = [node.input[0] for node in nodes if is_dequantize(node)]
-    outside += [node.output[0] for node in nodes if is_quantize(node)]
-    return next((index.types[name].dtype for name in outside if name in index.types), "int8")
-
-
-def _dtype(index: GraphIndex, number: int) -> str:
-    """Return the dtype that a node computes in: its first result's, float32 where that is not known."""
-    kind = index.types.get(next(iter(index.nodes[number].output), ""))
-    return kind.dtype if kind else "float32"
-
-
-def alone(index: GraphIndex, device: CostModel) -> tuple[float, float]:
+def alone(
+    index: GraphIndex, device: CostModel, unknown: Policy = Policy.estimate
+) -> tuple[float, float]:
     """Return seconds and operations of a graph all of whose nodes run on a device one by one.
 
-    Nodes with bodies are left out; their cost is the caller's to add.
+    Nodes with bodies are left out; their cost is the caller's to add. Where a cost is not known,
+    `Policy.refuse` raises InputError, and `Policy.host` gives infinity; for the host pass
+    `unknown.on_host`.
     """
-    sizes = Sizes(index.types)
-    seconds, operations = 0.0, 0.0
-    for i in range(len(index.nodes)):
-        if i in index.constant_nodes or i in index.bodies:
-            continue
-        done = work(index, sizes, (i,))
-        seconds += device.execution(done, _dtype(index, i))
-        operations += done.operations
-    return seconds, operations
+    works = tasks(index)
+    prices = node_prices(device, works)
+    rows = [i for i in range(len(index.nodes)) if works.of[i] >= 0 and i not in index.bodies]
+    if unknown is Policy.refuse:
+        prices.require(rows, [describe(node) for node in index.nodes])
+    seconds = float(prices.seconds[rows].sum())
+    if unknown is Policy.host and prices.unknown[rows].any():
+        seconds = inf
+    return seconds, float(works.operations[rows].sum())

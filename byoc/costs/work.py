@@ -5,8 +5,9 @@ ONNX operator documentation; the transcendental functions (Exp, a power) count a
 in roofline models (Williams, Waterman, Patterson 2009).
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -15,26 +16,59 @@ from onnx import NodeProto
 from byoc.graph.attributes import written
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
+from byoc.graph.values import constant_value
 from byoc.graph.walk import is_onnx
 
 # They give another shape to the same bytes, so neither side spends anything on them.
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
+# They ask for the shape of their input and for none of its bytes.
+SHAPES = frozenset({"Shape", "Size"})
+# They read as much of their first input as they give out, however large it is.
+_PARTIAL = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 # They move or repeat bytes and compute nothing.
-_MOVES = frozenset({"Concat", "Transpose", "Slice", "Split", "Gather", "Pad", "Expand", "Tile", "Cast"})
+_MOVES = frozenset(
+    {
+        *("Cast", "CastLike", "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike"),
+        *("Gather", "GatherElements", "GatherND", "Pad", "Range", "ReverseSequence", "ScatterElements"),
+        *("ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Tile", "Transpose", "Trilu"),
+    }
+)
 # Operations for each element of the output.
 _PER_ELEMENT = {
-    "Relu": 1,
+    **dict.fromkeys(
+        (
+            *("Abs", "Add", "And", "Ceil", "Cos", "Div", "Equal", "Erf", "Exp", "Floor", "Greater"),
+            *("GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "Mod", "Mul", "Neg"),
+            *("Not", "Or", "Pow", "PRelu", "Reciprocal", "Relu", "Round", "Sign", "Sin", "Sqrt", "Sub"),
+            *("Tan", "Where", "Xor"),
+        ),
+        1,
+    ),
     "LeakyRelu": 2,
     "Clip": 2,
-    "Add": 1,
-    "Sub": 1,
-    "Mul": 1,
-    "Div": 1,
     "Sigmoid": 3,
+    "Elu": 3,
+    "Softplus": 2,
+    "Softsign": 3,
+    "HardSigmoid": 4,  # a product, a sum, two bounds
+    "HardSwish": 5,
+    "Gelu": 5,
     "Tanh": 5,
     "BatchNormalization": 2,  # folded into a scale and a shift when the model is compiled
     "Softmax": 4,  # maximum, exponential, sum, division
+    "LogSoftmax": 4,
+    "LayerNormalization": 8,  # mean, difference, square, its mean, root, division, scale, shift
+    "InstanceNormalization": 8,
+    "QuantizeLinear": 4,  # a division, rounding, two bounds
+    "DequantizeLinear": 2,
 }
+# They take each element of their first input once.
+_REDUCTIONS = frozenset(
+    {
+        *("ArgMax", "ArgMin", "CumSum", "GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean"),
+        *("ReduceMin", "ReduceProd", "ReduceSum"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,57 +81,135 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """What is known of a tensor's size: see `Sizes`. `number` tells types apart."""
+
+    known: bool
+    shape: tuple[int, ...]
+    bytes: int
+    number: int
+
+
+class _Sized(dict[str, Size]):
+    """Sizes by name, each worked out when it is first asked for."""
+
+    def __init__(self, work_out: Callable[[str], Size]) -> None:
+        super().__init__()
+        self._work_out = work_out
+
+    def __missing__(self, name: str) -> Size:
+        found = self[name] = self._work_out(name)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
 class Sizes:
     """The size of every tensor; one that is not known gets a stand-in, and is counted.
 
-    An unknown dimension counts as 1, a tensor of unknown rank as `fallback` bytes.
+    An unknown dimension counts as 1, a tensor of unknown rank as `fallback` bytes. Models have few
+    distinct types, so each is worked out once.
     """
 
     types: Mapping[str, TensorType]
     fallback: int = 4096
+    _seen: dict[Any, Size] = field(default_factory=dict)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Size]:
+        """The size of whatever tensor is asked for."""
+        return _Sized(self._of)
+
+    def _of(self, name: str) -> Size:
+        kind = self.types.get(name)
+        key = (kind.dtype, kind.shape) if kind is not None else None
+        found = self._seen.get(key)
+        if found is None:
+            found = self._seen[key] = self._size(kind)
+        return found
+
+    def _size(self, kind: TensorType | None) -> Size:
+        if kind is None or kind.shape is None:
+            return Size(False, (), self.fallback, len(self._seen))
+        shape = tuple(dim if isinstance(dim, int) else 1 for dim in kind.shape)
+        size = TensorType(kind.dtype, shape).bytes or 0
+        return Size(kind.elements is not None, shape, size, len(self._seen))
 
     def known(self, name: str) -> bool:
         """Return whether every dimension of a tensor is known."""
-        kind = self.types.get(name)
-        return kind is not None and kind.elements is not None
+        return self.by_name[name].known
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape with 1 for unknown dimensions; empty for an unknown rank."""
-        kind = self.types.get(name)
-        if kind is None or kind.shape is None:
-            return ()
-        return tuple(dim if isinstance(dim, int) else 1 for dim in kind.shape)
+        return self.by_name[name].shape
 
     def bytes(self, name: str) -> int:
         """Return a tensor's bytes, or the stand-in."""
-        kind = self.types.get(name)
-        if kind is None or kind.shape is None:
-            return self.fallback
-        return TensorType(kind.dtype, self.shape(name)).bytes or 0
+        return self.by_name[name].bytes
+
+
+def is_view(index: GraphIndex, node: NodeProto) -> bool:
+    """Return whether a node gives out the bytes that it reads, and so costs nothing anywhere."""
+    if node.op_type not in VIEWS or not is_onnx(node):
+        return False
+    if node.op_type != "Dropout":
+        return True
+    masked = len(node.output) > 1 and index.is_used(node.output[1])
+    if masked or len(node.input) < 3 or not node.input[2]:
+        return not masked
+    training = constant_value(index, node.input[2])
+    return training is not None and not training.any()
+
+
+def border(index: GraphIndex, nodes: Collection[int]) -> tuple[list[str], list[str]]:
+    """Return what enters nodes that run as one, constants too, and what leaves them, in order."""
+    made = {name for i in nodes for name in index.nodes[i].output if index.is_used(name)}
+    entering = dict.fromkeys(name for i in nodes for name in index.reads[i] if name not in made)
+    inside = set(nodes)
+    leaving = [
+        name
+        for i in nodes
+        for name in index.nodes[i].output
+        if name in made
+        and (name in index.outputs or not inside.issuperset(index.consumers.get(name, ())))
+    ]
+    return list(entering), leaving
 
 
 def work(index: GraphIndex, sizes: Sizes, nodes: tuple[int, ...]) -> Work:
     """Return the work of nodes that run as one.
 
     Operations add up; bytes are those of the tensors that enter and leave, since what is made and used
-    inside never reaches memory.
+    inside never reaches memory. What is looked up in (Gather, Slice) counts as what is taken from it.
     """
-    made = {name for i in nodes for name in index.nodes[i].output if index.is_used(name)}
-    entering = dict.fromkeys(name for i in nodes for name in index.reads[i] if name not in made)
-    inside = set(nodes)
-    leaving = [
-        name
-        for name in made
-        if name in index.outputs or not inside.issuperset(index.consumers.get(name, ()))
-    ]
+    entering, leaving = border(index, nodes)
+    made = [name for i in nodes for name in index.nodes[i].output if index.is_used(name)]
     operations, estimated = 0, not all(map(sizes.known, (*entering, *made)))
-    moved = [i for i in nodes if not is_onnx(index.nodes[i]) or index.nodes[i].op_type not in VIEWS]
+    moved = [i for i in nodes if not is_view(index, index.nodes[i])]
     for i in moved:
         count, exact = _operations(index.nodes[i], sizes)
         operations += count
         estimated |= not exact
-    touched = sum(map(sizes.bytes, (*entering, *leaving))) if moved else 0
+    touched = 0
+    if moved:
+        read = _read(index, sizes, nodes)
+        touched = sum(read[name] for name in entering) + sum(map(sizes.bytes, leaving))
     return Work(_float(operations), _float(touched), estimated)
+
+
+def _read(index: GraphIndex, sizes: Sizes, nodes: Collection[int]) -> dict[str, int]:
+    """Return how many bytes of each tensor the nodes read; the node that reads most of one counts."""
+    result: dict[str, int] = {}
+    for i in nodes:
+        node = index.nodes[i]
+        standard = is_onnx(node)
+        for name in index.reads[i]:
+            size = sizes.bytes(name)
+            if standard and node.op_type in SHAPES:
+                size = 0
+            elif standard and node.op_type in _PARTIAL and name == node.input[0]:
+                size = min(size, sizes.bytes(node.output[0]))
+            result[name] = max(result.get(name, 0), size)
+    return result
 
 
 def _float(count: int) -> float:
@@ -144,8 +256,23 @@ def _pool(_: NodeProto, attributes: _Attributes, __: Sizes, output: int) -> int:
     return output * prod(map(int, attributes.get("kernel_shape", (1,))))
 
 
-def _global_pool(node: NodeProto, _: _Attributes, sizes: Sizes, __: int) -> int:
+def _reduction(node: NodeProto, _: _Attributes, sizes: Sizes, __: int) -> int:
     return prod(sizes.shape(node.input[0]))
+
+
+def _conv_transpose(node: NodeProto, _: _Attributes, sizes: Sizes, output: int) -> int:
+    weight = sizes.shape(node.input[1])  # (C, M / group, kH, kW): each input meets all but its channel
+    bias = output if len(node.input) > 2 and node.input[2] else 0
+    return 2 * prod(sizes.shape(node.input[0])) * prod(weight[1:]) + bias
+
+
+def _qlinear_conv(node: NodeProto, _: _Attributes, sizes: Sizes, output: int) -> int:
+    bias = 1 if len(node.input) > 8 and node.input[8] else 0
+    return output * (2 * prod(sizes.shape(node.input[3])[1:]) + bias)
+
+
+def _conv_integer(node: NodeProto, _: _Attributes, sizes: Sizes, output: int) -> int:
+    return output * 2 * prod(sizes.shape(node.input[1])[1:])
 
 
 def _lrn(_: NodeProto, attributes: _Attributes, __: Sizes, output: int) -> int:
@@ -163,8 +290,12 @@ _COUNTERS: Mapping[str, Callable[[NodeProto, _Attributes, Sizes, int], int]] = {
     "MatMul": _matmul,
     "MaxPool": _pool,
     "AveragePool": _pool,
-    "GlobalAveragePool": _global_pool,
-    "GlobalMaxPool": _global_pool,
+    "ConvInteger": _conv_integer,
+    "ConvTranspose": _conv_transpose,
+    "MatMulInteger": _matmul,
+    "QLinearConv": _qlinear_conv,
+    "QLinearMatMul": _matmul,
+    **dict.fromkeys(_REDUCTIONS, _reduction),
     "LRN": _lrn,
-    "Sum": _sum,
+    **dict.fromkeys(("Max", "Mean", "Min", "Sum"), _sum),
 }

@@ -5,19 +5,30 @@ labels every unit with a device (0 = host), gathers what is launched as one into
 what that costs and, where the strategy can prove it, what no placement can fall below.
 """
 
+from byoc.placement.canonical import canonical, placed_back
 from byoc.placement.check import objection
+from byoc.placement.limits import breach, repaired
 from byoc.placement.objective import Cost, evaluate
-from byoc.placement.problem import Problem
+from byoc.placement.problem import UNLIMITED, Fusion, Problem
 from byoc.placement.regions import contraction_is_acyclic, form_regions
-from byoc.placement.strategy import Placement, Strategy
+from byoc.placement.strategy import EVERYTHING, Placement, Strategy, needs, unhonoured
 
 __all__ = [
+    "EVERYTHING",
+    "UNLIMITED",
     "Cost",
+    "Fusion",
     "Placement",
     "Problem",
     "Strategy",
+    "breach",
+    "canonical",
     "contraction_is_acyclic",
     "evaluate",
     "form_regions",
+    "needs",
     "objection",
+    "placed_back",
+    "repaired",
+    "unhonoured",
 ]

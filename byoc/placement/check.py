@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 
-from byoc.placement.problem import Problem
-from byoc.placement.regions import contraction_is_acyclic
+from byoc.placement.fusions import fusions_are_acyclic
+from byoc.placement.limits import breach
+from byoc.placement.problem import Ints, Problem
+from byoc.placement.regions import components_within, contraction_is_acyclic
 from byoc.placement.strategy import Placement
 
 
@@ -13,7 +15,7 @@ def objection(problem: Problem, placement: object) -> str:
     """Return what is wrong with a strategy's answer to a problem, empty when nothing is."""
     if not isinstance(placement, Placement):
         return f"it gave a {type(placement).__name__} instead of a Placement"
-    checks = (_arrays, _labels, _regions, _cost)  # each relies on those before it
+    checks = (_arrays, _labels, _regions, _limits, _fusions, _cost)  # each relies on those before it
     return next((wrong for check in checks if (wrong := check(problem, placement))), "")
 
 
@@ -48,6 +50,34 @@ def _regions(problem: Problem, placement: Placement) -> str:
         return "a region spans several devices"
     if not contraction_is_acyclic(problem, regions):
         return "its regions wait for one another in a circle"
+    return ""
+
+
+def _limits(problem: Problem, placement: Placement) -> str:
+    scattered = np.append(False, problem.connected)[placement.labels]
+    if scattered.any():
+        component = components_within(problem, placement.regions)
+        regions: Ints = placement.regions[scattered]
+        pieces = len(np.unique(component[scattered]))
+        if pieces > len(np.unique(regions)):
+            return "one of its regions is not connected, and the device takes connected ones alone"
+    return breach(problem, placement.labels, placement.regions)
+
+
+def _fusions(problem: Problem, placement: Placement) -> str:
+    taken: set[int] = set()
+    for number in placement.fusions:
+        if not 0 <= number < len(problem.fusions):
+            return f"it chose fusion {number}, and there are {len(problem.fusions)}"
+        fusion = problem.fusions[number]
+        members = list(fusion.members)
+        if (placement.labels[members] != fusion.device).any() or np.ptp(placement.regions[members]):
+            return f"it chose fusion {number}, which is not in one region of device {fusion.device}"
+        if not taken.isdisjoint(members):
+            return f"it chose fusion {number}, which overlaps another that it chose"
+        taken.update(members)
+    if placement.fusions and not fusions_are_acyclic(problem, list(placement.fusions)):
+        return "the fusions it chose wait for one another in a circle"
     return ""
 
 

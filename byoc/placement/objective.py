@@ -15,27 +15,34 @@ class Cost:
     execution: float
     transfer: float
     launch: float
+    saved: float = 0.0
+    """What the chosen fusions take off the execution."""
 
     @property
     def total(self) -> float:
         """Seconds in all."""
-        return self.execution + self.transfer + self.launch
+        return self.execution + self.transfer + self.launch - self.saved
 
 
-def evaluate(problem: Problem, labels: Ints, regions: Ints) -> Cost:
+def evaluate(problem: Problem, labels: Ints, regions: Ints, fusions: tuple[int, ...] = ()) -> Cost:
     """Return the cost of running unit `v` on device `labels[v]`, compiled as part of `regions[v]`.
 
     `labels` and `regions` are int64 (units,); a unit on the host has region -1. A tensor is paid
     for once per direction and device, however many consumers it has there, and goes from one
-    accelerator to another by way of the host. Sums are rounded once (`math.fsum`), so that they do
-    not depend on the order of the units. Raises ValueError where the two arrays do not fit the
-    problem or each other.
+    accelerator to another by way of the host. `fusions` are those chosen, each within one region.
+    Sums are rounded once (`math.fsum`), so that they do not depend on the order of the units.
+    Raises ValueError where these do not fit the problem or each other.
     """
     devices = _region_devices(problem, labels, regions)
+    for number in fusions:
+        members = list(problem.fusions[number].members)
+        if (labels[members] != problem.fusions[number].device).any() or np.ptp(regions[members]):
+            raise ValueError(f"fusion {number} is chosen and not in one region of its device")
     return Cost(
         math.fsum(problem.seconds[np.arange(problem.units), labels]),
         _transfer(problem, labels),
         math.fsum(problem.launch[devices - 1]),
+        math.fsum(problem.fusions[number].saving for number in fusions),
     )
 
 

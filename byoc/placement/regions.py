@@ -6,7 +6,8 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from byoc.placement.problem import Bools, Ints, Problem
+from byoc.placement.problem import UNLIMITED, Bools, Ints, Problem
+from byoc.placement.turns import patient_slots
 
 
 def form_regions(problem: Problem, labels: Ints) -> Ints:
@@ -22,12 +23,14 @@ def form_regions(problem: Problem, labels: Ints) -> Ints:
     `max(slot[u] + (u on host and v placed))`, and no set of regions is smaller: each step up is
     forced by a path that leaves the accelerator and returns to it. With several, the fewest phases
     contain the shortest common supersequence, NP-hard from two on (Räihä and Ukkonen, Theoretical
-    Computer Science 16, 1981): the turns are tried starting with each device, and those with the
-    least launch cost win, then those with the fewest regions. They make at most `devices` times as
-    many phases as the best.
+    Computer Science 16, 1981): the turns are tried starting with each device, and in the order of
+    `patient_slots`; those with the least launch cost win, then those with the fewest regions. They
+    make at most `devices` times as many phases as the best.
 
     No contraction is cyclic: `2 * slot + (on host)` never falls along an edge, so a cycle would
     have to stay at one value of it, which is a single phase or host units alone.
+
+    A phase of more nodes than a region may have is dealt out in topological order.
 
     Where regions must be connected, a phase is split into its weakly connected components. That
     stays acyclic: a cycle of the finer contraction, seen in the coarser and acyclic one, has to
@@ -37,11 +40,34 @@ def form_regions(problem: Problem, labels: Ints) -> Ints:
     used = np.unique(labels[labels > 0])
     if not used.size:
         return np.full(problem.units, -1, np.int64)
-    candidates = (
-        _number(problem, labels, _slots(problem, labels, np.roll(used, -turn)))
-        for turn in range(len(used))
-    )
+    slots = [_slots(problem, labels, np.roll(used, -turn)) for turn in range(len(used))]
+    if used.size > 1:
+        slots.append(patient_slots(problem, labels))
+    candidates = (_number(problem, labels, each) for each in slots)
     return min(candidates, key=lambda regions: _launch_cost(problem, labels, regions))
+
+
+def levelled_regions(problem: Problem, labels: Ints, together: list[tuple[int, ...]]) -> Ints | None:
+    """Return the fewest phases of one accelerator that keep some of its units together, int64 (units,).
+
+    The least levels of the closed form of `form_regions` with those units on one level; None
+    where they cannot be, since a path leaves the accelerator between them and returns.
+    """
+    source, target = problem.edges
+    step = (labels[source] == 0) & (labels[target] > 0)
+    edges = list(zip(source.tolist(), target.tolist(), step.tolist(), strict=True))
+    level = (labels > 0).astype(np.int64).tolist()
+    for _ in range(problem.units + 1):
+        before = list(level)
+        for u, v, up in edges:
+            level[v] = max(level[v], level[u] + up)
+        for members in together:
+            highest = max(level[member] for member in members)
+            for member in members:
+                level[member] = highest
+        if level == before:
+            return _number(problem, labels, np.array(level, np.int64))
+    return None
 
 
 def contraction_is_acyclic(problem: Problem, regions: Ints) -> bool:
@@ -57,6 +83,13 @@ def contraction_is_acyclic(problem: Problem, regions: Ints) -> bool:
     return _components(count + problem.units, source[crossing], target[crossing], "strong")[0] == (
         count + problem.units
     )
+
+
+def components_within(problem: Problem, regions: Ints) -> Ints:
+    """Return the connected piece of its region that each unit is in, int64 (units,)."""
+    source, target = problem.edges
+    joined = (regions[source] >= 0) & (regions[source] == regions[target])
+    return _components(problem.units, source[joined], target[joined], "weak")[1]
 
 
 def _slots(problem: Problem, labels: Ints, turns: Ints) -> Ints:
@@ -94,6 +127,7 @@ def _number(problem: Problem, labels: Ints, slots: Ints) -> Ints:
     placed = np.flatnonzero(labels > 0)
     # One key per region: components count from 1, phases have component 0.
     key = slots * (problem.units + 1) + np.where(needs_connection, component + 1, 0)
+    key = _split(problem, labels, key, placed)
     _, first, region = np.unique(key[placed], return_index=True, return_inverse=True)
     order = np.lexsort((placed[first], slots[placed[first]]))
     number = np.empty(len(order), np.int64)
@@ -101,6 +135,37 @@ def _number(problem: Problem, labels: Ints, slots: Ints) -> Ints:
     regions = np.full(problem.units, -1, np.int64)
     regions[placed] = number[region]
     return regions
+
+
+def _split(problem: Problem, labels: Ints, key: Ints, placed: Ints) -> Ints:
+    """Return finer keys where a region has more nodes than its device takes.
+
+    Such a region is dealt out in topological order, and each part again into its components where
+    they must be connected. Edges inside it run from earlier parts to later ones alone, so that
+    the contraction stays acyclic.
+    """
+    most = np.append(UNLIMITED, problem.max_nodes)[labels]
+    if not (most[placed] < UNLIMITED).any():
+        return key
+    _, region = np.unique(key[placed], return_inverse=True)
+    nodes = np.bincount(region, weights=problem.size[placed])
+    part, filled = np.zeros(problem.units, np.int64), dict[int, tuple[int, int]]()
+    for unit, number in zip(placed.tolist(), region.tolist(), strict=True):
+        if nodes[number] > most[unit]:
+            begun, full = filled.get(number, (0, 0))
+            size = int(problem.size[unit])
+            begun, full = (begun + 1, size) if full + size > most[unit] else (begun, full + size)
+            filled[number] = begun, full
+            part[unit] = begun
+    finer = np.full(problem.units, -1, np.int64)
+    finer[placed] = region * (problem.units + 1) + part[placed]
+    source, target = problem.edges
+    joined = np.append(False, problem.connected)[labels][source] & (finer[source] == finer[target])
+    _, component = _components(problem.units, source[joined], target[joined], "weak")
+    # Units of one part that need no connection are components of their own: tell them by the part.
+    apart = np.where(np.append(False, problem.connected)[labels], component + 1, 0)
+    _, dense = np.unique(finer, return_inverse=True)
+    return dense * (problem.units + 1) + apart
 
 
 def _launch_cost(problem: Problem, labels: Ints, regions: Ints) -> tuple[float, int]:

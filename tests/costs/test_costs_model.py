@@ -1,13 +1,16 @@
-"""Cost models: the roofline by hand, and what is said of a wrong file."""
+"""The roofline by hand, energy, links, and the built-in models."""
 
-from pathlib import Path
+from math import isnan
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byoc.costs.load import load_cost_model
-from byoc.costs.model import Link, Roofline
+from byoc.costs.file import Energy, Link
+from byoc.costs.load import load_cost_model, load_device_costs, load_host_costs
+from byoc.costs.model import Price, Unknown
+from byoc.costs.roofline import Roofline, Special
+from byoc.costs.task import Task
 from byoc.costs.work import Work
 from byoc.errors import InputError
 
@@ -18,7 +21,7 @@ MODEL = Roofline(
     bandwidth=10.0,
     overhead=0.5,
     launch=3.0,
-    link=Link(bandwidth=4.0, latency=0.25),
+    link=Link(bandwidth=4.0, latency=0.25, conversion=8.0),
 )
 
 
@@ -32,23 +35,57 @@ MODEL = Roofline(
         (Work(200, 20), "float32", 0.5 + 2),  # at the ridge: 10 operations a byte
         (Work(0, 20), "float32", 0.5 + 2),
         (Work(100, 0), "float32", 0.5 + 1),
-        (Work(0, 0), "float32", 0.0),  # a view
+        (Work(0, 0), "float32", 0.0),
     ],
 )
 def test_roofline_by_hand(work: Work, dtype: str, seconds: float) -> None:
-    assert MODEL.execution(work, dtype) == seconds
+    found = MODEL.execution(Task("Add", work, dtype))
+    assert isinstance(found, Price)
+    assert found.seconds == seconds
+    assert isnan(found.joules)
 
 
 def test_without_a_default_the_slowest_stands_for_the_others() -> None:
     model = MODEL.model_copy(update={"peak": {"float32": 100.0, "int8": 400.0}})
-    assert model.execution(Work(1000, 0), "float16") == 10.5
+    assert model.seconds(Work(1000, 0), "float16") == 10.5
+
+
+def test_an_operator_or_composite_of_its_own() -> None:
+    """Half the peak and no overhead for conv_relu; its own overhead at full peak for Softmax."""
+    special = {"conv_relu": Special(efficiency=0.5, overhead=0.0), "Softmax": Special(overhead=4.0)}
+    model = MODEL.model_copy(update={"operators": special})
+    assert model.execution(Task("conv_relu", Work(1000, 20))) == model.priced(Work(1000, 20), 20.0)
+    assert model.estimate(Task("Softmax", Work(1000, 20))).seconds == 14.0
+    assert model.estimate(Task("Conv", Work(1000, 20))).seconds == 10.5
+
+
+@pytest.mark.parametrize(
+    ("sized", "why"),
+    [(False, "a shape of Odd is not known"), (True, "how much it computes of Odd is not known")],
+)
+def test_what_was_not_counted_exactly_is_unknown_and_can_be_estimated(sized: bool, why: str) -> None:
+    task = Task("Odd", Work(100, 20, estimated=True), sized=sized)
+    found = MODEL.execution(task)
+    assert found == Unknown(why)
+    assert not found
+    assert MODEL.estimate(task).seconds == 2.5
 
 
 def test_transfer_and_launch_by_hand() -> None:
-    assert MODEL.transfer(0) == 0.25
-    assert MODEL.transfer(8) == 2.25
-    assert MODEL.launch == 3.0
-    assert MODEL.model_copy(update={"link": None}).transfer(10**9) == 0.0
+    assert MODEL.transfer(0).seconds == 0.25
+    assert MODEL.transfer(8).seconds == 2.25
+    assert MODEL.transfer(8, converted=8).seconds == 3.25
+    assert MODEL.launching().seconds == 3.0
+    assert MODEL.model_copy(update={"link": None}).transfer(10**9) == Price(0.0, 0.0)
+
+
+def test_energy_by_hand() -> None:
+    """2 J an operation, 3 J a byte, 5 W while it works; 7 J a byte moved, 11 J a launch."""
+    energy = Energy(operation=2.0, byte=3.0, second=5.0, moved=7.0, launch=11.0)
+    model = MODEL.model_copy(update={"energy": energy})
+    assert model.execution(Task("Add", Work(1000, 20))) == Price(10.5, 2000 + 60 + 52.5)
+    assert model.transfer(8) == Price(2.25, 56.0)
+    assert model.launching() == Price(3.0, 11.0)
 
 
 @settings(derandomize=True, deadline=None, database=None)
@@ -56,79 +93,27 @@ def test_transfer_and_launch_by_hand() -> None:
 def test_more_work_never_takes_less_time(
     operations: float, size: float, more: float, dtype: str
 ) -> None:
-    base = MODEL.execution(Work(operations, size), dtype)
-    assert MODEL.execution(Work(operations + more, size), dtype) >= base
-    assert MODEL.execution(Work(operations, size + more), dtype) >= base
+    base = MODEL.seconds(Work(operations, size), dtype)
+    assert MODEL.seconds(Work(operations + more, size), dtype) >= base
+    assert MODEL.seconds(Work(operations, size + more), dtype) >= base
 
 
 def test_built_in_models() -> None:
-    host, device = load_cost_model("host"), load_cost_model("dla.yaml")
-    assert (host.name, host.link, host.launch) == ("host", None, 0.0)
-    assert (device.name, device.link) == ("dla", Link(bandwidth=2e9, latency=5e-6))
-    assert device.execution(Work(1e9, 0), "float32") == 1e-6 + 1e9 / 0.5e12
-    assert device.transfer(2_000_000) == pytest.approx(1.005e-3)
+    host, device = load_host_costs("host"), load_device_costs("dla.yaml")
+    assert (host.name, host.transfer(10**9).seconds, host.launching().seconds) == ("host", 0.0, 0.0)
+    assert device.name == "dla"
+    found = device.execution(Task("Conv", Work(1e9, 0)))
+    assert isinstance(found, Price)
+    assert found.seconds == 1e-6 + 1e9 / 0.5e12
+    assert device.transfer(2_000_000).seconds == pytest.approx(1.005e-3)
+    assert device.launching().seconds == 50e-6
 
 
-GOOD = "kind: roofline\nname: a\npeak: {float32: 1e9}\nbandwidth: 1e9\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        ("kind: roofline\n", ["name: must be given", "peak: must be given", "bandwidth: must be given"]),
-        (
-            GOOD.replace("roofline", "tables") + "overhed: 1\n",
-            [
-                "kind: input should be 'roofline'",
-                "overhed: no such key (did you mean overhead?); known: kind, name, description, peak, "
-                "bandwidth, overhead, launch, link",
-            ],
-        ),
-        (
-            GOOD.replace("bandwidth: 1e9", "bandwidth: 0") + "overhead: -1\nlaunch: .nan\n",
-            [
-                "bandwidth: input should be greater than 0",
-                "overhead: must be at least 0",
-                "launch: must be at least 0",
-            ],
-        ),
-        (GOOD.replace("{float32: 1e9}", "{}"), ["peak: must not be empty"]),
-        (
-            GOOD.replace("float32: 1e9", "float32: fast, int8: -1"),
-            ["peak.float32: expected a number", "peak.int8: input should be greater than 0"],
-        ),
-        (
-            GOOD.replace("float32: 1e9", "flaot32: 1, int8: 2"),
-            ["peak: no such data type 'flaot32' (did you mean float32?)"],
-        ),
-        (
-            GOOD.replace("float32: 1e9", "defalt: 1"),
-            ["peak: no such data type 'defalt' (did you mean default?)"],
-        ),
-        (
-            GOOD + "link: {bandwith: 1, latency: -1}\n",
-            [
-                "link.bandwidth: must be given",
-                "link.latency: must be at least 0",
-                "link.bandwith: no such key (did you mean bandwidth?); known: bandwidth, latency",
-            ],
-        ),
-        (GOOD + "link: fast\n", ["link: expected a mapping of keys"]),
-        ("[]\n", ["expected a mapping of keys at the top"]),
-    ],
-)
-def test_wrong_files(tmp_path: Path, text: str, lines: list[str]) -> None:
-    path = tmp_path / "cost.yaml"
-    path.write_text(text)
-    with pytest.raises(InputError) as caught:
-        load_cost_model(str(path))
-    assert str(caught.value).splitlines() == [f"{path}: {line}" for line in lines]
-
-
-def test_a_right_file(tmp_path: Path) -> None:
-    path = tmp_path / "cost.yaml"
-    path.write_text(GOOD)
-    assert load_cost_model(str(path)).peak == {"float32": 1e9}
+def test_which_side_a_model_is_for() -> None:
+    with pytest.raises(InputError, match=r"^dla: the host's cost model has neither link nor launch$"):
+        load_host_costs("dla")
+    with pytest.raises(InputError, match=r"^host: an accelerator's cost model needs a link"):
+        load_device_costs("host")
 
 
 def test_neither_a_file_nor_a_name() -> None:

@@ -5,8 +5,9 @@ from math import inf
 import numpy as np
 from support import prepared
 
-from byoc.costs.model import Link, Roofline
+from byoc.costs.file import Link
 from byoc.costs.pose import Posed, pose
+from byoc.costs.roofline import Roofline
 from byoc.patterns.group import group
 from byoc.patterns.pattern import parse
 from byoc.verdict import YES, Mark, refuse
@@ -122,6 +123,38 @@ def test_unknown_shapes_are_counted() -> None:
     assert result.estimated == 1
     assert result.operations.tolist() == [1, 10]
     assert result.problem.to_device.ravel().tolist() == [2.1, 3.0, 2.1, 3.0]
+
+
+def test_asking_for_a_shape_pulls_no_data_across() -> None:
+    """The shape of 8 x 10 floats is two numbers of 8 bytes; it still comes after what makes `a`."""
+    result = posed("""
+        g (float[8, 10] x) => (int64[2] s, float[8, 10] y, int64 n) {
+          a = Relu (x)
+          s = Shape (a)
+          y = Tanh (a)
+          n = Size (x)
+        }""")
+    assert consumers(result) == {
+        "x": [0],
+        "x:shape": [3],
+        "a": [2],
+        "a:shape": [1],
+        "s": [],
+        "y": [],
+        "n": [],
+    }
+    assert result.problem.to_host.ravel().tolist() == [
+        *(2 + 320 / 40, 2 + 16 / 40),
+        *(2 + 320 / 40, 2 + 16 / 40),
+        *(2 + 16 / 40, 2 + 320 / 40, 2 + 8 / 40),
+    ]
+    assert result.problem.seconds[1].tolist() == [1 + 16 / 100, 0.5 + 16 / 1000]  # 16 bytes come out
+
+
+def test_a_tensor_that_only_shapes_are_asked_of_and_that_is_wanted_crosses_whole() -> None:
+    result = posed("g (float[4] x) => (float[4] a, int64[1] s) { a = Relu (x)\n s = Shape (a) }")
+    assert consumers(result) == {"x": [0], "a": [], "a:shape": [1], "s": []}
+    assert result.problem.is_output.tolist() == [False, True, False, True]
 
 
 def test_nothing_to_place() -> None:

@@ -115,7 +115,35 @@ def works(text: str, opset: int = 17) -> list[Work]:
         ),
         ("(float[2,5] x) => (float[5,2] y) { y = Transpose (x) }", 0, 80),
         ("(float[2,5] x) => (float16[2,5] y) { y = Cast <to = 10> (x) }", 0, 40 + 20),
-        ("(float[8,5] x, int64[3] i) => (float[3,5] y) { y = Gather (x, i) }", 0, 160 + 24 + 60),
+        ("(float[8,5] x, int64[3] i) => (float[3,5] y) { y = Gather (x, i) }", 0, 60 + 24 + 60),
+        # What is taken out of a table counts, however large the table.
+        (
+            "(float[8,5] x, int64[1] f, int64[1] t) => (float[2,5] y) { y = Slice (x, f, t) }",
+            0,
+            40 + 8 + 8 + 40,
+        ),
+        ("(float[2,5] x) => (int64[2] y) { y = Shape (x) }", 0, 16),
+        ("(float[2,5] x) => (float[2] y) { y = ReduceMean <axes = [1], keepdims = 0> (x) }", 10, 48),
+        ("(float[2,5] x, float[5] z) => (float[2,5] y) { y = Max (x, z) }", 10, 4 * 25),
+        ("(float[2,5] x) => (float[2,5] y) { y = Erf (x) }", 10, 80),
+        # Each of 2 x 9 inputs meets 3 x 4 weights.
+        (
+            "(float[1,2,3,3] x, float[2,3,2,2] w) => (float[1,3,4,4] y) { y = ConvTranspose (x, w) }",
+            2 * 18 * 12,
+            4 * (18 + 24 + 48),
+        ),
+        (
+            "(uint8[1,4,5,5] x, float s, uint8 z, uint8[6,4,3,3] w, int32[6] b)"
+            " => (uint8[1,6,3,3] y) { y = QLinearConv (x, s, z, w, s, z, s, z, b) }",
+            54 * (2 * 36 + 1),
+            100 + 4 + 1 + 216 + 24 + 54,
+        ),
+        (
+            "(uint8[2,3] a, uint8[3,4] b) => (int32[2,4] y) { y = MatMulInteger (a, b) }",
+            48,
+            6 + 12 + 32,
+        ),
+        ("(float[2,5] x, float s, int8 z) => (int8[2,5] y) { y = QuantizeLinear (x, s, z) }", 40, 55),
         ("(float[2,5] x) => (float[1,5] y, float[1,5] z) { y, z = Split <axis = 0> (x) }", 0, 80),
         ("(int8[4,4] x, int8[4,4] z) => (int8[4,4] y) { y = Add (x, z) }", 16, 48),
     ],
@@ -142,9 +170,26 @@ def test_views_cost_nothing(node: str) -> None:
     assert (found.operations, found.bytes) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "text", "free"),
+    [
+        ("", "y = Dropout (x, r)", True),
+        ("", "y = Dropout (x, r, off)", True),
+        ("", "y = Dropout (x, r, on)", False),
+        (", bool t", "y = Dropout (x, r, t)", False),
+        ("", "y, mask = Dropout (x, r)\n z = Not (mask)", False),
+    ],
+)
+def test_dropout_is_a_view_while_it_does_not_train(inputs: str, text: str, free: bool) -> None:
+    more = ", bool[2,5] z" if "Not" in text else ""
+    model = f"""g (float[2,5] x{inputs}) => (float[2,5] y{more})
+        <float r = {{0.5}}, bool on = {{1}}, bool off = {{0}}> {{ {text} }}"""
+    assert (works(model)[0].bytes == 0) is free
+
+
 def test_an_operator_that_is_not_counted_is_an_estimate() -> None:
     """One operation for each element of the output, and the bytes all the same."""
-    assert works("g (float[2,5] x) => (float[2,5] y) { y = Erf (x) }") == [Work(10, 80, estimated=True)]
+    assert works("g (float[2,5] x) => (float[2,5] y) { y = Celu (x) }") == [Work(10, 80, estimated=True)]
 
 
 def test_an_unknown_extent_counts_as_one() -> None:

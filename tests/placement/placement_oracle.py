@@ -167,3 +167,85 @@ def fewest_regions(problem: Problem, labels: list[int]) -> int:
             if slow_is_acyclic(problem, regions):
                 best = len(groups)
     return best
+
+
+def slow_best(problem: Problem) -> float:
+    """The least total over all labels, all acyclic regions and all fusions; inf where none is lawful."""
+    cost = SlowCost(problem)
+    best = inf
+    for labels in every_labels(problem):
+        if any(must and not label for must, label in zip(problem.must, labels, strict=True)):
+            continue
+        loads = [
+            sum(
+                row[d]
+                for row, label in zip(problem.memory.tolist(), labels, strict=True)
+                if label == d + 1
+            )
+            for d in range(problem.devices)
+        ]
+        if any(load > room + 1e-12 for load, room in zip(loads, problem.capacity.tolist(), strict=True)):
+            continue
+        base = cost(labels)
+        if base - sum(fusion.saving for fusion in problem.fusions) >= best:
+            continue
+        placed = [unit for unit, label in enumerate(labels) if label]
+        for groups in partitions(placed, list(labels)):
+            best = min(best, base + _slow_regions(problem, labels, groups))
+    return best
+
+
+def _slow_regions(problem: Problem, labels: tuple[int, ...], groups: list[list[int]]) -> float:
+    """Launches less savings of some regions, inf where they break a limit or wait in a circle."""
+    count = dict.fromkeys(range(1, 1 + problem.devices), 0)
+    launches = 0.0
+    regions = [-1] * len(labels)
+    for number, members in enumerate(groups):
+        device = labels[members[0]]
+        nodes = sum(int(problem.size[unit]) for unit in members)
+        if not problem.min_nodes[device - 1] <= nodes <= problem.max_nodes[device - 1]:
+            return inf
+        if problem.connected[device - 1] and not _is_connected(problem, members):
+            return inf
+        count[device] += 1
+        launches += float(problem.launch[device - 1])
+        for unit in members:
+            regions[unit] = number
+    if any(most < count[d] for d, most in enumerate(problem.max_regions.tolist(), 1)):
+        return inf
+    if not slow_is_acyclic(problem, regions):
+        return inf
+    return launches - _slow_savings(problem, labels, regions)
+
+
+def _is_connected(problem: Problem, members: list[int]) -> bool:
+    inside = [edge for edge in slow_edges(problem) if set(edge) <= set(members)]
+    reached = {members[0]}
+    for _ in members:
+        for edge in inside:
+            if reached & set(edge):
+                reached |= set(edge)
+    return reached == set(members)
+
+
+def _slow_savings(problem: Problem, labels: tuple[int, ...], regions: list[int]) -> float:
+    best = 0.0
+    open_to = [
+        fusion
+        for fusion in problem.fusions
+        if {labels[unit] for unit in fusion.members} == {fusion.device}
+        and len({regions[unit] for unit in fusion.members}) == 1
+    ]
+    for choice in product((False, True), repeat=len(open_to)):
+        chosen = [fusion for fusion, taken in zip(open_to, choice, strict=True) if taken]
+        members = [unit for fusion in chosen for unit in fusion.members]
+        saving = sum(fusion.saving for fusion in chosen)
+        if saving <= best or len(set(members)) < len(members):
+            continue
+        groups = [-1] * len(labels)
+        for number, fusion in enumerate(chosen):
+            for unit in fusion.members:
+                groups[unit] = number
+        if slow_is_acyclic(problem, groups):
+            best = saving
+    return best

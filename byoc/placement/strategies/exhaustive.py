@@ -6,10 +6,11 @@ from typing import ClassVar
 import numpy as np
 
 from byoc.errors import InputError
-from byoc.placement.objective import evaluate
-from byoc.placement.problem import Floats, Ints, Problem
+from byoc.placement.limits import breach
+from byoc.placement.partitions import best_regions
+from byoc.placement.problem import UNLIMITED, Bools, Floats, Ints, Problem
 from byoc.placement.regions import form_regions
-from byoc.placement.strategy import CHEAPER_ON_HOST, Placement
+from byoc.placement.strategy import CHEAPER_ON_HOST, EVERYTHING, Placement
 
 _MOST = 2**16
 
@@ -18,15 +19,16 @@ _MOST = 2**16
 class Exhaustive:
     """Try every placement, for problems of up to 16 units on one accelerator and fewer on several.
 
-    With `include_launch` the objective is the whole of it, with regions as `form_regions` makes
-    them; without, execution plus transfer.
+    With `include_launch` the objective is the whole of it, with the best regions that the limits
+    allow, whether `form_regions` would make them or not; without, execution plus transfer.
     """
 
     name: ClassVar[str] = "exhaustive"
+    honours: ClassVar[frozenset[str]] = EVERYTHING
     include_launch: bool = True
 
     def solve(self, problem: Problem) -> Placement:
-        """Return the best placement. Raises InputError where there are too many to try."""
+        """Return the best placement. Raises InputError for too many to try, or none to choose."""
         count = (1 + problem.devices) ** problem.units
         if count > _MOST:
             raise InputError(
@@ -36,20 +38,35 @@ class Exhaustive:
             )
         weights = (1 + problem.devices) ** np.arange(problem.units)
         labels = np.arange(count)[:, np.newaxis] // weights % (1 + problem.devices)
-        seconds = _execution_and_transfer(problem, labels)
+        seconds = np.where(_keep(problem, labels), _execution_and_transfer(problem, labels), np.inf)
+        if not np.isfinite(seconds).any():
+            raise InputError("strategy exhaustive: no placement keeps all the limits")
         # Ties stay on the host.
         best = int(np.lexsort((np.count_nonzero(labels, axis=1), seconds))[0])
-        least = float(seconds[best])
-        if not problem.launch.any():
-            return Placement.of(problem, labels[best], least, why_host=CHEAPER_ON_HOST)
+        if not _regions_matter(problem):
+            return Placement.of(problem, labels[best], float(seconds[best]), why_host=CHEAPER_ON_HOST)
         if not self.include_launch:
             notes = ("launches played no part in the choice",)
+            least = float(seconds[best]) - sum(fusion.saving for fusion in problem.fusions)
             return Placement.of(problem, labels[best], least, notes, why_host=CHEAPER_ON_HOST)
-        best, total = _with_launch(problem, labels, seconds)
-        if problem.devices == 1 and not problem.connected[0]:
-            return Placement.of(problem, labels[best], total, why_host=CHEAPER_ON_HOST)
-        notes = ("the same labels may allow fewer regions, so the bound leaves launches out",)
-        return Placement.of(problem, labels[best], least, notes, why_host=CHEAPER_ON_HOST)
+        return _with_regions(problem, labels, seconds)
+
+
+def _keep(problem: Problem, labels: Ints) -> Bools:
+    """Tell which placements keep what units may do and memory holds, bool (placements,)."""
+    kept = [problem.allowed[np.arange(problem.units), labels].all(axis=1)]
+    for d in np.flatnonzero(np.isfinite(problem.capacity)):
+        taken = (labels == 1 + d) @ problem.memory[:, d]
+        kept.append(taken <= problem.capacity[d] * (1 + 2.0**-40))
+    every: Bools = np.all(kept, axis=0)
+    return every
+
+
+def _regions_matter(problem: Problem) -> bool:
+    limits = (
+        (problem.min_nodes > 1) | (problem.max_nodes < UNLIMITED) | (problem.max_regions < UNLIMITED)
+    )
+    return bool(problem.launch.any() or limits.any() or problem.fusions)
 
 
 def _execution_and_transfer(problem: Problem, labels: Ints) -> Floats:
@@ -67,16 +84,24 @@ def _execution_and_transfer(problem: Problem, labels: Ints) -> Floats:
     return seconds
 
 
-def _with_launch(problem: Problem, labels: Ints, seconds: Floats) -> tuple[int, float]:
-    """Return the best placement with launches counted, and its total."""
+def _with_regions(problem: Problem, labels: Ints, seconds: Floats) -> Placement:
+    """Return the best placement with launches, savings and limits of regions counted."""
     used = np.stack([(labels == 1 + d).any(axis=1) for d in range(problem.devices)], axis=1)
     at_least = seconds + used @ problem.launch
-    best, total = 0, float(seconds[0])
+    for fusion in problem.fusions:
+        at_least -= fusion.saving * (labels[:, fusion.members] == fusion.device).all(axis=1)
+    best, total, regions = -1, np.inf, labels[0]
     for number in np.lexsort((np.count_nonzero(labels, axis=1), at_least)).tolist():
         if at_least[number] >= total:
             break
-        regions = form_regions(problem, labels[number])
-        candidate = float(seconds[number]) + evaluate(problem, labels[number], regions).launch
-        if candidate < total:
-            best, total = number, candidate
-    return best, total
+        found = best_regions(problem, labels[number])
+        if found is not None and seconds[number] + found[0] < total:
+            best, total, regions = number, float(seconds[number]) + found[0], found[1]
+    if best < 0:
+        raise InputError("strategy exhaustive: no placement keeps all the limits")
+    formed = form_regions(problem, labels[best])
+    # The usual regions where they are as good.
+    usual = Placement.of(problem, labels[best], total, why_host=CHEAPER_ON_HOST)
+    if usual.cost.total <= total * (1 + 2.0**-40) and not breach(problem, labels[best], formed):
+        return usual
+    return Placement.of(problem, labels[best], total, why_host=CHEAPER_ON_HOST, regions=regions)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from byoc.placement.problem import Problem
-from byoc.placement.strategy import Placement
+from byoc.placement.strategy import EVERYTHING, MUST, Placement
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,8 @@ class HostOnly:
     """Run everything on the host."""
 
     name: ClassVar[str] = "host-only"
+    # Without a region there is none to launch, to count, or to be too large.
+    honours: ClassVar[frozenset[str]] = EVERYTHING - {MUST}
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement that has no region."""

@@ -1,0 +1,132 @@
+"""`byoc compare-costs`: what a cost model predicts, against what is measured here."""
+
+from math import isfinite
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+
+from byoc.bundle.read import open_bundle
+from byoc.cli.common import Format, FormatOption, own_stdout, print_json, print_rows, progress
+from byoc.costs.load import load_cost_model
+from byoc.errors import InputError
+from byoc.graph.load import prepare
+from byoc.pipeline import load_model, partition
+from byoc.profile.compare import (
+    Comparison,
+    compare_host,
+    compare_placement,
+    mean_factor,
+    rank_correlation,
+)
+from byoc.profile.host import samples_for
+from byoc.profile.sampling import Patience
+from byoc.report.units import quantity
+from byoc.runtime.session import load_bundle
+
+_ZOO = "zoo:"
+
+
+def compare_costs(  # noqa: PLR0913, PLR0917 - the options of the verb
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help="ONNX files, zoo:NAME, or bundles.")
+    ],
+    costs: Annotated[
+        str | None,
+        typer.Option(help="The cost model: the accelerator's with --rules, else the host's."),
+    ] = None,
+    host_costs: Annotated[str, typer.Option(help="The host's, with --rules.")] = "host",
+    rules: Annotated[
+        str | None, typer.Option(help="Cut the models by a rule file, and compare the placements.")
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="How to place, with --rules.")] = "min-cut",
+    seconds: Annotated[float, typer.Option(min=0.0, help="Measure each no longer than this.")] = 5.0,
+    repeats: Annotated[int, typer.Option(min=1, help="Measure each no more often than this.")] = 100,
+    form: FormatOption = Format.text,
+) -> None:
+    """Compare predicted seconds with measured ones."""
+    patience = Patience(seconds=seconds, most=repeats, least=min(repeats, 5))
+    found = []
+    with progress() as show, own_stdout():
+        for name in models:
+            show(name)
+            if Path(name).is_dir():
+                found.append(_bundle(name, Path(name), None, patience))
+            elif rules is not None:
+                with TemporaryDirectory(prefix="byoc-") as folder:
+                    output = Path(folder) / "bundle"
+                    made = partition(
+                        name,
+                        rules,
+                        output=output,
+                        strategy=strategy,
+                        cost_model=costs,
+                        host_cost_model=host_costs,
+                        verify=False,
+                    )
+                    unknown = sum(graph.posed.estimated for graph in made.plan.root.walk())
+                    found.append(_bundle(name, output, unknown, patience))
+            else:
+                model = load_cost_model(costs or host_costs)
+                found.append(compare_host(load_model(name), model, patience))
+    _print(found, form)
+
+
+def _bundle(name: str, path: Path, unknown: int | None, patience: Patience) -> Comparison:
+    bundle = open_bundle(path)
+    predicted = bundle.manifest.report.get("predicted", {})
+    seconds = predicted.get("seconds") if isinstance(predicted, dict) else None
+    if not isinstance(seconds, (int, float)) or not isfinite(seconds):
+        raise InputError(f"{name}: the bundle's report does not say what was predicted")
+    asked = str(bundle.manifest.asked.get("model", ""))
+    if asked.startswith(_ZOO) and not bundle.manifest.asked.get("dims"):
+        inputs = samples_for(load_model(asked))
+    else:
+        inputs = samples_for(prepare(bundle.model(), name, bundle.folder))
+    session = load_bundle(bundle)
+    target = bundle.manifest.target
+    return compare_placement(name, target, session, inputs, float(seconds), unknown or 0, patience)
+
+
+def _print(found: list[Comparison], form: Format) -> None:
+    rank = rank_correlation([c.predicted for c in found], [c.measured.median for c in found])
+    if form is Format.json:
+        rows = [_row(each) for each in found]
+        print_json({"rows": rows, "rank_correlation": rank, "mean_factor": mean_factor(found)})
+        return
+    print_rows([_shown(each) for each in found], form)
+    if rank is not None:
+        typer.echo(f"rank correlation over the models: {rank:.3f}")
+    typer.echo(f"predictions are off by a factor of {mean_factor(found):.2f} (geometric mean)")
+
+
+def _row(each: Comparison) -> dict[str, Any]:
+    return {
+        "model": each.model,
+        "where": each.where,
+        "predicted": each.predicted,
+        "measured": each.measured.median,
+        "spread": each.measured.spread,
+        "samples": each.measured.count,
+        "error": each.error,
+        "parts": each.parts,
+        "additive_error": each.additive,
+        "node_rank_correlation": each.rank,
+        "unknown": each.unknown,
+    }
+
+
+def _shown(each: Comparison) -> dict[str, Any]:
+    return {
+        "model": each.model,
+        "where": each.where,
+        "predicted": quantity(each.predicted, "s"),
+        "measured": quantity(each.measured.median, "s"),
+        "spread": quantity(each.measured.spread, "s"),
+        "error": f"{each.error:+.0%}",
+        "sum_of_parts": quantity(each.parts, "s"),
+        "additive_error": f"{each.additive:+.0%}",
+        "rank_of_nodes": "" if each.rank is None else f"{each.rank:.2f}",
+        "unknown": each.unknown,
+    }

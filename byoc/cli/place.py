@@ -1,0 +1,148 @@
+"""`byoc place`: solve an instance of a public placement benchmark."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from byoc.cli.common import Format, FormatOption, own_stdout, print_json, print_rows, progress
+from byoc.errors import ByocError, InputError
+from byoc.placement import Placement, Problem, Strategy, objection, unhonoured
+from byoc.placement.instance import Instance, read_instance
+from byoc.placement.objective import evaluate
+from byoc.placement.strategies.makespan import Scheduled
+from byoc.plugins import STRATEGIES, load
+
+Document = dict[str, Any]
+
+
+def place(
+    instance: Annotated[
+        Path, typer.Argument(help="JSON of the benchmark of Tarnawski et al. (NeurIPS 2020).")
+    ],
+    strategy: Annotated[
+        str, typer.Option(help="How to place the nodes: see byoc strategies.")
+    ] = "launch-aware",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the placement here, as the benchmark's programs do."),
+    ] = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Place the nodes of a benchmark's instance, and say what that costs."""
+    with progress() as show, own_stdout():
+        show("read")
+        given = read_instance(instance)
+        show("place")
+        document = solved(given, load(STRATEGIES, strategy), str(instance))
+    if output:
+        _write(output, document)
+    if form is Format.json:
+        print_json(document)
+        return
+    bound = document["bound_seconds"]
+    gap = "" if document["gap"] is None else f", gap {document['gap']:.3%}"
+    typer.echo(f"{instance}: {strategy}")
+    typer.echo(f"  {document['objective']:<9} {_seconds(document['objective_seconds'])}")
+    typer.echo(f"  {'bound':<9} {'none' if bound is None else _seconds(bound) + gap}")
+    typer.echo(f"  {'regions':<9} {document['regions']}")
+    print_rows(
+        [
+            {
+                "device": "host" if row["device"] == 0 else f"accelerator {row['device']}",
+                "nodes": len(row["nodes"]),
+                "regions": row["regions"],
+                "execution": _seconds(row["execution_seconds"]),
+                "transfer": _seconds(row["transfer_seconds"]),
+                "memory": f"{row['bytes']:.4g} B" if row["device"] else "",
+            }
+            for row in document["devices"]
+        ],
+        form,
+    )
+    for note in document["notes"]:
+        typer.echo(f"note: {note}")
+
+
+def solved(instance: Instance, strategy: Strategy, source: str) -> Document:
+    """Solve an instance, and return what `byoc place --format json` prints.
+
+    Raises InputError where the strategy fails, or its answer does not hold.
+    """
+    problem = instance.problem
+    try:
+        placement = strategy.solve(problem)
+    except ByocError:
+        raise
+    except Exception as error:  # a plug-in can fail in any way; say whose fault it was
+        raise InputError(
+            f"strategy {strategy.name}: failed with {type(error).__name__}: {error}"
+        ) from error
+    wrong = objection(problem, placement)
+    if wrong:
+        raise InputError(f"strategy {strategy.name}: {wrong}")
+    schedule = placement.schedule if isinstance(placement, Scheduled) else None
+    objective = schedule.makespan if schedule else placement.cost.total
+    notes = dict.fromkeys((*instance.notes, *placement.notes, *unhonoured(strategy, problem)))
+    return {
+        "instance": source,
+        "strategy": strategy.name,
+        "objective": "makespan" if schedule else "latency",
+        "objective_seconds": objective,
+        "bound_seconds": placement.bound,
+        "gap": _gap(objective, placement.bound),
+        "regions": int(placement.regions.max(initial=-1)) + 1,
+        "devices": [_load(instance, placement, device) for device in range(problem.devices + 1)],
+        "notes": list(notes),
+    }
+
+
+def _gap(objective: float, bound: float | None) -> float | None:
+    """Return how far the objective may be above the least, as a share of the objective."""
+    if bound is None:
+        return None
+    return max(0.0, 1 - bound / objective) if objective else 0.0
+
+
+def _load(instance: Instance, placement: Placement, device: int) -> Document:
+    """Return what one device has to do; a transfer is counted with the accelerator that it is for."""
+    problem, here = instance.problem, placement.labels == device
+    regions = np.unique(placement.regions[here & (placement.regions >= 0)])
+    return {
+        "device": device,
+        "nodes": sorted(node for unit in np.flatnonzero(here) for node in instance.nodes[unit]),
+        "regions": len(regions),
+        "execution_seconds": math.fsum(problem.seconds[here, device]),
+        "transfer_seconds": _transfers(problem, placement, device) if device else 0.0,
+        "bytes": math.fsum(problem.memory[here, device - 1]) if device else 0.0,
+    }
+
+
+def _transfers(problem: Problem, placement: Placement, device: int) -> float:
+    """Return the seconds of what comes to an accelerator and leaves it: all others cost nothing then."""
+    only = np.arange(problem.devices) == device - 1
+    alone = replace(
+        problem,
+        to_device=np.where(only, problem.to_device, 0.0),
+        to_host=np.where(only, problem.to_host, 0.0),
+    )
+    return evaluate(alone, placement.labels, placement.regions).transfer
+
+
+def _write(path: Path, document: Document) -> None:
+    """Write a placement as the benchmark's programs do: nodes and load (ms) of each device."""
+    split: dict[str, list[Document]] = {"cpus": [], "fpgas": []}
+    for device in document["devices"]:
+        seconds = device["execution_seconds"] + device["transfer_seconds"]
+        split["fpgas" if device["device"] else "cpus"].append(
+            {"load": seconds * 1e3, "nodes": device["nodes"]}
+        )
+    path.write_text(json.dumps(split, indent=1) + "\n", encoding="utf-8")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.6g} s"

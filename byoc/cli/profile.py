@@ -1,0 +1,129 @@
+"""`byoc profile`: measure costs on this machine, and write them as a cost model."""
+
+import sys
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Annotated
+
+import typer
+
+from byoc.cli.common import own_stdout, pairs, progress
+from byoc.codegen import find_codegen
+from byoc.costs.fit import fit as fit_lines
+from byoc.costs.load import load_cost_model
+from byoc.costs.table import Table
+from byoc.errors import InputError
+from byoc.pipeline import load_model
+from byoc.profile.device import Device, copies, launch, time_units
+from byoc.profile.host import time_nodes
+from byoc.profile.machine import this_machine
+from byoc.profile.records import Records
+from byoc.profile.sampling import Patience
+from byoc.profile.write import check_output, write_costs
+from byoc.report.units import count
+from byoc.rules.load import load_rules
+
+_HOST = "host"
+_SHOWN = 3
+
+
+def profile(  # noqa: PLR0913, PLR0917 - the options of the verb
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="ONNX files, or zoo:NAME.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the cost model here.")],
+    device: Annotated[str, typer.Option(metavar="host|CODEGEN", help="What to measure.")] = _HOST,
+    rules: Annotated[
+        str | None,
+        typer.Option(help="Measure the units of a rule file, composites too; else every operator."),
+    ] = None,
+    fit: Annotated[bool, typer.Option("--fit", help="Write lines fitted to the measurements.")] = False,
+    otherwise: Annotated[
+        str | None, typer.Option("--else", help="The model to be asked for what was not measured.")
+    ] = None,
+    codegen_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Passed to the codegen.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="Measure each model, or each unit, no longer than this.")
+    ] = 5.0,
+    repeats: Annotated[int, typer.Option(min=1, help="Measure no more often than this.")] = 100,
+) -> None:
+    """Measure what operators take on this machine, and write a cost model."""
+    options = pairs(codegen_option or [], "--codegen-option")
+    check_output(output)
+    if otherwise is not None:
+        load_cost_model(otherwise)
+    if device == _HOST and (rules is not None or options):
+        raise typer.BadParameter("--rules and --codegen-option are for a codegen", param_hint="--device")
+    patience = Patience(seconds=seconds, most=repeats, least=min(repeats, 5))
+    with own_stdout():
+        if device == _HOST:
+            table = _host(models, patience, otherwise)
+        else:
+            made = Device(find_codegen(device), options, patience)
+            table = _codegen(models, made, rules, otherwise)
+    write_costs(output, fit_lines(table) if fit else table)
+    what = "lines fitted to measurements" if fit else "measurements"
+    typer.echo(f"{output}: {what} of {len(table.entries)} operators, each on tensors of its types")
+
+
+def _host(models: list[str], patience: Patience, otherwise: str | None) -> Table:
+    records = Records()
+    names = []
+    together = []
+    with progress() as show:
+        for name in models:
+            show(f"{name}: load")
+            model = load_model(name)
+            names.append(model.name)
+            show(f"{name}: measure")
+            times = time_nodes(model, patience)
+            lost = times.record(records)
+            together.append(times.together)
+            if lost:
+                _say(
+                    f"{name}: the cost of {count(lost, 'node')} cannot be looked up: open shapes, bodies"
+                )
+    _require(records)
+    return records.table(
+        _HOST,
+        _described(names),
+        this_machine(),
+        together=geometric_mean(together),
+        otherwise=otherwise,
+    )
+
+
+def _codegen(models: list[str], device: Device, rules: str | None, otherwise: str | None) -> Table:
+    records = Records()
+    names = []
+    target = load_rules(rules) if rules is not None else None
+    with progress() as show:
+        for name in models:
+            show(f"{name}: load")
+            model = load_model(name)
+            names.append(model.name)
+            problems = time_units(model, target, device, records, show)
+            for problem in problems[:_SHOWN]:
+                _say(f"{name}: not measured: {' '.join(problem.split())}")
+            if len(problems) > _SHOWN:
+                _say(f"{name}: not measured: {len(problems) - _SHOWN} more")
+        _require(records)
+        show("launch and copies")
+        start = launch(device, records)
+        link = copies(device.patience)
+    return records.table(
+        device.name, _described(names), this_machine(), link=link, launch=start, otherwise=otherwise
+    )
+
+
+def _described(names: list[str]) -> str:
+    return f"measured on {', '.join(names)}"
+
+
+def _require(records: Records) -> None:
+    if not len(records):
+        raise InputError("nothing was measured, so there is nothing to write")
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(f"byoc: {message}\n")

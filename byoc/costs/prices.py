@@ -1,0 +1,171 @@
+"""Asking a cost model for many prices at once, and what is done about those it does not know."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import isnan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.costs.linear import STAND_IN
+from byoc.costs.model import FREE, THOUSAND_YEARS, CostModel, Estimating, Policy, Price, Unknown
+from byoc.costs.task import Task, Tasks
+from byoc.errors import ByocError, InputError
+from byoc.patterns.group import Unit
+
+Floats = NDArray[np.float64]
+
+_SHOWN = 3
+# More than any memory holds; shapes can state more than a float can hold.
+_MOST_BYTES = 2**62
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """The prices of some things on one device, by row.
+
+    `seconds` and `joules` are float64; joules are NaN where the model does not give them. `unknown`
+    (bool) marks rows whose price is a guess, of which `why` has the reason; it is empty for the others.
+    """
+
+    model: str
+    seconds: Floats
+    joules: Floats
+    unknown: NDArray[np.bool_]
+    why: Sequence[str]
+
+    def require(self, rows: Iterable[int], names: Sequence[str]) -> None:
+        """Raise InputError when the price of one of the rows is not known; `names` are all rows'."""
+        missing = [row for row in rows if self.unknown[row]]
+        if not missing:
+            return
+        lines = [f"{names[row]}: {self.why[row]}" for row in missing[:_SHOWN]]
+        if len(missing) > _SHOWN:
+            lines.append(f"and {len(missing) - _SHOWN} more")
+        what = f"{len(missing)} of {len(names)} units have no known cost on {self.model}"
+        raise InputError(f"{what}: {'; '.join(lines)}")
+
+
+def node_prices(model: CostModel, tasks: Tasks) -> Prices:
+    """Return the price of each node of a graph, run one by one; a constant node costs nothing."""
+    found = [price(model, task) for task in tasks.distinct]
+    return _taken(model, [*found, (FREE, "")], tasks.of)
+
+
+def host_prices(model: CostModel, tasks: Tasks, units: Sequence[Unit]) -> Prices:
+    """Return the price of each unit on the host, where the nodes of a composite run one by one."""
+    each = node_prices(model, tasks)
+    counts = [len(unit.nodes) for unit in units]
+    nodes = np.array([node for unit in units for node in unit.nodes], np.int64)
+    row = np.repeat(np.arange(len(units)), counts)
+    unknown = np.bincount(row, each.unknown[nodes], len(units)) > 0
+    return Prices(
+        model.name,
+        np.bincount(row, each.seconds[nodes], len(units)).astype(np.float64),
+        np.bincount(row, each.joules[nodes], len(units)).astype(np.float64),
+        unknown,
+        [
+            next(each.why[node] for node in unit.nodes if each.unknown[node]) if rough else ""
+            for unit, rough in zip(units, unknown.tolist(), strict=True)
+        ],
+    )
+
+
+def device_prices(model: CostModel, tasks: Tasks, units: Sequence[Unit]) -> Prices:
+    """Return the price of each unit on an accelerator, where a composite runs as one.
+
+    What is made and used inside a composite costs no memory traffic there.
+    """
+    found = [price(model, task) for task in tasks.distinct]
+    of = np.empty(len(units), np.int64)
+    seen: dict[object, int] = {}
+    for row, unit in enumerate(units):
+        if unit.kind == "node":
+            of[row] = tasks.of[unit.nodes[0]]
+            continue
+        task = tasks.composite(_called(tasks, unit), unit.nodes)
+        number = seen.setdefault((*task.key, task.work), len(found))
+        if number == len(found):
+            found.append(price(model, task))
+        of[row] = number
+    return _taken(model, found, of)
+
+
+def _called(tasks: Tasks, unit: Unit) -> str:
+    """Return what a cost model knows a composite by; a QDQ group of one operator is `QDQ/Conv`."""
+    if unit.composite is not None:
+        return unit.composite if unit.kind == "composite" else f"QDQ/{unit.composite}"
+    ops = [tasks[node].op for node in unit.nodes]
+    return "QDQ/" + "+".join(op for op in ops if op not in ("QuantizeLinear", "DequantizeLinear"))
+
+
+def transfer_prices(model: CostModel, sizes: Sequence[int]) -> tuple[Floats, Floats]:
+    """Return seconds and joules of moving tensors of so many bytes to a device, or back."""
+    distinct, of = np.unique(
+        np.array([min(size, _MOST_BYTES) for size in sizes], np.int64), return_inverse=True
+    )
+    found = [_checked(model, _asked(model, "transfer", size)) for size in distinct.tolist()]
+    prices = _taken(model, [(each, "") for each in found], of)
+    return prices.seconds, prices.joules
+
+
+def launch_price(model: CostModel) -> Price:
+    """Return what starting one region costs."""
+    return _checked(model, _asked(model, "launching"))
+
+
+def price(model: CostModel, task: Task) -> tuple[Price, str]:
+    """Return a task's price and why it is a guess, empty where the model knows it.
+
+    Raises InputError when a model from outside fails, or gives no price.
+    """
+    if task.view:
+        return FREE, ""
+    found = _asked(model, "execution", task)
+    if not isinstance(found, Unknown):
+        return _checked(model, found), ""
+    if isinstance(model, Estimating):
+        return _checked(model, _asked(model, "estimate", task)), found.why
+    if task.parts:
+        parts = [price(model, part)[0] for part in task.parts]
+        return Price(sum(p.seconds for p in parts), sum(p.joules for p in parts)), found.why
+    return Price(STAND_IN.at(task.work)), found.why
+
+
+def policed(device: Prices, policy: Policy, taken: Sequence[bool]) -> dict[int, str]:
+    """Return the units that a policy keeps on the host, each with the reason.
+
+    `taken` says which units the device would take. Only `Policy.host` keeps any.
+    """
+    if policy is not Policy.host:
+        return {}
+    rows = np.flatnonzero(device.unknown & np.array(taken, np.bool_))
+    return dict.fromkeys(rows.tolist(), f"what it costs on {device.model} is not known")
+
+
+def _taken(model: CostModel, found: Sequence[tuple[Price, str]], of: NDArray[np.int64]) -> Prices:
+    seconds = np.array([each.seconds for each, _ in found], np.float64)
+    joules = np.array([each.joules for each, _ in found], np.float64)
+    reasons = np.array([why for _, why in found], dtype=object)
+    why = reasons[of].tolist() if found else []
+    return Prices(model.name, seconds[of], joules[of], np.array([bool(w) for w in why], np.bool_), why)
+
+
+def _asked(model: CostModel, method: str, *given: object) -> object:
+    try:
+        return getattr(model, method)(*given)
+    except ByocError:
+        raise
+    except Exception as error:  # a plug-in can fail in any way; say whose fault it was
+        raise InputError(
+            f"cost model {model.name}: {method} failed with {type(error).__name__}: {error}"
+        ) from error
+
+
+def _checked(model: CostModel, found: object) -> Price:
+    """Return what is a price, no more than a sum of many can hold; raise InputError for other things."""
+    if not isinstance(found, Price):
+        raise InputError(f"cost model {model.name}: gave a {type(found).__name__}, not a Price")
+    if not found.seconds >= 0 or not (found.joules >= 0 or isnan(found.joules)):
+        raise InputError(f"cost model {model.name}: gave {found.seconds} s, {found.joules} J")
+    return found if found.seconds <= THOUSAND_YEARS else Price(THOUSAND_YEARS, found.joules)

@@ -1,0 +1,72 @@
+"""Costs by the roofline: a device bound by arithmetic or by memory, from a few of its figures."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from byoc.costs.file import CostFile, Positive, Seconds
+from byoc.costs.model import Price, Unknown
+from byoc.costs.task import Task
+from byoc.costs.work import Work
+from byoc.errors import nearest
+from byoc.graph.types import NUMBERS
+from byoc.yamlfile import Strict
+
+_DEFAULT = "default"
+
+
+def _known(peak: dict[str, float]) -> dict[str, float]:
+    for name in peak:
+        if name != _DEFAULT and name not in NUMBERS:
+            raise ValueError(f"no such data type '{name}'{nearest(name, (*NUMBERS, _DEFAULT))}")
+    return peak
+
+
+class Special(Strict):
+    """How an operator or a composite differs from the rest."""
+
+    efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """the part of the peak that it reaches"""
+    overhead: Seconds | None = None
+    """seconds for each, instead of the file's"""
+
+
+class Roofline(CostFile):
+    """A device bound by arithmetic or by memory (Williams, Waterman, Patterson 2009).
+
+    seconds = overhead + max(operations / (efficiency * peak), bytes / bandwidth)
+    """
+
+    kind: Literal["roofline"]
+    peak: Annotated[dict[str, Positive], Field(min_length=1), AfterValidator(_known)]
+    """operations per second by dtype; `default` stands for the others"""
+    bandwidth: Positive
+    """bytes per second to and from memory"""
+    overhead: Seconds = 0.0
+    """seconds for each operator"""
+    operators: dict[str, Special] = Field(default_factory=dict)
+    """what differs for some operators and composites, by name"""
+
+    def execution(self, task: Task) -> Price | Unknown:
+        """Return the roofline price; unknown where operations or shapes are not known exactly."""
+        if task.work.estimated:
+            what = "a shape" if not task.sized else "how much it computes"
+            return Unknown(f"{what} of {task.op} is not known")
+        return self.estimate(task)
+
+    def estimate(self, task: Task) -> Price:
+        """Return the roofline price of the work as far as it is known."""
+        special = self.operators.get(task.op)
+        seconds = self.seconds(task.work, task.dtype, special)
+        return self.priced(task.work, seconds)
+
+    def seconds(self, work: Work, dtype: str, special: Special | None = None) -> float:
+        """Return the seconds of some work; none where nothing is computed and nothing moved."""
+        if not work.operations and not work.bytes:
+            return 0.0
+        peak = self.peak.get(dtype, self.peak.get(_DEFAULT, min(self.peak.values())))
+        overhead = self.overhead
+        if special is not None:
+            peak *= special.efficiency
+            overhead = self.overhead if special.overhead is None else special.overhead
+        return overhead + max(work.operations / peak, work.bytes / self.bandwidth)

@@ -1,0 +1,109 @@
+"""Costs that were measured: a row for each operator or composite on tensors of certain types."""
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from math import nan
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, field_validator
+
+from byoc.costs.file import Amount, Measured, Seconds
+from byoc.costs.linear import STAND_IN, Line
+from byoc.costs.model import Price, Unknown, sum_of_parts
+from byoc.costs.task import Task, canonical
+from byoc.errors import nearest
+from byoc.graph.types import NUMBERS
+from byoc.yamlfile import Strict
+
+_TYPE = re.compile(r"(?P<dtype>\w+)\[(?P<dims>(\d+(, \d+)*)?)\]")
+
+
+def _types(text: str) -> str:
+    """Return `types` with spaces as `Task.types` has them. Raises ValueError where it is wrong."""
+    if text.count("->") != 1:
+        raise ValueError("expected types of inputs -> of outputs, such as float32[1, 8] -> int8[2]")
+    sides = [", ".join(part.strip() for part in side.split(",")) for side in text.split("->")]
+    for side in sides:
+        for kind in side.replace("], ", "]\n").replace("-, ", "-\n").splitlines():
+            found = _TYPE.fullmatch(kind)
+            if kind != "-" and found is None:
+                raise ValueError(f"'{kind}' is no type such as float32[1, 8], nor - for one left out")
+            if found is not None and found["dtype"] not in NUMBERS:
+                raise ValueError(
+                    f"no such data type '{found['dtype']}'{nearest(found['dtype'], NUMBERS)}"
+                )
+    return " -> ".join(sides).strip()
+
+
+def _values(attributes: dict[str, Any]) -> dict[str, Any]:
+    for name, value in attributes.items():
+        items = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, (int, float, str)) for item in items):
+            raise ValueError(f"{name}: expected a number, text, or a list of these")
+    return attributes
+
+
+class Entry(Strict):
+    """What was measured of one operator on tensors of certain types."""
+
+    op: str
+    """the operator, with its domain where that is not ONNX's own (acme::Odd), or a composite's name"""
+    types: Annotated[str, AfterValidator(_types)]
+    """of the inputs and of the outputs: float32[1, 8], - -> float32[1, 8]"""
+    attributes: Annotated[dict[str, Any], AfterValidator(_values)] = Field(default_factory=dict)
+    """those in effect but for the operator's defaults; a composite's as 0.strides"""
+    seconds: Seconds
+    """the median"""
+    spread: Seconds = 0.0
+    """seconds between the quartiles"""
+    samples: Annotated[int, Field(ge=1)] = 1
+    operations: Amount = 0.0
+    bytes: Amount = 0.0
+    joules: Amount | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What is looked up: equal to the `key` of a task that this was measured of."""
+        return self.op, self.types, canonical(self.attributes)
+
+
+class Table(Measured):
+    """Measured costs, looked up exactly: what was not measured is not known."""
+
+    kind: Literal["table"]
+    entries: Annotated[tuple[Entry, ...], Field(min_length=1)]
+
+    @field_validator("entries")
+    @classmethod
+    def _each_once(cls, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        first: dict[Any, int] = {}
+        for i, entry in enumerate(entries):
+            before = first.setdefault(entry.key, i)
+            if before != i:
+                raise ValueError(f"[{i}] has the operator, types and attributes of [{before}]")
+        return entries
+
+    @cached_property
+    def _by_key(self) -> Mapping[tuple[str, str, str], Entry]:
+        return {entry.key: entry for entry in self.entries}
+
+    @cached_property
+    def _line(self) -> Line:
+        from byoc.costs.fit import fitted  # noqa: PLC0415 - scipy, and only where something is unknown
+
+        return fitted(self.entries) if any(e.operations or e.bytes for e in self.entries) else STAND_IN
+
+    def execution(self, task: Task) -> Price | Unknown:
+        """Return what was measured; unknown where this was not."""
+        entry = self._by_key.get(task.key)
+        if entry is None:
+            return Unknown(f"{self.name} has no costs of {task}")
+        joules = nan if entry.joules is None else entry.joules
+        return self.priced(task.work, entry.seconds * self.together, joules)
+
+    def estimate(self, task: Task) -> Price:
+        """Return the sum of a composite's parts, or what a line through all entries says."""
+        if task.parts:
+            return sum_of_parts(self, task)
+        return self.priced(task.work, self._line.at(task.work) * self.together)

@@ -1,0 +1,229 @@
+"""What a cost model is asked about: an operator or a composite, on tensors of certain types."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from byoc.costs.work import VIEWS, Sizes, Work, border, is_view, work
+from byoc.graph.attributes import effective, written
+from byoc.graph.index import GraphIndex
+from byoc.graph.types import TensorType
+from byoc.graph.values import constant_value
+from byoc.graph.walk import is_onnx
+from byoc.patterns.group import Unit
+
+Attributes = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A node, or a composite taken whole, as a cost model sees it.
+
+    `op` is the operator (`Conv`, with its domain where that is not ONNX's own: `acme::Odd`) or the
+    composite's name; `inputs` and `outputs` are the types, None where a tensor is left out or not known.
+    `dtype` is that of the first result, float32 where it is not known. `attributes` are those in effect
+    but for what is the operator's default, numbers, texts and lists of them only; a composite's are by
+    the number of the node in it (`0.strides`). `sized` says whether every shape is known, `parts` has
+    the nodes of a composite.
+    """
+
+    op: str
+    work: Work
+    dtype: str = "float32"
+    inputs: tuple[TensorType | None, ...] = ()
+    outputs: tuple[TensorType | None, ...] = ()
+    attributes: Attributes = field(default_factory=dict)
+    sized: bool = True
+    view: bool = False
+    parts: tuple["Task", ...] = ()
+
+    @cached_property
+    def types(self) -> str:
+        """The types as a table of costs writes them: `float32[1, 8], - -> float32[1, 8]`."""
+        return " -> ".join(
+            ", ".join(map(_written, side)) for side in (self.inputs, self.outputs)
+        ).strip()
+
+    @property
+    def family(self) -> str:
+        """What a linear model goes by: see `family`."""
+        return family(self.op, self.attributes)
+
+    @cached_property
+    def key(self) -> tuple[str, str, str]:
+        """What a table of costs goes by: equal for tasks that are the same."""
+        return self.op, self.types, canonical(self.attributes)
+
+    def __str__(self) -> str:
+        """Return for instance `Relu on float32[1, 8] -> float32[1, 8]`."""
+        return f"{self.op} on {self.types}"
+
+
+def family(op: str, attributes: Attributes) -> str:
+    """Return the operator, `Conv/grouped` for grouped convolutions, which run at another rate."""
+    return f"{op}/grouped" if attributes.get("group", 1) != 1 else op
+
+
+def canonical(attributes: Attributes) -> str:
+    """Return attributes as one text, equal for equal ones: in order of name, 1.0 as 1."""
+    return json.dumps({name: _plain(attributes[name]) for name in sorted(attributes)})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _written(kind: TensorType | None) -> str:
+    return "-" if kind is None else str(kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """The tasks of a graph's nodes. Networks repeat themselves: equal nodes share one task.
+
+    `distinct` are the tasks, `of` (int64, one per node) says which of them each node is; -1 for a
+    constant node, which runs nowhere.
+    """
+
+    index: GraphIndex
+    sizes: Sizes
+    distinct: Sequence[Task]
+    of: NDArray[np.int64]
+
+    def __getitem__(self, node: int) -> Task:
+        """Return the task of a node that is not constant."""
+        return self.distinct[int(self.of[node])]
+
+    @cached_property
+    def operations(self) -> NDArray[np.float64]:
+        """float64 (nodes,): the operations of each node, 0 for constant ones."""
+        each = np.array([*(task.work.operations for task in self.distinct), 0.0])
+        return each[self.of]
+
+    @cached_property
+    def bytes(self) -> NDArray[np.float64]:
+        """float64 (nodes,): the bytes that each node reads and writes, 0 for constant ones."""
+        return np.array([*(task.work.bytes for task in self.distinct), 0.0])[self.of]
+
+    def unit_operations(self, units: Sequence[Unit]) -> NDArray[np.float64]:
+        """float64 (units,): the operations of each unit."""
+        nodes = np.array([node for unit in units for node in unit.nodes], np.int64)
+        row = np.repeat(np.arange(len(units)), [len(unit.nodes) for unit in units])
+        return np.bincount(row, self.operations[nodes], len(units)).astype(np.float64)
+
+    def composite(self, op: str, nodes: tuple[int, ...]) -> Task:
+        """Return the task of nodes that run as one under a name."""
+        entering, leaving = border(self.index, nodes)
+        parts = tuple(self[i] for i in nodes)
+        return Task(
+            op=op,
+            work=work(self.index, self.sizes, nodes),
+            dtype=parts[-1].dtype,
+            inputs=tuple(map(self.index.types.get, entering)),
+            outputs=tuple(map(self.index.types.get, leaving)),
+            attributes={
+                f"{i}.{key}": value
+                for i, part in enumerate(parts)
+                for key, value in part.attributes.items()
+            },
+            sized=all(map(self.sizes.known, (*entering, *leaving))) and all(p.sized for p in parts),
+            view=all(part.view for part in parts),
+            parts=parts,
+        )
+
+
+def tasks(index: GraphIndex) -> Tasks:
+    """Return the tasks of a graph's nodes, in time linear in its size.
+
+    A node with bodies is a task of its own, and only what is around the bodies counts as its work.
+    """
+    sizes = Sizes(index.types)
+    numbers: dict[Any, int] = {}
+    distinct: list[Task] = []
+    of = np.full(len(index.nodes), -1, np.int64)
+    size, constant, bodies = sizes.by_name, index.constant_nodes, index.bodies
+    read, given = index.consumers, index.outputs
+    for i, node in enumerate(index.nodes):
+        if i in constant:
+            continue
+        op = node.op_type
+        key = (
+            op,
+            node.domain,
+            tuple([size[name].number if name else -1 for name in node.input]),
+            len(index.reads[i]),
+            tuple([size[name].number if name in read or name in given else -1 for name in node.output]),
+            _marks(index, i, node) if i in bodies or op in VIEWS else 0,
+            tuple([attribute.SerializeToString() for attribute in node.attribute])
+            if i not in bodies
+            else i,
+        )
+        number = numbers.setdefault(key, len(distinct))
+        if number == len(distinct):
+            distinct.append(_task(index, sizes, i))
+        of[i] = number
+    return Tasks(index, sizes, distinct, of)
+
+
+def _marks(index: GraphIndex, number: int, node: NodeProto) -> Any:
+    """Return what else tells a node from others of its kind: what its inputs hold, its bodies."""
+    if number in index.bodies:
+        return number
+    if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
+        training = constant_value(index, node.input[2])
+        return None if training is None else bool(training.any())
+    return 0
+
+
+def _task(index: GraphIndex, sizes: Sizes, number: int) -> Task:
+    node = index.nodes[number]
+    outputs = [name for name in node.output if index.is_used(name)]
+    first = index.types.get(node.output[0]) if node.output else None
+    names = [*filter(None, node.input), *outputs]
+    return Task(
+        op=called(node),
+        work=work(index, sizes, (number,)),
+        dtype=first.dtype if first else "float32",
+        inputs=tuple(map(index.types.get, node.input)),
+        outputs=tuple(index.types.get(name) if index.is_used(name) else None for name in node.output),
+        attributes={} if number in index.bodies else _attributes(index, node),
+        sized=number not in index.bodies and all(map(sizes.known, names)),
+        view=is_view(index, node),
+    )
+
+
+def called(node: NodeProto) -> str:
+    """Return the name of a node's operator, with its domain where that is not ONNX's own."""
+    return node.op_type if is_onnx(node) else f"{node.domain}::{node.op_type}"
+
+
+def _attributes(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
+    schema = index.schema(node)
+    if schema is None:
+        return dict(_simple(written(node)))
+    usual = {
+        name: value
+        for name, attribute in schema.attributes.items()
+        if (value := _default(attribute.default_value)) is not None
+    }
+    found = _simple(effective(node, schema, index.types))
+    return {name: value for name, value in found if usual.get(name) != value}
+
+
+def _default(attribute: Any) -> Any:
+    return written(NodeProto(attribute=[attribute])).get(attribute.name) if attribute.name else None
+
+
+def _simple(attributes: Attributes) -> Iterator[tuple[str, Any]]:
+    for name, value in attributes.items():
+        items = value if isinstance(value, list) else [value]
+        if all(isinstance(item, (int, float, str)) for item in items):
+            yield name, value

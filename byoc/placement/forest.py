@@ -1,0 +1,236 @@
+"""Minimal sums along forests of units and tensors."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import combinations
+from math import inf
+
+from byoc.placement.neighbours import Neighbours
+
+# Up to here every set of accelerators is tried for a tensor, beyond only those of two.
+_MOST_DEVICES_TRIED = 5
+
+Choice = tuple[int, tuple[int, ...]]
+"""Home and all devices that have a tensor."""
+Sets = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+"""Sets of devices that have a tensor, each with the accelerators that it is sent to."""
+Option = tuple[float, int, tuple[int, ...]]
+"""Seconds, and such a choice."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Units and tensors, and connections between them that close no circle."""
+
+    free: frozenset[int]
+    """The units that are to be placed; the others keep their labels."""
+    kept: list[list[int]]
+    """The free consumers of each tensor that the forest connects to it."""
+    dropped: list[frozenset[int]]
+    """The free consumers of each tensor that it leaves out of account."""
+    complete: bool
+    """Whether all units are free and nothing is left out."""
+
+
+def spanning(around: Neighbours) -> Forest:
+    """Return a forest of all units that drops the connections that are the cheapest to cut."""
+    sets = _Sets(len(around.seconds) + len(around.producer))
+    units = len(around.seconds)
+    for tensor, producer in enumerate(around.producer):
+        if producer >= 0:
+            sets.join(producer, units + tensor)
+    connections = [
+        (-min(map(sum, zip(around.to_device[tensor], around.to_host[tensor], strict=True)), default=0.0),
+         unit, tensor)
+        for tensor, readers in enumerate(around.consumers)
+        for unit in readers
+    ]  # fmt: skip
+    kept: list[list[int]] = [[] for _ in around.producer]
+    dropped: list[set[int]] = [set() for _ in around.producer]
+    for _, unit, tensor in sorted(connections):
+        if sets.join(unit, units + tensor):
+            kept[tensor].append(unit)
+        else:
+            dropped[tensor].add(unit)
+    return Forest(frozenset(range(units)), kept, [frozenset(d) for d in dropped], not any(dropped))
+
+
+def induced(around: Neighbours, order: Sequence[int]) -> Forest:
+    """Return a forest of as many units as fit in the given order, with all of their connections."""
+    units = len(around.seconds)
+    sets = _Sets(units + len(around.producer))
+    free = set()
+    for unit in order:
+        tensors = [units + tensor for tensor in (*around.made[unit], *around.read[unit])]
+        if len({sets.find(tensor) for tensor in tensors}) == len(tensors):
+            free.add(unit)
+            for tensor in tensors:
+                sets.join(unit, tensor)
+    kept = [[unit for unit in readers if unit in free] for readers in around.consumers]
+    return Forest(frozenset(free), kept, [frozenset()] * len(kept), len(free) == units)
+
+
+class _Sets:
+    """Disjoint sets, joined by halving paths (Tarjan and van Leeuwen, Journal of the ACM 31, 1984)."""
+
+    def __init__(self, count: int) -> None:
+        self._parent = list(range(count))
+
+    def find(self, member: int) -> int:
+        parent = self._parent
+        while parent[member] != member:
+            parent[member] = parent[parent[member]]
+            member = parent[member]
+        return member
+
+    def join(self, one: int, other: int) -> bool:
+        """Tell whether they were apart."""
+        first, second = self.find(one), self.find(other)
+        self._parent[first] = second
+        return first != second
+
+
+class Trees:
+    """Least execution plus transfer over a forest."""
+
+    def __init__(self, around: Neighbours) -> None:
+        """Take a problem's units and tensors."""
+        self._around = around
+        self._sets = lru_cache(maxsize=None)(partial(_sets, around.devices))
+        many = around.devices > _MOST_DEVICES_TRIED and max(map(len, around.consumers), default=0) > 2
+        self.exact = not many
+        """Whether every set of devices is tried for each tensor."""
+
+    def solved(self, forest: Forest, labels: Sequence[int]) -> list[int]:
+        """Return new labels for the free units, with the least sum; the others keep theirs."""
+        return _Pass(self._around, self._sets, forest, labels).labels()
+
+
+def _sets(devices: int, level: int, home: int, held: frozenset[int]) -> Sets:
+    """Return the sets of devices that may have a tensor, each with the accelerators it is sent to.
+
+    `level` readers (2 stands for more) choose where they are; `home` and `held` have it anyway.
+    """
+    largest = level if level < 2 else 2 if devices > _MOST_DEVICES_TRIED else devices + 1
+    found = {}
+    for count in range(largest + 1):
+        for opened in combinations(range(devices + 1), count):
+            there = held | {home, *opened}
+            if home and len(there) > 1:
+                there |= {0}  # it leaves an accelerator by way of the host
+            key = tuple(sorted(there))
+            found[key] = tuple(device for device in key if device not in (0, home))
+    return tuple(found.items())
+
+
+class _Pass:
+    """One pass up the trees and one down."""
+
+    def __init__(
+        self,
+        around: Neighbours,
+        sets: Callable[[int, int, frozenset[int]], Sets],
+        forest: Forest,
+        labels: Sequence[int],
+    ) -> None:
+        self._around, self._sets, self._forest = around, sets, forest
+        self._labels = list(labels)
+        self._sum = [list(row) for row in around.seconds]
+        # The unit above each tensor and the tensor above each unit.
+        self._above: dict[int, int] = {}
+        self._parent: dict[int, int] = {}
+        self._roots: list[int] = []
+        # For each label of the unit above.
+        self._best: dict[int, list[Choice]] = {}
+
+    def labels(self) -> list[int]:
+        order = self._rooted()
+        for tensor in reversed(order):
+            above = self._above[tensor]
+            message, self._best[tensor] = self._message(tensor)
+            self._sum[above] = [a + b for a, b in zip(self._sum[above], message, strict=True)]
+        for root in self._roots:
+            self._labels[root] = _least(self._sum[root])
+        for tensor in order:
+            self._descend(tensor)
+        return self._labels
+
+    def _rooted(self) -> list[int]:
+        """Hang every tree on its first unit; return the tensors, those above before those below."""
+        order: list[int] = []
+        for root in sorted(self._forest.free):
+            if root in self._parent:
+                continue
+            self._roots.append(root)
+            waiting = [root]
+            while waiting:
+                unit = waiting.pop()
+                for tensor in (*self._around.made[unit], *self._around.read[unit]):
+                    if tensor in self._above or unit in self._forest.dropped[tensor]:
+                        continue
+                    self._above[tensor] = unit
+                    order.append(tensor)
+                    below = self._below(tensor)
+                    self._parent.update(dict.fromkeys(below, tensor))
+                    waiting += below
+        return order
+
+    def _below(self, tensor: int) -> list[int]:
+        above, producer = self._above[tensor], self._around.producer[tensor]
+        free = [producer] if producer in self._forest.free else []
+        return [unit for unit in (*free, *self._forest.kept[tensor]) if unit != above]
+
+    def _options(self, tensor: int) -> list[Option]:
+        """Return what the tensor and all below it cost, for each home and each set of devices."""
+        around, above = self._around, self._above[tensor]
+        producer = around.producer[tensor]
+        readers = [unit for unit in self._forest.kept[tensor] if unit != above]
+        free = self._forest.free
+        held = {self._labels[unit] for unit in around.consumers[tensor] if unit not in free}
+        if around.is_output[tensor]:
+            held.add(0)
+        below = [self._sum[unit] for unit in readers]
+        if producer in self._forest.free:
+            homes = range(around.devices + 1)
+            at_home = [0.0] * len(homes) if producer == above else self._sum[producer]
+        else:
+            home = self._labels[producer] if producer >= 0 else 0
+            homes, at_home = range(home, home + 1), [0.0] * (around.devices + 1)
+        level = min(len(readers) + (producer != above), 2)
+        down, up = around.to_device[tensor], around.to_host[tensor]
+        options = []
+        for home in homes:
+            for there, reached in self._sets(level, home, frozenset(held)):
+                cost = at_home[home]
+                if home and len(there) > 1:
+                    cost += up[home - 1]
+                for device in reached:
+                    cost += down[device - 1]
+                for row in below:
+                    cost += min([row[device] for device in there])
+                options.append((cost, home, there))
+        return options
+
+    def _message(self, tensor: int) -> tuple[list[float], list[Choice]]:
+        """Return the least seconds for each label of the unit above, and how they come about."""
+        least = [inf] * (self._around.devices + 1)
+        best: list[Choice] = [(0, (0,))] * len(least)
+        made_above = self._around.producer[tensor] == self._above[tensor]
+        for cost, home, there in self._options(tensor):
+            for device in (home,) if made_above else there:
+                if cost < least[device]:
+                    least[device], best[device] = cost, (home, there)
+        return least, best
+
+    def _descend(self, tensor: int) -> None:
+        """Place what is below a tensor, given the label of the unit above."""
+        producer = self._around.producer[tensor]
+        home, there = self._best[tensor][self._labels[self._above[tensor]]]
+        for unit in self._below(tensor):
+            row = self._sum[unit]
+            self._labels[unit] = home if unit == producer else min(there, key=row.__getitem__)
+
+
+def _least(costs: Sequence[float]) -> int:
+    return min(range(len(costs)), key=costs.__getitem__)

@@ -1,0 +1,38 @@
+"""Placements to begin with, cheaply had; the best of several."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from byoc.placement.limits import breach, repaired
+from byoc.placement.problem import Ints, Problem
+from byoc.placement.strategy import CHEAPER_ON_HOST, Placement
+
+
+def of_labels(problem: Problem, labels: Ints, bound: float | None = None) -> Placement | None:
+    """Return a placement of labels, repaired where they break a limit; None where that fails."""
+    placement = Placement.of(problem, labels, bound, why_host=CHEAPER_ON_HOST)
+    if not breach(problem, labels, placement.regions):
+        return placement
+    placement = Placement.of(problem, repaired(problem, labels), bound, why_host=CHEAPER_ON_HOST)
+    return None if breach(problem, placement.labels, placement.regions) else placement
+
+
+def the_better(placements: Iterable[Placement | None]) -> Placement | None:
+    """Return the placement of least cost, the first of equals; None where there is none."""
+    best: Placement | None = None
+    for placement in placements:
+        if placement is not None and (best is None or placement.cost.total < best.cost.total):
+            best = placement
+    return best
+
+
+def incumbents(problem: Problem) -> Placement | None:
+    """Return the better of the host alone and each accelerator wherever it takes a unit."""
+    host = np.zeros(problem.units, np.int64)
+    labels = [host]
+    for d in range(1, 1 + problem.devices):
+        labels.append(np.where(problem.allowed[:, d], d, host))
+        labels.append(np.where(problem.costs[:, d] < problem.costs[:, 0], d, host))
+    labels.append(problem.costs.argmin(axis=1).astype(np.int64))
+    return the_better(of_labels(problem, each) for each in labels)

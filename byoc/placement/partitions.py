@@ -1,0 +1,126 @@
+"""The best regions for given labels, by search: small graphs with any limits."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+
+from byoc.placement.fusions import best_fusions
+from byoc.placement.problem import UNLIMITED, Ints, Problem
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Regions from some point on: seconds of launches less savings, and the launches in turn."""
+
+    seconds: float
+    launches: tuple[int, ...] = ()
+
+
+_NO_WAY = _Way(inf)
+
+
+def best_regions(problem: Problem, labels: Ints) -> tuple[float, Ints] | None:
+    """Return launches less savings of the best regions of labels, and these, int64 (units,).
+
+    None where no regions keep the limits. Tries every order of launches and, where it matters
+    which units are launched together, every choice of those: regions that can be launched one after
+    another are those whose contraction is acyclic.
+    """
+    search = _Search(problem, labels.tolist())
+    way = search.way(search.closed(0), tuple(problem.max_regions.tolist()))
+    if way.seconds == inf:
+        return None
+    regions = np.full(problem.units, -1, np.int64)
+    for number, launch in enumerate(way.launches):
+        regions[[unit for unit in range(problem.units) if launch >> unit & 1]] = number
+    return way.seconds, regions
+
+
+@dataclass(eq=False)
+class _Search:
+    """Sets of units are the bits of whole numbers."""
+
+    problem: Problem
+    labels: list[int]
+    before: list[int] = field(init=False)
+    """The units whose results each unit needs."""
+    known: dict[tuple[int, tuple[int, ...]], _Way] = field(default_factory=dict)
+    savings: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.before = [0] * self.problem.units
+        for u, v in zip(*(side.tolist() for side in self.problem.edges), strict=True):
+            self.before[v] |= 1 << u
+
+    def closed(self, done: int, device: int = 0) -> int:
+        """Return what has run once a device, or the host, has gone as far as it can."""
+        for unit, needed in enumerate(self.before):
+            if self.labels[unit] == device and not needed & ~done:
+                done |= 1 << unit
+        return done
+
+    def way(self, done: int, allowed: tuple[int, ...]) -> _Way:
+        """Return the best way on, with so many launches allowed for each accelerator."""
+        if done == (1 << self.problem.units) - 1:
+            return _Way(0.0)
+        key = done, allowed
+        if key not in self.known:
+            ways = (self._after(launch, device, done, allowed) for device, launch in self._next(done))
+            self.known[key] = min(ways, key=lambda way: way.seconds, default=_NO_WAY)
+        return self.known[key]
+
+    def _after(self, launch: int, device: int, done: int, allowed: tuple[int, ...]) -> _Way:
+        left = allowed[device - 1]
+        if left <= 0:
+            return _NO_WAY
+        fewer = left if left == UNLIMITED else left - 1
+        rest = self.way(self.closed(done | launch), (*allowed[: device - 1], fewer, *allowed[device:]))
+        seconds = float(self.problem.launch[device - 1]) - self._saved(launch) + rest.seconds
+        return _Way(seconds, (launch, *rest.launches))
+
+    def _next(self, done: int) -> Iterator[tuple[int, int]]:
+        """Give each device with each set of units that it can launch next."""
+        problem = self.problem
+        for device in range(1, 1 + problem.devices):
+            ready = self.closed(done, device) & ~done
+            if not ready:
+                continue
+            limited = problem.min_nodes[device - 1] > 1 or problem.max_nodes[device - 1] < UNLIMITED
+            fused = any(fusion.device == device for fusion in problem.fusions)
+            if not (limited or fused or problem.connected[device - 1]):
+                yield device, ready  # to wait never pays
+                continue
+            launch = ready
+            while launch:
+                if self._can_launch(launch, device, done):
+                    yield device, launch
+                launch = (launch - 1) & ready
+
+    def _can_launch(self, launch: int, device: int, done: int) -> bool:
+        members = [unit for unit in range(self.problem.units) if launch >> unit & 1]
+        nodes = int(self.problem.size[members].sum())
+        least, most = (limit[device - 1] for limit in (self.problem.min_nodes, self.problem.max_nodes))
+        if not least <= nodes <= most or any(self.before[unit] & ~(done | launch) for unit in members):
+            return False
+        return not self.problem.connected[device - 1] or self._is_connected(launch, members)
+
+    def _is_connected(self, launch: int, members: list[int]) -> bool:
+        reached = 1 << members[0]
+        for _ in members:
+            for unit in members:
+                if self.before[unit] & reached:
+                    reached |= 1 << unit
+                if reached >> unit & 1:
+                    reached |= self.before[unit] & launch
+        return reached == launch
+
+    def _saved(self, launch: int) -> float:
+        if not self.problem.fusions:
+            return 0.0
+        if launch not in self.savings:
+            members = np.array([launch >> unit & 1 for unit in range(self.problem.units)], np.int64)
+            chosen = best_fusions(self.problem, np.array(self.labels) * members, members - 1)
+            self.savings[launch] = sum(self.problem.fusions[number].saving for number in chosen)
+        return self.savings[launch]

@@ -1,0 +1,191 @@
+"""A bound and answers for graphs of any size: limits and launches as prices on minimum cuts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from byoc.placement.cuts import Cuts
+from byoc.placement.decided import FREE, decided
+from byoc.placement.problem import UNLIMITED, Bools, Floats, Ints, Problem
+
+# Rounds of cuts: enough to find prices; the last is solved to the last bit.
+_COARSE_BITS = 34
+# Levels and lengths of paths in one number.
+_LENGTH_BITS = 24
+
+
+@dataclass(eq=False)
+class Prices:
+    """The Lagrangian of a placement problem: for any prices, minimum cuts give a lower bound.
+
+    - Launches. The regions of a device are as many as the most times that a path enters it. So for
+      any unit flow `lambda` through the graph, from anywhere to anywhere, a device's launches cost
+      `launch * sum of lambda[u, v] * (u off the device and v on it)` or more: an arc `u -> v` of a
+      minimum cut. The best flow is sought by averaging the worst paths of the answers so far
+      (fictitious play: Brown, 1951, for zero-sum games; Robinson, Annals of Mathematics 54, 1951).
+      Of the paths that enter as often the longest is taken, since passing more units can only enter
+      more often.
+    - One device for each unit, memory, and the number of regions have prices that are moved
+      along what is exceeded (Held, Wolfe and Crowder, Mathematical Programming 6, 1974).
+
+    A fusion's saving is spread over its members, and each takes the most that any offers: fusions
+    without a common member save no more. That regions be connected, or of some size, has no price.
+    So what is bounded is the problem or less of it, and the bound holds.
+    """
+
+    problem: Problem
+    generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    bound: float = -np.inf
+
+    def __post_init__(self) -> None:
+        """Begin with the longest paths, and no unit worth two devices."""
+        problem = self.problem
+        self.source, self.target = problem.edges
+        self.begins, self.ends = self.source.tolist(), self.target.tolist()
+        self.priced = bool(
+            problem.devices > 1
+            or np.isfinite(problem.capacity).any()
+            or (problem.max_regions < UNLIMITED).any()
+        )
+        self.bonus = _bonus(problem)
+        self.cuts = [self._cuts(d) for d in range(1, 1 + problem.devices)]
+        shape = (problem.devices, len(self.source))
+        self.flow = np.zeros(shape)
+        self.entry = np.zeros((problem.devices, problem.units))
+        for d in range(problem.devices):
+            self._follow(d, problem.allowed[:, 1 + d], 1.0)
+        self.unit = self._second_best() if problem.devices > 1 else np.zeros(problem.units)
+        self.byte, self.region = np.zeros(problem.devices), np.zeros(problem.devices)
+
+    def rounds(self, count: int, least: float) -> Iterator[Ints]:
+        """Give the labels of each round, int64 (units,), and raise `bound`.
+
+        `least` is what some placement costs.
+        """
+        finest = (self.bound, self._state())
+        for number in range(count):
+            value, on_device = self._solve(_COARSE_BITS)
+            if value > finest[0]:
+                finest = value, self._state()
+            yield self._labels(on_device)
+            if value >= least * (1 - 2.0**-40):
+                break
+            excess = self._move(on_device, max(least - value, 0.0), 1 / (1 + number))
+            for d in range(self.problem.devices):
+                self._follow(d, on_device[d], 1 / (2 + number))
+            if not excess and not self.problem.launch.any():
+                break
+        self._restore(finest[1])
+        value, on_device = self._solve(50)
+        self.bound = max(self.bound, value)
+        yield self._labels(on_device)
+
+    def _cuts(self, d: int) -> Cuts:
+        problem = self.problem
+        if not self.priced and not problem.fusions:
+            return Cuts(problem, d, decided(problem, float(problem.launch[0])))
+        side = np.where(problem.allowed[:, d], FREE, 0)
+        if problem.devices == 1:
+            side[problem.must] = 1
+        return Cuts(problem, d, side)
+
+    def _solve(self, bits: int) -> tuple[float, list[Bools]]:
+        problem = self.problem
+        launch = problem.launch + self.region
+        host = 0.0 if problem.devices == 1 else float(problem.seconds[:, 0].sum())
+        value, sides = host, []
+        for d, cuts in enumerate(self.cuts):
+            unit = self.unit + self.byte[d] * problem.memory[:, d] - self.bonus[d]
+            part, on_device = cuts.best(launch[d] * self.flow[d], launch[d] * self.entry[d], unit, bits)
+            value += part - host
+            sides.append(on_device)
+        value -= float(self.unit.sum())
+        limited = np.isfinite(problem.capacity)
+        value -= float(self.byte[limited] @ problem.capacity[limited])
+        value -= float(self.region @ np.where(self.region > 0, problem.max_regions, 0))
+        return value, sides
+
+    def _labels(self, on_device: list[Bools]) -> Ints:
+        """Return the device that gains most of those that would have a unit."""
+        problem = self.problem
+        cost = np.where(np.array(on_device).T, problem.costs[:, 1:], np.inf)
+        chosen = 1 + cost.argmin(axis=1)
+        return np.where(np.isfinite(cost.min(axis=1)), chosen, 0).astype(np.int64)
+
+    def _follow(self, d: int, on_device: Bools, share: float) -> None:
+        """Mix the path that enters a device most often into its flow."""
+        if not self.problem.launch[d] and self.problem.max_regions[d] == UNLIMITED:
+            return
+        _, edges, begin = self._worst_path(on_device)
+        self.flow[d] *= 1 - share
+        self.entry[d] *= 1 - share
+        self.flow[d, edges] += share
+        self.entry[d, begin] += share
+
+    def _worst_path(self, on_device: Bools) -> tuple[int, list[int], int]:
+        """Return how often the path enters the device, its edges, and the unit where it begins."""
+        one = 1 << _LENGTH_BITS
+        enters = ~on_device[self.source] & on_device[self.target]
+        step = (enters.astype(np.int64) * one + 1).tolist()
+        # Ties are tossed, so that the flow spreads over paths that are as bad.
+        toss = (self.generator.random(len(self.source)) < 0.5).tolist()
+        height = (on_device.astype(np.int64) * one).tolist()
+        through = [-1] * self.problem.units
+        ways = zip(self.begins, self.ends, step, toss, strict=True)
+        for number, (u, v, up, heads) in enumerate(ways):
+            reached = height[u] + up
+            if reached > height[v] or (heads and reached == height[v] and through[v] >= 0):
+                height[v], through[v] = reached, number
+        unit = max(range(len(height)), key=height.__getitem__)
+        count, edges = height[unit] >> _LENGTH_BITS, []
+        while through[unit] >= 0:
+            edges.append(through[unit])
+            unit = self.begins[through[unit]]
+        return count, edges, unit
+
+    def _second_best(self) -> Floats:
+        """Return what keeps all but the fastest accelerator from wanting a unit, float64 (units,)."""
+        gain = np.maximum(self.problem.seconds[:, :1] - self.problem.costs[:, 1:], 0.0)
+        return np.sort(gain, axis=1)[:, -2].copy()
+
+    def _move(self, on_device: list[Bools], gap: float, share: float) -> bool:
+        """Raise the price of what is exceeded, lower that of what is not; tell whether any is."""
+        if not self.priced:
+            return False
+        problem = self.problem
+        where = np.array(on_device).T
+        over_unit = where.sum(axis=1) - 1.0 if problem.devices > 1 else np.zeros(problem.units)
+        over_unit[(self.unit <= 0) & (over_unit < 0) & ~problem.must] = 0
+        limited = np.isfinite(problem.capacity)
+        taken = (where * problem.memory).sum(axis=0)
+        room = np.where(limited, problem.capacity, taken)
+        scale = np.maximum(room, 1e-300)
+        over_byte = np.where(limited, taken / scale - room / scale, 0.0)
+        counts = np.array([self._worst_path(each)[0] for each in on_device], np.float64)
+        over_region = np.where(problem.max_regions < UNLIMITED, counts - problem.max_regions, 0.0)
+        norm = float(over_unit @ over_unit + over_byte @ over_byte + over_region @ over_region)
+        if norm == 0:
+            return False
+        step = gap * share / norm
+        price = self.unit + step * over_unit
+        self.unit = np.where(problem.must, price, np.maximum(price, 0.0))
+        self.byte = np.maximum(self.byte + step * over_byte / scale, 0.0)
+        self.region = np.maximum(self.region + step * over_region, 0.0)
+        return True
+
+    def _state(self) -> tuple[Floats, ...]:
+        return tuple(each.copy() for each in (self.flow, self.entry, self.unit, self.byte, self.region))
+
+    def _restore(self, state: tuple[Floats, ...]) -> None:
+        self.flow, self.entry, self.unit, self.byte, self.region = state
+
+
+def _bonus(problem: Problem) -> Floats:
+    """Return the most that a unit's share of a fusion can be, float64 (devices, units)."""
+    bonus = np.zeros((problem.devices, problem.units))
+    for fusion in problem.fusions:
+        share = fusion.saving / len(fusion.members)
+        row, members = bonus[fusion.device - 1], list(fusion.members)
+        row[members] = np.maximum(row[members], share)
+    return bonus

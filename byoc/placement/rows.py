@@ -1,0 +1,149 @@
+"""A mixed integer program, written row by row, and its solution by HiGHS."""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+from byoc.placement.problem import Bools, Floats, Ints
+
+# HiGHS stops at an absolute gap of 1e-6, which cannot be set from scipy: a cost scaled to this
+# makes it 1e-13 of what there is to gain.
+_SCALE = 1e7
+# What HiGHS's tolerances (1e-6 on integers, 1e-7 on rows and duals) may lift the bound by, as a
+# share of the costs that are at stake. Its presolve and cuts keep no proof to check.
+_SLACK = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What HiGHS found and what it proved."""
+
+    values: Floats | None
+    """float64 (columns,), None where it found nothing."""
+    bound: float
+    """No solution costs less; -inf where it proved nothing, inf where there is none."""
+    solved: bool
+    """Whether it finished: else a limit stopped it."""
+
+
+@contextmanager
+def _stdout_kept_clean() -> Iterator[None]:
+    """Send what HiGHS prints, now and then and whatever its options, to stderr.
+
+    It writes to the file descriptor, where a program may be reading JSON.
+    """
+    try:
+        flush = ctypes.CDLL(None).fflush
+        kept = os.dup(1)
+    except (OSError, AttributeError, TypeError):  # no such library or descriptor here
+        yield
+        return
+    try:
+        flush(None)
+        os.dup2(2, 1)
+        yield
+    finally:
+        flush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+@dataclass(eq=False)
+class Program:
+    """Minimise cost @ x with low <= x <= high, some columns whole, and rows `a @ x <= b`."""
+
+    cost: list[Floats] = field(default_factory=list)
+    high: list[Floats] = field(default_factory=list)
+    whole: list[Bools] = field(default_factory=list)
+    columns: int = 0
+    rows: int = 0
+    _row: list[Ints] = field(default_factory=list)
+    _column: list[Ints] = field(default_factory=list)
+    _value: list[Floats] = field(default_factory=list)
+    _most: list[Floats] = field(default_factory=list)
+
+    def add(self, cost: ArrayLike, high: ArrayLike, whole: bool) -> Ints:
+        """Add columns between 0 and `high`, and return their numbers in the shape of `cost`."""
+        costs = np.asarray(cost, np.float64)
+        numbers: Ints = self.columns + np.arange(costs.size)
+        self.cost.append(costs.ravel())
+        self.high.append(np.broadcast_to(np.asarray(high, np.float64), costs.shape).ravel())
+        self.whole.append(np.full(costs.size, whole))
+        self.columns += costs.size
+        return numbers.reshape(costs.shape)
+
+    def at_most(self, most: ArrayLike, *terms: tuple[ArrayLike, ArrayLike]) -> None:
+        """Add rows `sum of factor * x[column] <= most`, one for each entry of the columns.
+
+        Columns of a term are int64 (rows,), its factors a number or one for each row.
+        """
+        count = np.asarray(terms[0][0]).size
+        number = self.rows + np.arange(count)
+        for columns, factors in terms:
+            self._row.append(number)
+            self._column.append(np.asarray(columns, np.int64).ravel())
+            self._value.append(np.broadcast_to(np.asarray(factors, np.float64), (count,)).copy())
+        self._most.append(np.broadcast_to(np.asarray(most, np.float64), (count,)).copy())
+        self.rows += count
+
+    def sum_at_most(self, most: float, columns: ArrayLike, factors: ArrayLike) -> None:
+        """Add the one row `sum of factors * x[columns] <= most`."""
+        entries = np.asarray(columns, np.int64).ravel()
+        self._row.append(np.full(entries.size, self.rows))
+        self._column.append(entries)
+        self._value.append(np.broadcast_to(np.asarray(factors, np.float64), entries.shape).copy())
+        self._most.append(np.array([most], np.float64))
+        self.rows += 1
+
+    def solve(
+        self, constant: float, most: float, seconds: float | None = None, nodes: int | None = None
+    ) -> Solution:
+        """Minimise `constant` + cost @ x, for so many seconds or nodes of the search at most.
+
+        `most` is what some solution costs, inf where none is known. A better one pays no cost of
+        more than `most` less all that can be gained: dearer ones are lowered to that.
+        """
+        if not self.columns:
+            return Solution(np.zeros(0), constant, True)
+        cost, high = np.concatenate(self.cost), np.concatenate(self.high)
+        whole = np.concatenate(self.whole)
+        gains = np.minimum(cost, 0) @ high
+        cost = np.minimum(cost, max(0.0, most - constant - float(gains)) * (1 + 2.0**-40))
+        stake = float(np.abs(cost[high > 0]).sum())
+        scale = _SCALE / stake if stake else 1.0
+        options: dict[str, Any] = {"mip_rel_gap": 0.0}
+        if seconds is not None:
+            options["time_limit"] = seconds
+        if nodes is not None:
+            options["node_limit"] = nodes
+        with _stdout_kept_clean():
+            result = milp(
+                cost * scale,
+                integrality=whole.astype(np.int64),
+                bounds=Bounds(np.zeros(self.columns), high),
+                constraints=self._constraints(),
+                options=options,  # type: ignore[arg-type]
+            )
+        if result.status == 2:
+            return Solution(None, np.inf, True)
+        proven = result.mip_dual_bound
+        bound = -np.inf
+        if proven is not None and np.isfinite(proven):
+            bound = constant + proven / scale - _SLACK * (stake + abs(constant))
+        return Solution(result.x, bound, result.status == 0)
+
+    def _constraints(self) -> list[LinearConstraint]:
+        if not self.rows:
+            return []
+        parts = (np.concatenate(part) for part in (self._value, self._row, self._column))
+        value, row, column = parts
+        matrix = coo_array((value, (row, column)), shape=(self.rows, self.columns)).tocsc()
+        return [LinearConstraint(matrix, -np.inf, np.concatenate(self._most))]

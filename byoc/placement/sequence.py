@@ -1,0 +1,133 @@
+"""Placement as a mixed integer program over launches in turn: every limit, exactly, on small graphs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from byoc.placement.formulation import Columns, placement_program
+from byoc.placement.problem import UNLIMITED, Floats, Ints, Problem
+from byoc.placement.rows import Program
+
+
+@dataclass(frozen=True, eq=False)
+class Launches:
+    """Which columns hold what."""
+
+    placed: Ints
+    """int64 (units, devices): 1 = the unit is on that accelerator."""
+    member: Ints
+    """int64 (units, devices, launches): 1 = it is in the region that is launched then."""
+    fused: Ints
+    """int64 (fusions, launches): 1 = chosen, in that region."""
+
+    def regions(self, values: Floats) -> Ints:
+        """Return the region of each unit in launching order, int64 (units,), -1 on the host."""
+        member = values[self.member].max(axis=1, initial=0.0) > 0.5
+        launch = np.where(member.any(axis=1), member.argmax(axis=1), -1)
+        _, regions = np.unique(np.append(-1, launch), return_inverse=True)
+        return regions[1:].astype(np.int64) - 1
+
+
+def sequence_program(problem: Problem, launches: int) -> tuple[Program, Launches, float]:
+    """Return a program for `launches` launches at most, its columns, and the constant of its cost.
+
+    Launch `l` is one region of one device; a unit is in one of them or on the host after some of
+    them: `host 0, launch 1, host 1, launch 2, ...`. No unit comes before one whose result it needs.
+    So every set of regions whose contraction is acyclic is a solution, and no other is. Connected
+    regions carry a flow from one of their units to all (Gavish and Graves, 1978).
+    """
+    program, columns, constant = placement_program(problem, launches, count_launches=False)
+    units, devices = problem.units, problem.devices
+    open_to = np.repeat(problem.allowed[:, 1:, np.newaxis], launches, axis=2)
+    member = program.add(np.zeros(open_to.shape), open_to, True)
+    host = program.add(np.zeros((units, launches + 1)), 1, False)
+    cost = np.repeat(problem.launch[:, np.newaxis], launches, axis=1)
+    used = program.add(cost, 1, True)
+    _belong(program, columns, member, host)
+    _in_order(program, problem, member, host)
+    # One device at a time, and no launch is skipped.
+    every = range(devices)
+    program.at_most(1, *((used[d], 1) for d in every))
+    if launches > 1:
+        later, sooner = ([(used[d, rows], sign) for d in every] for rows, sign in _TURNS)
+        program.at_most(0, *later, *sooner)
+    for d in every:
+        for launch in range(launches):
+            program.at_most(0, (member[:, d, launch], 1), (np.full(units, used[d, launch]), -1))
+        _limits(program, problem, member[:, d], used[d], d)
+        if problem.connected[d]:
+            _connected(program, problem, member[:, d], used[d])
+    return program, Launches(columns.placed, member, _fusions(program, problem, member)), constant
+
+
+_TURNS = ((slice(1, None), 1), (slice(None, -1), -1))
+
+
+def _belong(program: Program, columns: Columns, member: Ints, host: Ints) -> None:
+    """Say that a unit is on a device if and only if it is in one of its regions, else on the host."""
+    devices, launches = member.shape[1:]
+    for d in range(devices):
+        terms = [(member[:, d, launch], 1) for launch in range(launches)]
+        program.at_most(0, *terms, (columns.placed[:, d], -1))
+        program.at_most(0, *((c, -f) for c, f in terms), (columns.placed[:, d], 1))
+    terms = [(host[:, launch], 1) for launch in range(launches + 1)]
+    terms += [(columns.placed[:, d], 1) for d in range(devices)]
+    program.at_most(1, *terms)
+    program.at_most(-1, *((c, -f) for c, f in terms))
+
+
+def _in_order(program: Program, problem: Problem, member: Ints, host: Ints) -> None:
+    source, target = problem.edges
+    devices, launches = member.shape[1:]
+    before: list[tuple[Ints, int]] = []
+    for place in range(2 * launches):
+        launch = place // 2
+        launched = [member[:, d, launch] for d in range(devices)]
+        columns = launched if place % 2 else [host[:, launch]]
+        before += [(column, 1) for column in columns]
+        terms = [(column[target], 1) for column, _ in before]
+        program.at_most(0, *terms, *((column[source], -1) for column, _ in before))
+
+
+def _limits(program: Program, problem: Problem, member: Ints, used: Ints, d: int) -> None:
+    for launch, region in enumerate(used.tolist()):
+        units = [*member[:, launch].tolist(), region]
+        if problem.max_nodes[d] < UNLIMITED:
+            program.sum_at_most(0, units, [*problem.size.tolist(), -int(problem.max_nodes[d])])
+        least = max(1, int(problem.min_nodes[d]))
+        program.sum_at_most(0, units, [*(-problem.size).tolist(), least])
+    if problem.max_regions[d] < UNLIMITED:
+        program.sum_at_most(float(problem.max_regions[d]), used, 1)
+
+
+def _connected(program: Program, problem: Problem, member: Ints, used: Ints) -> None:
+    units = problem.units
+    tail, head = (np.concatenate(pair) for pair in (problem.edges, problem.edges[::-1]))
+    for launch, region in enumerate(used.tolist()):
+        here = member[:, launch]
+        root = program.add(np.zeros(units), 1, True)
+        program.at_most(0, (root, 1), (here, -1))
+        program.sum_at_most(0, [*root, region], [*np.ones(units), -1])
+        supply = program.add(np.zeros(units), units, False)
+        program.at_most(0, (supply, 1), (root, -units))
+        flow = program.add(np.zeros(len(tail)), units, False)
+        for end in (tail, head):
+            program.at_most(0, (flow, 1), (here[end], -units))
+        for unit in range(units):
+            columns = [here[unit], supply[unit], *flow[head == unit], *flow[tail == unit]]
+            signs = [1, -1, *[-1] * int((head == unit).sum()), *[1] * int((tail == unit).sum())]
+            program.sum_at_most(0, columns, signs)
+
+
+def _fusions(program: Program, problem: Problem, member: Ints) -> Ints:
+    launches = member.shape[2]
+    saving = np.array([fusion.saving for fusion in problem.fusions], np.float64)
+    fused = program.add(-np.repeat(saving[:, np.newaxis], launches, axis=1), 1, True)
+    taken: dict[int, list[int]] = {}
+    for columns, fusion in zip(fused, problem.fusions, strict=True):
+        for unit in fusion.members:
+            program.at_most(0, (columns, 1), (member[unit, fusion.device - 1], -1))
+            taken.setdefault(unit, []).extend(columns.tolist())
+    for columns in taken.values():
+        program.sum_at_most(1, columns, 1)
+    return fused

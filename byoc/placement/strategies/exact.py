@@ -1,0 +1,32 @@
+"""The optimum, as a mixed integer program."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from byoc.errors import InputError
+from byoc.placement.incumbents import incumbents
+from byoc.placement.optimum import optimum
+from byoc.placement.problem import Problem
+from byoc.placement.strategy import EVERYTHING, Placement
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Solve a mixed integer program by branch and cut (HiGHS).
+
+    Proves the optimum for one accelerator at any size that the time allows, and for small graphs
+    with several accelerators, connected regions, or limits of their size. Otherwise the bound leaves
+    out what is not proven, and a note says what. With a `seconds` limit the answer may depend on
+    the machine; the bound is what was proven by then.
+    """
+
+    name: ClassVar[str] = "exact"
+    honours: ClassVar[frozenset[str]] = EVERYTHING
+    seconds: float = 600.0
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return the placement. Raises InputError where none that keeps the limits is found."""
+        found = optimum(problem, incumbents(problem), self.seconds, None)
+        if found is None:
+            raise InputError("strategy exact: no placement keeps all the limits")
+        return found

@@ -1,0 +1,99 @@
+"""Each operator against its neighbours: offloaded where it is faster with its transfers counted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from byoc.placement.feasible import feasible
+from byoc.placement.neighbours import Neighbours
+from byoc.placement.problem import Problem
+from byoc.placement.strategy import CHEAPER_ON_HOST, EVERYTHING, FUSIONS, LAUNCH, Placement
+
+_UNDECIDED = -1
+
+
+@dataclass(frozen=True)
+class FasterOpsTransfer:
+    """Decide unit by unit, transfers counted against the neighbours that are decided already.
+
+    The rule of onnx-mlir's placement heuristic FasterOpsWSU (onnx/onnx-mlir,
+    src/Accelerators/NNPA/Conversion/ONNXToZHigh/DevicePlacementHeuristic.cpp,
+    PlaceBeneficialOpsOnNNPAWithStickUnstick), whose three factors and five sweeps are the defaults
+    here. The first sweep decides only units that are by far faster on one side; those after it
+    offload whatever is faster with transfers counted, and send to the host what is by far faster
+    there; when nothing changes any more, what is left goes to the host unless it is faster. A unit
+    once decided stays so, and one that is not yet decided counts for nothing with its neighbours.
+
+    What differs: transfers are those of the problem, paid once per tensor and direction, and include
+    graph inputs and outputs; units of one depth in the graph are decided at once, so that the labels
+    do not depend on the order in which units stand; with several accelerators the best one competes
+    with the host. Hard limits are kept by moving units afterwards (`byoc.placement.feasible`).
+    """
+
+    name: ClassVar[str] = "faster-ops-transfer"
+    honours: ClassVar[frozenset[str]] = EVERYTHING - {LAUNCH, FUSIONS}
+    margin: float = 1.1
+    """How many times faster than the host an accelerator must be, transfers counted."""
+    far_faster_on_host: float = 2.0
+    """How many times faster, transfers not counted, sends a unit to the host early."""
+    far_faster_on_device: float = 3.0
+    """The same for an accelerator."""
+    sweeps: int = 5
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return the placement; it proves no bound."""
+        labels = _Sweeper(problem, self).swept()
+        return Placement.of(
+            problem,
+            feasible(problem, np.array(labels, np.int64)),
+            notes=("each unit was judged against its neighbours alone",),
+            why_host=CHEAPER_ON_HOST,
+        )
+
+
+@dataclass(eq=False)
+class _Sweeper:
+    problem: Problem
+    options: FasterOpsTransfer
+    around: Neighbours = field(init=False)
+    seconds: list[list[float]] = field(init=False)
+    labels: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.around = Neighbours(self.problem)
+        self.seconds = self.around.seconds
+        on_host_only = np.isinf(self.problem.costs[:, 1:]).all(axis=1)
+        self.labels = np.where(on_host_only, 0, _UNDECIDED).tolist()
+
+    def swept(self) -> list[int]:
+        """Return the labels after the last sweep: none is undecided."""
+        levels = self.around.levels()
+        changed = True
+        for number in range(self.options.sweeps - 1):
+            if not changed:
+                break
+            changed = self._sweep(levels, first=number == 0, last=False) or number == 0
+        self._sweep(levels, first=False, last=True)
+        return self.labels
+
+    def _sweep(self, levels: Sequence[Sequence[int]], *, first: bool, last: bool) -> bool:
+        changed = False
+        for level in levels:
+            undecided = [unit for unit in level if self.labels[unit] == _UNDECIDED]
+            decided = [(unit, self._decision(unit, first, last)) for unit in undecided]
+            for unit, label in decided:
+                self.labels[unit] = label
+                changed |= label != _UNDECIDED
+        return changed
+
+    def _decision(self, unit: int, first: bool, last: bool) -> int:
+        alone = self.seconds[unit]
+        counted = self.around.with_transfers(unit, self.labels)
+        best = min(range(1, len(counted)), key=counted.__getitem__)
+        if self.options.margin * counted[best] < counted[0]:
+            far = self.options.far_faster_on_device * alone[best] <= alone[0]
+            return best if far or not first else _UNDECIDED
+        far = self.options.far_faster_on_host * alone[0] <= alone[best]
+        return 0 if far or last else _UNDECIDED

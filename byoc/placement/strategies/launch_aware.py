@@ -1,0 +1,78 @@
+"""The default: an answer and a bound at any size, with everything counted."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from byoc.errors import InputError
+from byoc.placement.incumbents import incumbents, of_labels, the_better
+from byoc.placement.limits import breach
+from byoc.placement.optimum import optimum
+from byoc.placement.prices import Prices
+from byoc.placement.problem import Problem
+from byoc.placement.strategies.all_supported import AllSupported
+from byoc.placement.strategies.faster_ops import FasterOps
+from byoc.placement.strategies.faster_ops_transfer import FasterOpsTransfer
+from byoc.placement.strategies.host_only import HostOnly
+from byoc.placement.strategies.min_cut import MinCut
+from byoc.placement.strategies.tree_dp import TreeDP
+from byoc.placement.strategy import EVERYTHING, Placement, Strategy
+
+# Above so many units the strategies that look at one unit at a time take longer than the rest.
+_MOST_FOR_SWEEPS = 20_000
+_MOST_FOR_TREES = 3_000
+
+
+@dataclass(frozen=True)
+class LaunchAware:
+    """Take the best of all cheap strategies and of minimum cuts with prices, and bound it.
+
+    Up to `small` units times accelerators a mixed integer program decides (see `exact`), which
+    searches at most `nodes` nodes, so that the answer depends on no clock. Above that, `rounds`
+    minimum cuts with prices on launches, capacity and what else is limited (see
+    `byoc.placement.prices`) give labels and the bound.
+    """
+
+    name: ClassVar[str] = "launch-aware"
+    honours: ClassVar[frozenset[str]] = EVERYTHING
+    small: int = 5000
+    nodes: int = 200
+    rounds: int = 12
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return the placement. Raises InputError where none that keeps the limits is found."""
+        best = the_better([incumbents(problem), *_cheap(problem)])
+        if problem.units * problem.devices <= self.small:
+            best = optimum(problem, best, None, self.nodes)
+        else:
+            best = self._by_prices(problem, best)
+        if best is None:
+            raise InputError("strategy launch-aware: found no placement that keeps all the limits")
+        return best
+
+    def _by_prices(self, problem: Problem, best: Placement | None) -> Placement | None:
+        prices = Prices(problem)
+        least = best.cost.total if best else float(problem.seconds[:, 0].sum())
+        for labels in prices.rounds(self.rounds, least):
+            best = the_better([best, of_labels(problem, labels)])
+        return best and replace(
+            best, notes=(), bound=min(prices.bound * (1 - 2.0**-48), best.cost.total)
+        )
+
+
+def _cheap(problem: Problem) -> Iterator[Placement]:
+    """Give what the cheap strategies answer, where they keep the limits."""
+    strategies: list[Strategy] = [HostOnly(), AllSupported(), FasterOps()]
+    if problem.devices == 1:
+        strategies.append(MinCut())
+    if problem.units <= _MOST_FOR_SWEEPS:
+        strategies.append(FasterOpsTransfer())
+    if problem.units <= _MOST_FOR_TREES:
+        strategies.append(TreeDP())
+    for strategy in strategies:
+        try:
+            placement = strategy.solve(problem)
+        except InputError:
+            continue  # it cannot take such a problem
+        if not breach(problem, placement.labels, placement.regions):
+            yield placement

@@ -1,0 +1,218 @@
+"""Least time with host and accelerators at work at once."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import ClassVar
+
+import numpy as np
+
+from byoc.errors import InputError
+from byoc.placement.local_search import State, improved, keeps_limits
+from byoc.placement.makespan import Schedule, Scheduler, labels_and_regions
+from byoc.placement.makespan_bound import lower_bound
+from byoc.placement.neighbours import Neighbours
+from byoc.placement.problem import Ints, Problem
+from byoc.placement.regions import components_within, form_regions
+from byoc.placement.strategies.all_supported import AllSupported
+from byoc.placement.strategies.faster_ops import FasterOps
+from byoc.placement.strategies.faster_ops_transfer import FasterOpsTransfer
+from byoc.placement.strategies.host_only import HostOnly
+from byoc.placement.strategies.min_cut import MinCut
+from byoc.placement.strategies.tree_dp import TreeDP
+from byoc.placement.strategy import EVERYTHING, FUSIONS, Placement, Strategy
+
+_SEEDS: tuple[Strategy, ...] = (
+    HostOnly(),
+    AllSupported(),
+    FasterOps(),
+    FasterOpsTransfer(),
+    MinCut(),
+    TreeDP(),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Scheduled(Placement):
+    """A placement, and when everything in it runs."""
+
+    schedule: Schedule | None = None
+    """Never None in what `Makespan` returns."""
+
+
+@dataclass(frozen=True)
+class Makespan:
+    """Minimise the makespan of `byoc.placement.makespan`: see there for what works at once.
+
+    It starts from what other strategies place for the sum of all costs, with their regions, with those
+    regions in their connected pieces, and with each unit a region of its own; and from a list schedule
+    that gives each unit, by upward rank, the device on which it ends first (HEFT: Topcuoglu, Hariri
+    and Wu, IEEE Transactions on Parallel and Distributed Systems 13, 2002). The best of these are
+    improved by local search: units, their surroundings and whole regions change device, join regions,
+    leave them; then again after moving a few units at random, the same ones in every run. So the
+    answer is never worse than host-only, all-supported or min-cut are by the same measure. The bound is
+    `lower_bound`'s; as no sum of all costs is below its makespan, it also holds for those.
+    """
+
+    name: ClassVar[str] = "makespan"
+    honours: ClassVar[frozenset[str]] = EVERYTHING - {FUSIONS}
+    work: int = 600_000
+    """How much local search may do: schedules tried, times units and consumers of the graph."""
+    starts: int = 8
+    """How many of the starting points are improved at most."""
+    restarts: int = 10
+    """How often a few units of the best answer are moved at random, and it is improved again."""
+
+    def solve(self, problem: Problem) -> Scheduled:
+        """Return the placement with its schedule; the cost in it adds everything up, as always."""
+        scheduler = Scheduler(problem)
+        seeds = sorted(_lawful(problem, scheduler), key=lambda state: state.seconds)
+        if not seeds:  # some limit cannot be kept; what is returned is refused with its reason
+            only = HostOnly().solve(problem)
+            seeds = [State.of(scheduler, only.labels.tolist(), only.regions.tolist())]
+        left = max(20, self.work // (1 + problem.units + len(problem.consumers)))
+        best = seeds[0]
+        for seed in _distinct(seeds)[: self.starts]:
+            if left <= 0:
+                break
+            found, tried = improved(problem, scheduler, seed, left)
+            best = min(best, found, key=lambda state: state.seconds)
+            left -= tried
+        shake = random.Random(0)
+        for _ in range(self.restarts):
+            if left <= 0:
+                break
+            found, tried = improved(problem, scheduler, _shaken(problem, scheduler, best, shake), left)
+            best = min(best, found, key=lambda state: state.seconds)
+            left -= tried
+        return self._scheduled(problem, scheduler, best)
+
+    def _scheduled(self, problem: Problem, scheduler: Scheduler, state: State) -> Scheduled:
+        labels, regions = _by_start(scheduler, state)
+        schedule = scheduler.schedule(labels.tolist(), regions.tolist())
+        placement = Scheduled.of(
+            problem,
+            labels,
+            # Rounding in sums of different order.
+            min(lower_bound(problem), schedule.makespan if schedule else inf),
+            why_host="nothing ends sooner with it on the accelerator",
+            regions=regions,
+        )
+        if schedule is None:
+            return placement
+        note = (
+            f"host and accelerators work at once: {schedule.makespan:.3g} s, against "
+            f"{placement.cost.total:.3g} s one thing at a time"
+        )
+        return replace(placement, schedule=schedule, notes=(note,))
+
+
+def in_order(scheduled: Scheduled, order: Ints) -> Scheduled:
+    """Return a placement that `placed_back` gave with its schedule put back in order as well."""
+    if scheduled.schedule is None:
+        return scheduled
+    start, end = np.empty_like(scheduled.schedule.start), np.empty_like(scheduled.schedule.end)
+    start[order], end[order] = scheduled.schedule.start, scheduled.schedule.end
+    return replace(scheduled, schedule=replace(scheduled.schedule, start=start, end=end))
+
+
+def _lawful(problem: Problem, scheduler: Scheduler) -> Iterator[State]:
+    """Yield starting points that keep the hard limits."""
+    for labels, regions in _starts(problem):
+        state = State.of(scheduler, labels.tolist(), regions.tolist())
+        if state.seconds < inf and keeps_limits(problem, state.labels, state.regions):
+            yield state
+
+
+def _starts(problem: Problem) -> Iterator[tuple[Ints, Ints]]:
+    for strategy in _SEEDS:
+        try:
+            placement = strategy.solve(problem)
+        except InputError:  # not made for such a problem
+            continue
+        yield from _ways(problem, placement.labels, placement.regions)
+    labels = _earliest_finish(problem)
+    yield from _ways(problem, labels, form_regions(problem, labels))
+
+
+def _ways(problem: Problem, labels: Ints, regions: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the regions as given, in their connected pieces, and unit by unit."""
+    yield labels, regions
+    if (labels > 0).any():
+        pieces = np.where(labels > 0, components_within(problem, regions), -1)
+        yield labels_and_regions(labels.tolist(), pieces.tolist())
+        yield labels_and_regions(
+            labels.tolist(), np.where(labels > 0, np.arange(problem.units), -1).tolist()
+        )
+
+
+def _distinct(states: Sequence[State]) -> list[State]:
+    """Return the first of those that share their labels."""
+    return list({tuple(state.labels): state for state in reversed(states)}.values())[::-1]
+
+
+def _shaken(problem: Problem, scheduler: Scheduler, state: State, shake: random.Random) -> State:
+    """Return a lawful state with up to three units elsewhere, each by itself; else the same state."""
+    labels, regions = list(state.labels), list(state.regions)
+    for unit in shake.sample(range(problem.units), min(3, problem.units)):
+        places = np.flatnonzero(problem.allowed[unit]).tolist()
+        labels[unit] = shake.choice(places) if places else labels[unit]
+        regions[unit] = max(regions) + 1 if labels[unit] else -1
+    found = State.of(scheduler, labels, regions)
+    lawful = found.seconds < inf and keeps_limits(problem, labels, regions)
+    return found if lawful else state
+
+
+def _by_start(scheduler: Scheduler, state: State) -> tuple[Ints, Ints]:
+    """Number the regions by when they start."""
+    schedule = scheduler.schedule(state.labels, state.regions)
+    if schedule is None:
+        return labels_and_regions(state.labels, state.regions)
+    labels, regions = labels_and_regions(state.labels, state.regions)
+    placed = np.flatnonzero(regions >= 0)
+    _, first = np.unique(regions[placed], return_index=True)
+    order = np.lexsort((placed[first], schedule.end[placed[first]], schedule.start[placed[first]]))
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    regions[placed] = number[regions[placed]]
+    return labels, regions
+
+
+def _earliest_finish(problem: Problem) -> Ints:
+    """Return labels as HEFT picks them, int64 (units,), each unit launched by itself."""
+    around = Neighbours(problem)
+    costs: list[list[float]] = problem.costs.tolist()
+    launch = [0.0, *problem.launch.tolist()]
+    end = [0.0] * problem.units
+    labels = [0] * problem.units
+    free = [0.0] * (problem.devices + 1)
+    for unit in sorted(range(problem.units), key=_ranks(problem, around).__getitem__):
+        finish = []
+        for device, seconds in enumerate(costs[unit]):
+            ready = free[device]
+            for tensor in around.read[unit]:
+                producer = around.producer[tensor]
+                home, made = (labels[producer], end[producer]) if producer >= 0 else (0, 0.0)
+                ready = max(ready, made + around.moving(tensor, home, {device}))
+            finish.append(ready + launch[device] + seconds)
+        labels[unit] = min(range(len(finish)), key=finish.__getitem__)
+        end[unit] = free[labels[unit]] = finish[labels[unit]]
+    return np.array(labels, np.int64)
+
+
+def _ranks(problem: Problem, around: Neighbours) -> list[tuple[float, int]]:
+    """Return keys by which the units with the longest way to the end, on average, come first."""
+    allowed = np.where(problem.allowed, problem.seconds, 0.0)
+    average = (allowed.sum(axis=1) / np.maximum(1, problem.allowed.sum(axis=1))).tolist()
+    ways = np.hstack([problem.to_device, problem.to_host])
+    ways = np.where(np.isfinite(ways), ways, 0.0)
+    moving = (ways.sum(axis=1) / max(1, ways.shape[1])).tolist()
+    rank = [0.0] * problem.units
+    for unit in reversed(range(problem.units)):
+        longest = 0.0
+        for tensor in around.made[unit]:
+            for reader in around.consumers[tensor]:
+                longest = max(longest, moving[tensor] + rank[reader])
+        rank[unit] = average[unit] + longest
+    return [(-rank[unit], unit) for unit in range(problem.units)]

@@ -1,0 +1,1 @@
+"""Measuring: what operators and regions take on this machine, and how good predictions are."""

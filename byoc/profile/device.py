@@ -1,0 +1,172 @@
+"""Measuring a codegen: units cut out of a model, compiled, and run one at a time."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import onnx
+
+from byoc.bundle.regions import read_region
+from byoc.bundle.weights import WeightFile, move_weights
+from byoc.codegen import Codegen, Executable, Executor, Region
+from byoc.costs.file import Link
+from byoc.costs.task import Task, tasks
+from byoc.errors import InputError
+from byoc.graph.extract import call_model
+from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.load import Model
+from byoc.graph.outline import Cut, GraphCuts, Group, outline
+from byoc.patterns.group import Unit, group
+from byoc.profile.records import Records
+from byoc.profile.sampling import Clock, Patience, Samples, sampled
+from byoc.rules.annotate import annotate
+from byoc.rules.load import Target
+from byoc.runtime.regions import executor
+from byoc.verdict import YES
+from byoc.verify.inputs import sample_inputs
+
+_PLAIN = "profile"
+# Whatever an accelerator can do, one of these is likely to be among it.
+_SMALLEST = ("Identity", "Relu", "Neg", "Add", "Mul")
+_SMALL, _LARGE = 2**12, 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class Device:
+    """A codegen that runs here, what to pass to it, and how to measure it; `name` is the codegen's."""
+
+    codegen: Codegen
+    options: Mapping[str, str] = field(default_factory=dict)
+    patience: Patience = field(default_factory=Patience)
+    clock: Clock = perf_counter
+
+    @property
+    def name(self) -> str:
+        """The codegen's name."""
+        return self.codegen.name
+
+    def run(self, region: Region) -> Executor:
+        """Return what runs a region. Raises InputError where the codegen cannot compile or load it."""
+        try:
+            artifact = self.codegen.compile(region, self.options)
+        except InputError:
+            raise
+        except Exception as error:  # a plug-in can fail in any way; the other units can go on
+            raise InputError(f"failed with {type(error).__name__}: {error}") from error
+        if not isinstance(self.codegen, Executable):
+            raise InputError(f"codegen {self.name} cannot run what it compiles here (it has no `load`)")
+        return executor(self.codegen, self.name, region, artifact)
+
+    def seconds(self, region: Region, proto: onnx.ModelProto) -> list[float]:
+        """Return what calls of a region took, handing over its arrays included."""
+        run = self.run(region)
+        inputs = sample_inputs(GraphIndex(proto, stated_types(proto)))
+        return sampled(lambda: run(inputs), self.patience, self.clock)
+
+
+def time_units(
+    model: Model,
+    target: Target | None,
+    device: Device,
+    records: Records,
+    progress: Callable[[str], None] = lambda step: None,
+) -> list[str]:
+    """Measure the distinct units of a model that a target takes and that were not measured before.
+
+    Without a target each node is a unit. Returns why others could not be measured, a sentence for each.
+    """
+    chosen = _chosen(model, target, records)
+    if not chosen:
+        return []
+    name = target.name if target is not None else _PLAIN
+    domain = target.domain if target is not None else f"byoc.{_PLAIN}"
+    cuts = {f"unit_{row}": unit for row, (_, unit) in enumerate(chosen)}
+    proto = outline(
+        GraphCuts(model.index, tuple(_cut(model.index, n, domain, unit) for n, unit in cuts.items()))
+    )
+    index = GraphIndex(proto, stated_types(proto))
+    calls = {node.op_type: node for node in index.nodes if node.domain == domain}
+    problems = []
+    for (task, _), called in zip(chosen, cuts, strict=True):
+        progress(f"{model.source}: {task.op}, {len(records)} measured")
+        try:
+            with TemporaryDirectory(prefix="byoc-") as place:
+                region_model = call_model(index, calls[called], model.index.certain)
+                region, stored = _stored(region_model, model.folder, Path(place), called, name)
+                records.add(task, device.seconds(region, stored))
+        except InputError as error:
+            problems.append(f"{task}: {error}")
+    return problems
+
+
+def _chosen(model: Model, target: Target | None, records: Records) -> list[tuple[Task, Unit]]:
+    index = model.index
+    works = tasks(index)
+    if target is not None:
+        units: Sequence[Unit] = group(index, target.patterns, annotate(index, target.rules))
+    else:
+        running = [i for i in range(len(index.nodes)) if works.of[i] >= 0]
+        units = [Unit(works[i].op, (i,), YES, ()) for i in running]
+    found: dict[Any, tuple[Task, Unit]] = {}
+    for unit in units:
+        if not unit.verdict or unit.nodes[0] in index.bodies:
+            continue
+        task = works.composite(unit.composite, unit.nodes) if unit.composite else works[unit.nodes[0]]
+        if task.sized and not task.view and task not in records:
+            found.setdefault(task.key, (task, unit))
+    return list(found.values())
+
+
+def _cut(index: GraphIndex, name: str, domain: str, unit: Unit) -> Cut:
+    composite = unit.match.as_composite(index) if unit.match is not None else None
+    return Cut(name, domain, (Group(unit.nodes, composite),))
+
+
+def _stored(
+    proto: onnx.ModelProto, folder: Path | None, place: Path, name: str, target: str
+) -> tuple[Region, onnx.ModelProto]:
+    """Return a region whose model and weights lie in a folder, as they do in a bundle."""
+    with WeightFile(place) as weights:
+        moved = move_weights(proto, folder, weights)
+    path = place / f"{name}.onnx"
+    path.write_bytes(moved.SerializeToString(deterministic=True))
+    return read_region(path, name, target), moved
+
+
+def launch(device: Device, records: Records) -> float:
+    """Return the seconds that starting a region takes: those of the cheapest one there is.
+
+    Regions of one operator on a single number are tried first, then what was measured already counts.
+    """
+    found = []
+    for op in _SMALLEST:
+        reads = ["x", "x"] if op in ("Add", "Mul") else ["x"]
+        proto = onnx.parser.parse_model(
+            '<ir_version: 10, opset_import: ["" : 17]>'
+            f"small (float[1] x) => (float[1] y) {{ y = {op} ({', '.join(reads)}) }}"
+        )
+        try:
+            with TemporaryDirectory(prefix="byoc-") as place:
+                region, stored = _stored(proto, None, Path(place), "small", _PLAIN)
+                found.append(Samples.of(device.seconds(region, stored)).median)
+        except InputError:
+            continue
+    known = records.cheapest()
+    return min(found + ([] if known is None else [known]), default=0.0)
+
+
+def copies(patience: Patience, clock: Clock = perf_counter) -> Link:
+    """Return the link that copying arrays amounts to: a small copy's latency, a large one's rate."""
+    medians = []
+    for size in (_SMALL, _LARGE):
+        source, destination = np.ones(size, np.uint8), np.zeros(size, np.uint8)
+        seconds = sampled(partial(np.copyto, destination, source), patience, clock)
+        medians.append(Samples.of(seconds).median)
+    small, large = medians
+    rate = (_LARGE - _SMALL) / (large - small) if large > small else float("inf")
+    return Link(bandwidth=rate, latency=small)

@@ -1,0 +1,116 @@
+"""Measuring the host: each node of a model, by onnxruntime's own profiler."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from onnx import ModelProto
+
+from byoc.costs.task import Tasks, tasks
+from byoc.graph.copying import copy_without
+from byoc.graph.load import Model
+from byoc.profile.records import Records
+from byoc.profile.sampling import Clock, Patience, Samples, sampled
+from byoc.runtime.onnxrt import node_seconds, open_session, run_session
+from byoc.verify.inputs import sample_inputs
+
+_NODE = "byoc.node."
+_LEAST = 1e-6  # what the profiler can tell, in seconds
+
+Timer = Callable[[ModelProto, Any, Callable[[Any], object]], Mapping[str, Sequence[float]]]
+"""As `byoc.runtime.onnxrt.node_seconds`."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodeTimes:
+    """What each node of a model took, by its number, run by run, warm-up left out.
+
+    `wholes` is what the model took as onnxruntime runs it by default, optimized: a run of it right after
+    each of the nodes', so that whatever else slows the machine slows both. `missing` are the nodes of
+    which nothing was measured: onnxruntime replaced them, or knows them by no name.
+    """
+
+    works: Tasks
+    seconds: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    wholes: Sequence[float] = ()
+
+    @property
+    def missing(self) -> list[int]:
+        """The nodes that run and were not measured."""
+        running = range(len(self.works.index.nodes))
+        return [i for i in running if self.works.of[i] >= 0 and i not in self.seconds]
+
+    @property
+    def total(self) -> float:
+        """The sum of the nodes' medians, in seconds."""
+        return sum(Samples.of(seconds).median for seconds in self.seconds.values())
+
+    @property
+    def together(self) -> float:
+        """What the model takes over the sum of its nodes: the median over the runs."""
+        sums = [sum(run) for run in zip(*self.seconds.values(), strict=False)]
+        pairs = zip(self.wholes, sums, strict=False)
+        ratios = [whole / max(nodes, _LEAST) for whole, nodes in pairs]
+        return float(median(ratios)) if ratios else 1.0
+
+    def record(self, records: Records) -> int:
+        """Add the measurements to others; return of how many nodes there is none that can be looked up.
+
+        Views are free, nodes with bodies differ by their bodies, and a shape that is not known before
+        the model runs cannot be asked for.
+        """
+        for i, seconds in self.seconds.items():
+            task = self.works[i]
+            if task.sized and not task.view:
+                records.add(task, seconds)
+        running = [i for i in range(len(self.works.index.nodes)) if self.works.of[i] >= 0]
+        lost = [i for i in running if not self.works[i].sized or i not in self.seconds]
+        return sum(not self.works[i].view for i in lost)
+
+
+def samples_for(model: Model) -> Mapping[str, Any]:
+    """Return inputs for a model: those that suit it where somebody knows, else seeded ones."""
+    return sample_inputs(model.index) if model.samples is None else model.samples(0)
+
+
+def time_nodes(
+    model: Model, patience: Patience, timer: Timer = node_seconds, clock: Clock = perf_counter
+) -> NodeTimes:
+    """Return what each node of the main graph takes on the host, and the model as a whole.
+
+    The graph runs as written, since a node that is fused into another has no time of its own;
+    runs go on until the whole settles. Raises InputError when the model does not run, and
+    MissingRuntimeError.
+    """
+    inputs = samples_for(model)
+    optimized = open_session(model.proto, model.folder)
+    wholes: list[float] = []
+
+    def both(session: Any) -> None:
+        run_session(session, inputs)
+        before = clock()
+        run_session(optimized, inputs)
+        wholes.append(clock() - before)
+
+    found = timer(
+        _named(model.proto),
+        model.folder,
+        lambda session: sampled(lambda: both(session), patience, clock),
+    )
+    seconds = {}
+    for i in range(len(model.index.nodes)):
+        runs = found.get(f"{_NODE}{i}", ())[patience.warmup :]
+        if runs:
+            seconds[i] = runs
+    return NodeTimes(tasks(model.index), seconds, wholes[patience.warmup :])
+
+
+def _named(proto: ModelProto) -> ModelProto:
+    """Return a copy whose nodes are called by their numbers."""
+    result = copy_without(proto, "node")
+    result.graph.node.extend(proto.graph.node)
+    for i, node in enumerate(result.graph.node):
+        node.name = f"{_NODE}{i}"
+    return result

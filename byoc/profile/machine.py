@@ -1,0 +1,38 @@
+"""Describing the machine that something was measured on, without saying whose it is."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from byoc.costs.file import Machine
+
+_PACKAGES = {"byoc": "onnx-byoc", "onnx": "onnx", "onnxruntime": "onnxruntime", "numpy": "numpy"}
+
+
+def this_machine() -> Machine:
+    """Return processor, cores that may be used, system and versions of this machine; no names."""
+    versions = {"python": platform.python_version()}
+    for name, package in _PACKAGES.items():
+        try:
+            versions[name] = version(package)
+        except PackageNotFoundError:
+            continue
+    return Machine(
+        cpu=_cpu(), cores=_cores(), os=f"{platform.system()} {platform.machine()}", versions=versions
+    )
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 0
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor()

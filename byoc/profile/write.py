@@ -1,0 +1,75 @@
+"""Writing a cost model to a file: whole or not at all, a line for each entry."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from byoc.costs.file import CostFile
+from byoc.errors import InputError
+
+_ROWS = ("entries", "operators")
+_DIGITS = 6
+
+
+def check_output(path: Path) -> None:
+    """Raise InputError when a file cannot be written to a path; looks, and leaves nothing behind."""
+    if path.is_dir():
+        raise InputError(f"{path}: cannot be written: it is a folder")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: cannot be written: there is no folder '{path.parent}'")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def write_costs(path: Path, costs: CostFile) -> None:
+    """Write a cost model; a file that is there is replaced at once, or left as it was."""
+    check_output(path)
+    handle, name = tempfile.mkstemp(prefix=".byoc-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(as_yaml(costs))
+        mask = os.umask(0)  # mkstemp's files are their owner's alone; this one is like any other
+        os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)
+        Path(name).replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def as_yaml(costs: CostFile) -> str:
+    """Return a cost model as the text of its file, fractions to six digits."""
+    content = _rounded(costs.model_dump(mode="python", by_alias=True, exclude_defaults=True))
+    kind = content.pop("kind")
+    rows = {name: content.pop(name) for name in _ROWS if name in content}
+    lines = [_dump({"kind": kind, **content}, flow=None)]
+    for name, found in rows.items():
+        lines.append(f"{name}:\n")
+        if isinstance(found, dict):
+            lines += [f"  {_dump({key: value}, flow=True)[1:-2]}\n" for key, value in found.items()]
+        else:
+            lines += [f"- {_dump(entry, flow=True)}" for entry in found]
+    return "".join(lines)
+
+
+def _dump(content: Any, flow: bool | None) -> str:
+    text: str = yaml.safe_dump(
+        content, default_flow_style=flow, sort_keys=False, width=10**6, allow_unicode=True
+    )
+    return text
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):  # attributes are looked up, and must be equal to the last digit
+        return {key: item if key == "attributes" else _rounded(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(item) for item in value]
+    if not isinstance(value, float):
+        return value
+    return int(value) if value.is_integer() else float(f"{value:.{_DIGITS}g}")

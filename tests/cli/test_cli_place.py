@@ -1,0 +1,174 @@
+"""`byoc place`: what it prints and writes, and what it refuses."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import Ran
+
+from byoc.cli.place import solved
+from byoc.errors import InputError
+from byoc.placement import Placement, Problem
+from byoc.placement.instance import parse_instance
+
+Cli = Callable[..., Ran]
+Golden = Callable[[str, str], None]
+
+
+def node(number: int, host: float, device: float, size: float = 10.0, **more: Any) -> dict[str, Any]:
+    return {
+        "id": number,
+        "supportedOnFpga": True,
+        "cpuLatency": host,
+        "fpgaLatency": device,
+        "isBackwardNode": False,
+        "size": size,
+    } | more
+
+
+DIAMOND = {
+    "maxSizePerFPGA": 35.0,
+    "maxFPGAs": 2,
+    "maxCPUs": 8,
+    "nodes": [
+        node(10, 8.0, 1.0),
+        node(11, 16.0, 2.0),
+        node(12, 12.0, 2.0, colorClass=1),
+        node(13, 4.0, 1.0, colorClass=1),
+        node(14, 6.0, 1.0, supportedOnFpga=False),
+    ],
+    "edges": [
+        {"sourceId": 10, "destId": 11, "cost": 0.5},
+        {"sourceId": 10, "destId": 12, "cost": 0.5},
+        {"sourceId": 11, "destId": 14, "cost": 0.25},
+        {"sourceId": 12, "destId": 13, "cost": 1.0},
+        {"sourceId": 13, "destId": 14, "cost": 0.75},
+    ],
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for variable in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(variable, raising=False)
+    Path("i.json").write_text(json.dumps(DIAMOND), encoding="utf-8")
+    return tmp_path
+
+
+def shuffled(seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    parts: dict[str, list[Any]] = {"nodes": DIAMOND["nodes"], "edges": DIAMOND["edges"]}  # type: ignore[dict-item]
+    return DIAMOND | {key: [part[i] for i in rng.permutation(len(part))] for key, part in parts.items()}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("strategy", ["tree-dp", "makespan"])
+def test_what_is_printed(strategy: str, byoc: Cli, golden: Golden) -> None:
+    ran = byoc("place", "i.json", "--strategy", strategy)
+    assert (ran.code, ran.err) == (0, "")
+    golden(f"cli_place_{strategy}.txt", ran.out)
+
+
+@pytest.mark.usefixtures("here")
+def test_json_adds_up(byoc: Cli) -> None:
+    ran = byoc("place", "i.json", "--strategy", "faster-ops", "--format", "json")
+    assert (ran.code, ran.err) == (0, "")
+    document = json.loads(ran.out)
+    host, first, second = document["devices"]
+    # Three of four fit on the first accelerator, by twos and in order: the class of two goes on.
+    assert [device["nodes"] for device in document["devices"]] == [[14], [10, 11], [12, 13]]
+    assert (host["execution_seconds"], host["transfer_seconds"], host["bytes"]) == (0.006, 0, 0)
+    assert first["execution_seconds"] == 0.003
+    assert first["transfer_seconds"] == pytest.approx(0.0005 + 0.00025)
+    assert second["transfer_seconds"] == pytest.approx(0.0005 + 0.00075)
+    assert (first["bytes"], second["bytes"]) == (20, 20)
+    total = sum(d["execution_seconds"] + d["transfer_seconds"] for d in document["devices"])
+    assert document["objective_seconds"] == pytest.approx(total)
+    assert document["objective"] == "latency"
+    assert (document["bound_seconds"], document["gap"]) == (None, None)
+    assert document["regions"] == first["regions"] + second["regions"] == 2
+
+
+@pytest.mark.usefixtures("here")
+def test_the_bound_and_its_gap(byoc: Cli) -> None:
+    document = json.loads(byoc("place", "i.json", "--strategy", "makespan", "--format", "json").out)
+    assert document["objective"] == "makespan"
+    assert 0 < document["bound_seconds"] <= document["objective_seconds"]
+    assert document["gap"] == pytest.approx(
+        1 - document["bound_seconds"] / document["objective_seconds"]
+    )
+
+
+@pytest.mark.usefixtures("here")
+def test_the_placement_is_written_as_their_programs_do(byoc: Cli) -> None:
+    ran = byoc("place", "i.json", "--strategy", "faster-ops", "-o", "p.json")
+    assert ran.code == 0
+    written = json.loads(Path("p.json").read_text(encoding="utf-8"))
+    assert [device["nodes"] for device in written["fpgas"]] == [[10, 11], [12, 13]]
+    assert written["cpus"] == [{"load": 6.0, "nodes": [14]}]
+    assert written["fpgas"][0]["load"] == pytest.approx(3.75)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["host-only", "all-supported", "faster-ops", "faster-ops-transfer", "tree-dp", "makespan"],
+)
+@pytest.mark.usefixtures("here")
+def test_the_order_in_the_file_plays_no_part(strategy: str, byoc: Cli) -> None:
+    expected = byoc("place", "i.json", "--strategy", strategy, "--format", "json").out
+    for seed in range(3):
+        Path("i.json").write_text(json.dumps(shuffled(seed)), encoding="utf-8")
+        assert byoc("place", "i.json", "--strategy", strategy, "--format", "json").out == expected
+
+
+@pytest.mark.usefixtures("here")
+def test_what_is_refused(byoc: Cli) -> None:
+    ran = byoc("place", "none.json")
+    assert (ran.code, ran.out, ran.err) == (1, "", "byoc: none.json: No such file or directory\n")
+    Path("bad.json").write_text('{"nodes": [], "edges": [], "maxFPGAs": -1}', encoding="utf-8")
+    ran = byoc("place", "bad.json")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.splitlines() == [
+        "byoc: bad.json: there is no maxSizePerFPGA",
+        "byoc: bad.json: maxFPGAs: -1; 0 to 256 is expected",
+        "byoc: bad.json: there is no maxCPUs",
+    ]
+    ran = byoc("place", "i.json", "--strategy", "tree-pd")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("byoc: tree-pd: no such strategy (did you mean tree-dp?); installed: ")
+    ran = byoc("place", "i.json", "--strategy", "tree-dp", "-o", "no/p.json")
+    assert (ran.code, ran.out, ran.err) == (1, "", "byoc: no/p.json: No such file or directory\n")
+
+
+@dataclass(frozen=True)
+class Vendors:
+    """A strategy from outside that does what it is told to."""
+
+    name: str
+    answer: Callable[[Problem], Any]
+
+    def solve(self, problem: Problem) -> Placement:
+        answer: Placement = self.answer(problem)
+        return answer
+
+
+def test_a_strategy_from_outside_is_held_to_its_word() -> None:
+    instance = parse_instance(json.dumps(DIAMOND), "i.json")
+    with pytest.raises(InputError, match="strategy mine: failed with ZeroDivisionError"):
+        solved(instance, Vendors("mine", lambda _: 1 // 0), "i.json")
+    with pytest.raises(InputError, match="strategy mine: it gave a int instead of a Placement"):
+        solved(instance, Vendors("mine", lambda _: 1), "i.json")
+
+    def everything_on_one(problem: Problem) -> Placement:
+        return Placement.of(problem, np.array([1, 1, 1, 0], np.int64))
+
+    with pytest.raises(InputError, match="device 1 holds 40 bytes, and 35 is its capacity"):
+        solved(instance, Vendors("mine", everything_on_one), "i.json")
+    document = solved(instance, Vendors("mine", lambda p: Placement.of(p, np.zeros(4, np.int64))), "i")
+    assert "it was not told how much memory a device has" in document["notes"]
+    assert document["objective_seconds"] == pytest.approx(0.046)

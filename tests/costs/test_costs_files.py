@@ -1,0 +1,267 @@
+"""Cost models in files: what is said of wrong ones, fallbacks, plug-ins."""
+
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from byoc import plugins
+from byoc.costs.load import load_cost_model, load_device_costs, load_host_costs, read_cost_file
+from byoc.costs.model import Price, Unknown
+from byoc.costs.roofline import Roofline
+from byoc.costs.task import Task
+from byoc.costs.work import Work
+from byoc.errors import InputError
+from byoc.graph.types import TensorType
+
+ROOFLINE = "kind: roofline\nname: a\npeak: {float32: 1e9}\nbandwidth: 1e9\n"
+ENTRY = "{op: Relu, types: 'float32[4] -> float32[4]', seconds: 1e-3}"
+TABLE = f"kind: table\nname: t\nentries:\n- {ENTRY}\n"
+LINEAR = "kind: linear\nname: l\noperators: {Relu: {byte: 1e-9, call: 1e-6, r2: 0.9, samples: 4}}\n"
+TYPE = TensorType("float32", (4,))
+RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("name: a\n", ["kind: must be given; known: roofline, table, linear"]),
+        (
+            "kind: tables\n",
+            ["kind: no such kind 'tables' (did you mean table?); known: roofline, table, linear"],
+        ),
+        (
+            "kind: [table]\n",
+            ["kind: no such kind '['table']' (did you mean table?); known: roofline, table, linear"],
+        ),
+        ("[]\n", ["expected a mapping of keys at the top"]),
+        ("kind: roofline\n", ["name: must be given", "peak: must be given", "bandwidth: must be given"]),
+        (
+            ROOFLINE.replace("bandwidth: 1e9", "bandwidth: 0") + "overhead: -1\nlaunch: .nan\n",
+            [
+                "launch: input should be greater than or equal to 0",
+                "bandwidth: input should be greater than 0",
+                "overhead: input should be greater than or equal to 0",
+            ],
+        ),
+        (ROOFLINE.replace("{float32: 1e9}", "{}"), ["peak: must not be empty"]),
+        (
+            ROOFLINE.replace("float32: 1e9", "float32: fast, int8: -1"),
+            ["peak.float32: expected a number", "peak.int8: input should be greater than 0"],
+        ),
+        (
+            ROOFLINE.replace("float32: 1e9", "flaot32: 1, int8: 2"),
+            ["peak: no such data type 'flaot32' (did you mean float32?)"],
+        ),
+        (
+            ROOFLINE.replace("float32: 1e9", "defalt: 1"),
+            ["peak: no such data type 'defalt' (did you mean default?)"],
+        ),
+        (
+            ROOFLINE + "overhed: 1\n",
+            [
+                "overhed: no such key (did you mean overhead?); known: name, description, launch, link, "
+                "energy, else, kind, peak, bandwidth, overhead, operators",
+            ],
+        ),
+        (
+            ROOFLINE + "link: {bandwith: 1, latency: -1}\n",
+            [
+                "link.bandwidth: must be given",
+                "link.latency: input should be greater than or equal to 0",
+                "link.bandwith: no such key (did you mean bandwidth?); known: bandwidth, latency, "
+                "conversion",
+            ],
+        ),
+        (ROOFLINE + "link: fast\n", ["link: expected a mapping of keys"]),
+        (
+            ROOFLINE + "operators: {Conv: {efficiency: 2}}\nenergy: {byte: .inf, operation: -1}\n",
+            [
+                "energy.operation: input should be greater than or equal to 0",
+                "energy.byte: expected a finite number",
+                "operators.Conv.efficiency: input should be less than or equal to 1",
+            ],
+        ),
+        (TABLE.replace(f"\n- {ENTRY}", " []"), ["entries: must not be empty"]),
+        (TABLE.replace(f"\n- {ENTRY}", " {}"), ["entries: expected a list"]),
+        (
+            TABLE.replace("1e-3", "1e30"),
+            ["entries[0].seconds: expected seconds, fewer than a thousand years have"],
+        ),
+        (
+            TABLE.replace("1e-3", ".nan"),
+            ["entries[0].seconds: input should be greater than or equal to 0"],
+        ),
+        (
+            TABLE.replace("float32[4] ->", "->").replace("op: Relu, ", "samples: 0, "),
+            [
+                "entries[0].op: must be given",
+                "entries[0].samples: input should be greater than or equal to 1",
+            ],
+        ),
+        (
+            TABLE.replace("float32[4] -> float32[4]", "float32[4]"),
+            [
+                "entries[0].types: expected types of inputs -> of outputs, such as float32[1, 8] -> "
+                "int8[2]"
+            ],
+        ),
+        (
+            TABLE.replace("-> float32[4]", "-> float33[4]"),
+            ["entries[0].types: no such data type 'float33' (did you mean float32?)"],
+        ),
+        (
+            TABLE.replace("-> float32[4]", "-> float32[N]"),
+            ["entries[0].types: 'float32[N]' is no type such as float32[1, 8], nor - for one left out"],
+        ),
+        (
+            TABLE.replace("seconds", "attributes: {pads: [1, [2]]}, seconds"),
+            ["entries[0].attributes: pads: expected a number, text, or a list of these"],
+        ),
+        (TABLE + f"- {ENTRY}\n", ["entries: [1] has the operator, types and attributes of [0]"]),
+        (
+            LINEAR.replace("byte", "bytes"),
+            [
+                "operators.Relu.bytes: no such key (did you mean byte?); known: operation, byte, call, "
+                "joules, r2, samples"
+            ],
+        ),
+        (
+            LINEAR.replace("1e-9", "-1").replace("0.9", "1.5"),
+            [
+                "operators.Relu.byte: input should be greater than or equal to 0",
+                "operators.Relu.r2: input should be less than or equal to 1",
+            ],
+        ),
+        (LINEAR + "together: 0\n", ["together: input should be greater than 0"]),
+        (
+            LINEAR + "machine: {host: me}\n",
+            ["machine.host: no such key (did you mean os?); known: cpu, cores, os, versions"],
+        ),
+    ],
+)
+def test_wrong_files(tmp_path: Path, text: str, lines: list[str]) -> None:
+    path = tmp_path / "cost.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_cost_model(str(path))
+    assert str(caught.value).splitlines() == [f"{path}: {line}" for line in lines]
+
+
+def test_right_files(tmp_path: Path) -> None:
+    path = tmp_path / "cost.yaml"
+    path.write_text(ROOFLINE)
+    found = read_cost_file(path)
+    assert isinstance(found, Roofline)
+    assert found.peak == {"float32": 1e9}
+    for text, seconds in ((TABLE, 1e-3), (LINEAR, 1e-6 + 32e-9)):
+        path.write_text(text)
+        answer = load_cost_model(str(path)).execution(RELU)
+        assert isinstance(answer, Price)
+        assert answer.seconds == pytest.approx(seconds, rel=1e-12)
+
+
+def test_a_fallback_answers_what_is_not_known(tmp_path: Path) -> None:
+    (tmp_path / "table.yaml").write_text(TABLE + "else: flat.yaml\nlaunch: 3\nlink: {bandwidth: 2}\n")
+    (tmp_path / "flat.yaml").write_text(ROOFLINE)
+    model = load_cost_model(str(tmp_path / "table.yaml"))
+    assert model.name == "t"
+    assert model.execution(RELU).seconds == 1e-3  # type: ignore[union-attr]
+    assert model.execution(Task("Tanh", Work(2e9, 0))).seconds == 2.0  # type: ignore[union-attr]
+    odd = Task("Odd", Work(2e9, 0, estimated=True))
+    assert model.execution(odd) == Unknown("t has no costs of Odd on ->")
+    assert model.estimate(odd).seconds == 2.0  # type: ignore[attr-defined]
+    assert (model.launching().seconds, model.transfer(4).seconds) == (3.0, 2.0)
+
+
+def test_fallbacks_by_name_in_a_circle_and_missing(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text(TABLE + "else: host\n")
+    assert load_cost_model(str(one)).execution(Task("Tanh", Work(1e11, 0)))
+    one.write_text(TABLE + "else: two.yaml\n")
+    two.write_text(TABLE + "else: one.yaml\n")
+    with pytest.raises(InputError) as caught:
+        load_cost_model(str(one))
+    assert str(caught.value) == (
+        f"{one}: else: {two}: else: the fallbacks go in a circle: one.yaml -> two.yaml -> one.yaml"
+    )
+    two.write_text(TABLE + "else: three.yaml\n")
+    with pytest.raises(InputError, match=r"one.yaml: else: .*two.yaml: else: three.yaml: no such file"):
+        load_cost_model(str(one))
+
+
+class Flat:
+    """A cost model as somebody else might write it."""
+
+    name = "flat"
+    answer: Any = Price(2.0)
+
+    def execution(self, task: Task) -> Any:
+        return self.answer
+
+    def transfer(self, size: int, converted: int = 0) -> Price:
+        return Price(float(size))
+
+    def launching(self) -> Price:
+        return Price(1.0)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **models: Any) -> None:
+    """Register classes as cost models, beside those that are installed."""
+    module = ModuleType("models_of_this_test")
+    for name, value in models.items():
+        setattr(module, name, value)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    points = [EntryPoint(name, f"{module.__name__}:{name}", plugins.COSTS) for name in models]
+    before = plugins.entry_points  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        plugins,
+        "entry_points",
+        lambda *, group: [*before(group=group), *(points if group == plugins.COSTS else ())],
+    )
+
+
+def test_a_plug_in(monkeypatch: pytest.MonkeyPatch, byoc: Any) -> None:
+    install(monkeypatch, flat=Flat)
+    assert load_cost_model("flat").execution(RELU) == Price(2.0)
+    assert "flat" in byoc("cost-models").out
+    ran = byoc(
+        "partition", "zoo:squeezenet", "--rules", "dla", "--cost-model", "flat", "--format", "json"
+    )
+    assert (ran.code, ran.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("flat", object, "is not one: it needs a `name` and the methods"),
+        ("flat", lambda: 1 / 0, "cannot be loaded: ZeroDivisionError: division by zero"),
+        ("host", Flat, "brings a cost model of this name, and so does"),
+        ("flat2", Flat, "installed: dla, ethos-u55, flat2, host, nnpa, openvino-cpu, tensorrt-dla"),
+    ],
+)
+def test_plug_ins_that_are_wrong(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: Any, sentence: str
+) -> None:
+    install(monkeypatch, **{name: value})
+    with pytest.raises(InputError) as caught:
+        load_cost_model("host" if name == "host" else "flat")
+    assert sentence in str(caught.value)
+
+
+def test_the_files_in_the_documentation_are_right(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "costs.md").read_text(encoding="utf-8")
+    blocks = [part.partition("```")[0] for part in text.split("```yaml\n")[1:]]
+    shared = next(block for block in blocks if not block.startswith("kind:"))
+    kinds = set()
+    for block in (b for b in blocks if b.startswith("kind:")):
+        path = tmp_path / "cost.yaml"
+        path.write_text(block + (shared if block.startswith("kind: roofline") else ""), encoding="utf-8")
+        assert (
+            load_device_costs(str(path)) if "link:" in path.read_text() else load_host_costs(str(path))
+        )
+        kinds.add(getattr(read_cost_file(path), "kind", ""))
+    assert kinds == {"roofline", "table", "linear"}

@@ -1,0 +1,188 @@
+"""What is done about costs that are not known: refuse, keep on the host, estimate and count."""
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+from support import prepared
+
+from byoc.costs.model import FREE, Policy, Price, Unknown
+from byoc.costs.pose import Posed, alone, pose
+from byoc.costs.prices import device_prices, host_prices, launch_price, price, transfer_prices
+from byoc.costs.task import Task, tasks
+from byoc.costs.whole import whole
+from byoc.costs.work import Work
+from byoc.errors import InputError
+from byoc.patterns.group import Unit, group
+from byoc.patterns.pattern import parse
+from byoc.verdict import YES, Mark, refuse
+
+TEXT = """
+g (float[4] x) => (float[4] y) {
+  a = Relu (x)
+  b = Tanh (a)
+  c = Reshape (b, s)
+  y = Relu (c)
+}
+""".replace("{\n  a", "<int64[1] s = {4}> {\n  a", 1)
+
+
+class Knows:
+    """A model of somebody else's that knows some operators and guesses at nothing."""
+
+    def __init__(self, name: str, **seconds: float) -> None:
+        self.name = name
+        self.seconds = seconds
+
+    def execution(self, task: Task) -> Price | Unknown:
+        assert not task.view
+        if task.op not in self.seconds:
+            return Unknown(f"{task.op} was never tried")
+        return Price(self.seconds[task.op], 2 * self.seconds[task.op])
+
+    def transfer(self, size: int, converted: int = 0) -> Price:
+        return Price(float(size), nan)
+
+    def launching(self) -> Price:
+        return Price(1.0)
+
+
+class Guesses(Knows):
+    """The same, but for guesses."""
+
+    def estimate(self, task: Task) -> Price:
+        return Price(77.0)
+
+
+HOST = Knows("host", Relu=10.0, Tanh=20.0)
+DEVICE = Guesses("acc", Relu=1.0)
+
+
+def units_of(text: str = TEXT, *patterns: str, refused: tuple[int, ...] = ()) -> tuple[Any, list[Unit]]:
+    index = prepared(text).index
+    marks = [Mark(refuse("no")) if i in refused else Mark(YES, "r") for i in range(len(index.nodes))]
+    return index, group(index, [parse(f"p{i}", p) for i, p in enumerate(patterns)], marks)
+
+
+def posed(
+    policy: Policy, host: Any = HOST, device: Any = DEVICE, refused: tuple[int, ...] = ()
+) -> Posed:
+    index, units = units_of(refused=refused)
+    return pose(index, units, host, device, connected=False, unknown=policy)
+
+
+def test_estimates_are_counted_and_views_are_free_without_asking() -> None:
+    result = posed(Policy.estimate)
+    assert result.problem.seconds.tolist() == [[10, 1], [20, 77], [0, 0], [10, 1]]
+    assert (result.estimated, result.kept) == (1, {})
+    assert result.problem.to_device.ravel().tolist() == [16.0] * 5
+    assert result.problem.launch.tolist() == [1.0]
+
+
+def test_what_is_not_known_stays_on_the_host() -> None:
+    result = posed(Policy.host)
+    assert result.problem.seconds.tolist() == [[10, 1], [20, inf], [0, 0], [10, 1]]
+    assert result.kept == {1: "what it costs on acc is not known"}
+    assert result.estimated == 0
+
+
+def test_refusing_names_what_is_not_known_and_where() -> None:
+    with pytest.raises(InputError) as caught:
+        posed(Policy.refuse)
+    assert str(caught.value) == "1 of 4 units have no known cost on acc: b: Tanh was never tried"
+    with pytest.raises(
+        InputError, match="2 of 4 units have no known cost on host: a: Relu was never tried"
+    ):
+        posed(Policy.refuse, host=Knows("host", Tanh=1.0))
+    # What the device does not take need not be known there.
+    assert posed(Policy.refuse, refused=(1,)).problem.seconds[1].tolist() == [20, inf]
+
+
+def test_a_unit_that_is_refused_anyhow_is_no_estimate() -> None:
+    assert posed(Policy.estimate, refused=(1,)).estimated == 0
+    assert posed(Policy.host, refused=(1,)).kept == {}
+
+
+def test_the_host_is_estimated_where_the_policy_is_the_host() -> None:
+    result = posed(Policy.host, host=Guesses("host", Relu=10.0))
+    assert result.problem.seconds[:, 0].tolist() == [10, 77, 0, 10]
+    assert result.estimated == 1
+    assert [policy.on_host for policy in Policy] == [Policy.refuse, Policy.estimate, Policy.estimate]
+
+
+def test_prices_of_units_one_by_one_and_as_a_composite() -> None:
+    index, units = units_of(TEXT, "b = Relu(x)\ny = Tanh(b)")
+    works = tasks(index)
+    own = host_prices(HOST, works, units)
+    assert own.seconds.tolist() == [30, 0, 10]
+    assert own.joules.tolist() == [60, 0, 20]
+    assert own.unknown.tolist() == [False, False, False]
+    there = device_prices(Knows("acc", p0=5.0, Relu=1.0), works, units)
+    assert there.seconds.tolist() == [5, 0, 1]
+    guessed = device_prices(Knows("acc", Relu=1.0, Tanh=2.0), works, units)
+    assert guessed.seconds.tolist() == [3, 0, 1]  # the sum of its parts
+    assert list(guessed.why) == ["p0 was never tried", "", ""]
+
+
+def test_transfers_are_asked_once_a_size_and_come_in_order() -> None:
+    asked = []
+
+    class Counting(Knows):
+        def transfer(self, size: int, converted: int = 0) -> Price:
+            asked.append(size)
+            return Price(size / 2, size * 3.0)
+
+    seconds, joules = transfer_prices(Counting("acc"), [8, 2, 8, 2**70])
+    assert seconds.tolist() == [4, 1, 4, 3.2e10]
+    assert joules.tolist()[:3] == [24, 6, 24]
+    assert asked == [2, 8, 2**62]
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (3.0, "cost model odd: gave a float, not a Price"),
+        (None, "cost model odd: gave a NoneType, not a Price"),
+        (Price(-1.0), "cost model odd: gave -1.0 s, nan J"),
+        (Price(nan), "cost model odd: gave nan s, nan J"),
+        (Price(1.0, -2.0), "cost model odd: gave 1.0 s, -2.0 J"),
+        (KeyError("k"), "cost model odd: execution failed with KeyError: 'k'"),
+    ],
+)
+def test_models_that_misbehave(answer: Any, sentence: str) -> None:
+    class Odd(Knows):
+        def execution(self, task: Task) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    with pytest.raises(InputError) as caught:
+        price(Odd("odd"), Task("Relu", Work(1, 1)))
+    assert str(caught.value) == sentence
+
+
+def test_no_price_is_more_than_sums_can_hold() -> None:
+    assert price(Knows("slow", Relu=inf), Task("Relu", Work(1, 1)))[0].seconds == 3.2e10
+    assert price(HOST, Task("Reshape", Work(0, 0), view=True)) == (FREE, "")
+    assert launch_price(HOST).seconds == 1.0
+
+
+def test_a_graph_all_on_one_device() -> None:
+    index, _ = units_of()
+    assert alone(index, DEVICE) == (1 + 77 + 0 + 1, 4 + 20 + 0 + 4)
+    assert alone(index, DEVICE, Policy.host)[0] == inf
+    with pytest.raises(InputError, match="1 of 4 units have no known cost on acc: Tanh 'b'"):
+        alone(index, DEVICE, Policy.refuse)
+
+
+def test_bodies_count_by_how_often_they_run() -> None:
+    """Each branch of an If by half."""
+    index = prepared("""
+        g (float[4] x, bool c) => (float[4] y) {
+          a = Relu (x)
+          y = If <then_branch = t () => (float[4] u) { u = Tanh (a) },
+                  else_branch = e () => (float[4] v) { v = Relu (a) }> (c)
+        }""").index
+    assert whole(index, HOST)[0] == 10 + 20 / 2 + 10 / 2
+    assert whole(index, HOST)[1] == 4 + 20 / 2 + 4 / 2
+    assert whole(index, DEVICE, unknown=Policy.host)[0] == inf

@@ -1,0 +1,102 @@
+"""Fusions: those chosen are disjoint, in one region each, and never wait for one another."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from placement_oracle import chain
+
+from byoc.placement import Fusion, Placement, Problem, objection
+from byoc.placement.fusions import best_fusions
+from byoc.placement.strategies.exact import Exact
+from byoc.placement.strategies.exhaustive import Exhaustive
+from byoc.placement.strategies.launch_aware import LaunchAware
+
+
+def ints(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def with_fusions(problem: Problem, *fusions: tuple[tuple[int, ...], float]) -> Problem:
+    return replace(problem, fusions=tuple(Fusion(members, 1, saving) for members, saving in fusions))
+
+
+FOUR = chain([3.0] * 4, [2.0] * 4, down=1, up=1)
+
+
+def test_the_best_of_overlapping_ones() -> None:
+    problem = with_fusions(FOUR, ((0, 1), 1.0), ((1, 2), 1.5), ((2, 3), 1.0))
+    everywhere = Placement.of(problem, ints(1, 1, 1, 1))
+    assert everywhere.fusions == (0, 2)
+    assert everywhere.cost.saved == 2
+    assert everywhere.cost.total == 8 + 2 - 2
+    assert Placement.of(problem, ints(0, 1, 1, 1)).fusions == (1,)
+    assert Placement.of(problem, ints(1, 0, 1, 0)).fusions == ()
+
+
+def test_members_in_two_regions_are_not_fused() -> None:
+    problem = with_fusions(FOUR, ((0, 2), 1.0))
+    assert Placement.of(problem, ints(1, 0, 1, 1)).fusions == ()
+    assert Placement.of(problem, ints(1, 1, 1, 1)).fusions == ()  # unit 1 lies between: a circle
+
+
+def test_two_that_would_wait_for_each_other() -> None:
+    """0 to 1 and 2 to 3: fusing 0 with 3 and 1 with 2 makes a circle."""
+    crossing = Problem.build(
+        seconds=[[3, 1]] * 4,
+        producer=[0, 2],
+        consumers=[[1], [3]],
+        is_output=[False, False],
+        to_device=[[1], [1]],
+        to_host=[[1], [1]],
+        launch=[0],
+        fusions=[Fusion((0, 3), 1, 0.5), Fusion((1, 2), 1, 0.75)],
+    )
+    assert best_fusions(crossing, ints(1, 1, 1, 1), ints(0, 0, 0, 0)) == (1,)
+    for strategy in (Exact(), Exhaustive(), LaunchAware()):
+        placement = strategy.solve(crossing)
+        assert placement.cost.total == 4 - 0.75
+        assert objection(crossing, placement) == ""
+    both = replace(Placement.of(crossing, ints(1, 1, 1, 1)), fusions=(0, 1))
+    assert objection(crossing, both) == "the fusions it chose wait for one another in a circle"
+
+
+def test_a_saving_pulls_units_over() -> None:
+    """Alone, crossing costs 2 and gains 0 to 1; fused they gain 3."""
+    problem = chain([3.0, 2.0, 2.0, 3.0], [9.0, 2.0, 1.0, 9.0], down=1, up=1)
+    assert Exact().solve(problem).labels.tolist() == [0, 0, 0, 0]
+    fused = with_fusions(problem, ((1, 2), 2.0))
+    for strategy in (Exact(), Exhaustive(), LaunchAware()):
+        placement = strategy.solve(fused)
+        assert placement.labels.tolist() == [0, 1, 1, 0]
+        assert placement.fusions == (0,)
+        assert placement.cost.total == 6 + 3 + 2 - 2
+
+
+@pytest.mark.parametrize(
+    ("chosen", "sentence"),
+    [
+        ((2,), "it chose fusion 2, and there are 2"),
+        ((0, 1), "it chose fusion 1, which overlaps another that it chose"),
+    ],
+)
+def test_a_choice_that_cannot_be(chosen: Any, sentence: str) -> None:
+    problem = with_fusions(FOUR, ((0, 1), 1.0), ((1, 2), 1.5))
+    placement = replace(Placement.of(problem, ints(1, 1, 1, 1)), fusions=chosen)
+    assert objection(problem, placement) == sentence
+
+
+@pytest.mark.parametrize(
+    ("fusion", "sentence"),
+    [
+        (((1,), 1.0), "two members or more"),
+        (((2, 1), 1.0), "in rising order"),
+        (((3, 4), 1.0), "one of the 4 units"),
+        (((0, 1), 5.0), "saves 5 s; its members take 4 s apart"),
+    ],
+)
+def test_a_fusion_that_makes_no_sense(fusion: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        with_fusions(FOUR, fusion)
+    assert with_fusions(FOUR, ((0, 1), 4.0)).fusions

@@ -1,0 +1,150 @@
+"""Hard limits: what breaks them is refused, and cheap strategies mend it."""
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+from optimality import CHEAP
+from placement_oracle import chain
+from placement_random import random_problem
+
+from byoc.errors import InputError
+from byoc.placement import (
+    EVERYTHING,
+    Placement,
+    Problem,
+    breach,
+    form_regions,
+    needs,
+    objection,
+    repaired,
+    unhonoured,
+)
+from byoc.placement.strategies.exact import Exact
+from byoc.placement.strategies.host_only import HostOnly
+from byoc.placement.strategies.launch_aware import LaunchAware
+from byoc.placement.strategies.min_cut import MinCut
+
+
+def ints(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def limited(problem: Problem, **limits: Any) -> Problem:
+    return replace(problem, **{name: np.array(value) for name, value in limits.items()})
+
+
+FIVE = chain([3.0] * 5, [1.0] * 5)
+
+
+@pytest.mark.parametrize(
+    ("limits", "labels", "sentence"),
+    [
+        ({"must": [False, True, False, False, False]}, (1, 0, 1, 1, 1), "it left unit 1 on the host"),
+        ({"min_nodes": [3]}, (1, 1, 0, 0, 0), "region 0 has 2 nodes, and 3 is the least"),
+        ({"max_regions": [1]}, (1, 0, 1, 0, 0), "device 1 has 2 regions, and 1 is the most"),
+        (
+            {"memory": [[4.0]] * 5, "capacity": [9.0]},
+            (1, 1, 1, 0, 0),
+            "device 1 holds 12 bytes, and 9 is its capacity",
+        ),
+    ],
+)
+def test_a_broken_limit_is_refused(limits: Any, labels: Any, sentence: str) -> None:
+    problem = limited(FIVE, **limits)
+    assert objection(problem, Placement.of(problem, ints(*labels))).startswith(sentence)
+    assert objection(FIVE, Placement.of(FIVE, ints(*labels))) == ""
+
+
+def test_a_region_of_too_many_nodes_is_refused() -> None:
+    problem = limited(FIVE, max_nodes=[2])
+    placement = Placement.of(problem, ints(1, 1, 1, 1, 1), regions=ints(0, 0, 0, 1, 1))
+    assert objection(problem, placement) == "region 0 has 3 nodes, and 2 is the most"
+
+
+def test_a_region_in_two_pieces_is_refused_where_it_must_be_connected() -> None:
+    branches = Problem.build(
+        seconds=np.ones((2, 2)),
+        producer=[],
+        consumers=[],
+        is_output=[],
+        to_device=np.ones((0, 1)),
+        to_host=np.ones((0, 1)),
+        launch=[1],
+        connected=[True],
+    )
+    placement = Placement.of(branches, ints(1, 1), regions=ints(0, 0))
+    assert objection(branches, placement).startswith("one of its regions is not connected")
+    assert objection(branches, Placement.of(branches, ints(1, 1))) == ""
+
+
+def test_form_regions_deals_out_what_is_too_large() -> None:
+    assert form_regions(limited(FIVE, max_nodes=[2]), ints(1, 1, 1, 1, 1)).tolist() == [0, 0, 1, 1, 2]
+    sizes = limited(FIVE, max_nodes=[4], size=[1, 3, 2, 2, 1])
+    assert form_regions(sizes, ints(1, 1, 1, 1, 1)).tolist() == [0, 0, 1, 1, 2]
+    assert form_regions(sizes, ints(1, 1, 0, 1, 1)).tolist() == [0, 0, -1, 1, 1]
+
+
+def test_repair_takes_away_what_loses_least() -> None:
+    """Regions 0 and 2 gain 4 each, region 1 gains 2."""
+    apart = limited(FIVE, seconds=[[5.0, 1.0], [1.0, 1], [3.0, 1], [1, 1], [5, 1]])
+    labels = ints(1, 0, 1, 0, 1)
+    assert repaired(apart, labels).tolist() == labels.tolist()
+    assert repaired(limited(apart, max_regions=[2]), labels).tolist() == [1, 0, 0, 0, 1]
+    must = limited(apart, max_regions=[2], must=[False, False, True, False, False])
+    assert repaired(must, labels).tolist() == [0, 0, 1, 0, 1]
+    assert repaired(limited(apart, min_nodes=[2]), ints(1, 0, 0, 1, 1)).tolist() == [0, 0, 0, 1, 1]
+    held = limited(apart, memory=[[4.0]] * 5, capacity=[9.0])
+    assert breach(held, repaired(held, ints(1, 1, 1, 1, 1)), form_regions(held, labels)) == ""
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_cheap_strategies_keep_limits_without_musts(seed: int) -> None:
+    """The host alone keeps them all, so that repair can always end there."""
+    features = frozenset({"launch", "capacity", "region count", "region size"})
+    problem = random_problem(seed, 30, features)
+    for strategy in CHEAP:
+        assert objection(problem, strategy.solve(problem)) == ""
+
+
+def test_a_strategy_without_honours_ignores_what_the_problem_asks_for() -> None:
+    class Outsider:
+        name = "outsider"
+
+        def solve(self, problem: Problem) -> Placement:
+            return HostOnly().solve(problem)
+
+    asks = limited(FIVE, launch=[1.0], max_regions=[2], capacity=[9.0])
+    assert needs(FIVE) == frozenset()
+    assert needs(asks) == {"launch", "region count", "capacity"}
+    assert unhonoured(Outsider(), FIVE) == ()
+    assert len(unhonoured(Outsider(), asks)) == 3
+    assert "launches played no part in the choice" in unhonoured(Outsider(), asks)
+    assert unhonoured(MinCut(), asks) == ("launches played no part in the choice",)
+    assert unhonoured(LaunchAware(), asks) == unhonoured(Exact(), asks) == ()
+    assert Exact().honours == EVERYTHING
+
+
+def test_limits_that_nothing_keeps_are_said_so() -> None:
+    problem = limited(chain([1.0, 1.0], [1.0, inf]), must=[True, False], min_nodes=[2])
+    for strategy in (Exact(), LaunchAware()):
+        with pytest.raises(InputError, match="no placement"):
+            strategy.solve(problem)
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        ({"must": [True] * 5, "max_nodes": [0]}, "unit 0 must be on an accelerator, and none takes it"),
+        ({"size": [1, 1, 0, 1, 1]}, "a size of 1 node or more"),
+        ({"capacity": [np.nan]}, "capacity is negative or not a number"),
+        ({"max_regions": [-1]}, "max_regions is negative"),
+        ({"memory": [[0.0], [-1], [0], [0], [0]]}, r"memory\[1, 0\] is not 0 or more bytes"),
+        ({"must": [1, 0, 0, 0, 0]}, "must is int64"),
+    ],
+)
+def test_a_limit_that_makes_no_sense(limits: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        limited(FIVE, **limits)

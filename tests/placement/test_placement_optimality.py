@@ -1,0 +1,41 @@
+"""A sample of what `optimality.py` examines in full, and the search itself against a slower one."""
+
+import math
+
+import pytest
+from optimality import attempt, examine, features_of
+from placement_oracle import slow_best
+from placement_random import FEATURES, random_problem
+
+from byoc.placement import objection
+from byoc.placement.strategies.exhaustive import Exhaustive
+
+SEEDS = range(60)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_beats_the_optimum_and_exact_reaches_it(seed: int) -> None:
+    assert examine(seed).wrong == []
+
+
+def test_the_sample_has_every_feature_and_most_problems_can_be_solved() -> None:
+    asked = [features_of(seed) for seed in SEEDS]
+    assert all(sum(name in features for features in asked) >= 15 for name in FEATURES)
+    assert sum(not features for features in asked) >= 1
+    assert sum(len(features) >= 3 for features in asked) >= 20
+
+
+@pytest.mark.parametrize("seed", range(1000, 1080))
+def test_exhaustive_agrees_with_every_partition_into_regions(seed: int) -> None:
+    features = features_of(seed)
+    devices = 3 if "three devices" in features else 2 if "two devices" in features else 1
+    problem = random_problem(seed, {1: 7, 2: 5, 3: 4}[devices], features)
+    best = slow_best(problem)
+    found = attempt(Exhaustive(), problem)
+    if found is None:
+        assert best == math.inf
+        return
+    assert objection(problem, found) == ""
+    assert found.cost.total == pytest.approx(best, rel=1e-12)
+    assert found.bound is not None
+    assert found.bound <= best * (1 + 1e-15)

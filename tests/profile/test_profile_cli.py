@@ -1,0 +1,148 @@
+"""`byoc profile` and `byoc compare-costs`, in one run each; only structure, never times."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from support import Ran, parse
+
+from byoc.costs.linear import Linear
+from byoc.costs.load import load_device_costs, load_host_costs, read_cost_file
+from byoc.costs.table import Table
+
+NET = """net (float[1, 4] x) => (float[1, 4] y) {
+  a = Relu(x)
+  b = Tanh(a)
+  c = Relu(b)
+  d = Add(c, x)
+  y = Sin(d)
+}"""
+QUICK = ("--repeats", "2", "--seconds", "0")
+Cli = Callable[..., Ran]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with net.onnx in it."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(parse(NET), "net.onnx")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("here")
+def test_the_host(byoc: Cli) -> None:
+    ran = byoc("profile", "net.onnx", "-o", "host.yaml", *QUICK)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == "host.yaml: measurements of 4 operators, each on tensors of its types\n"
+    table = read_cost_file(Path("host.yaml"))
+    assert isinstance(table, Table)
+    assert [entry.op for entry in table.entries] == ["Add", "Relu", "Sin", "Tanh"]
+    assert {entry.samples for entry in table.entries} == {2, 4}
+    assert table.description == "measured on net"
+    assert load_host_costs("host.yaml").name == "host"
+    assert byoc("partition", "net.onnx", "--rules", "dla", "--host-cost-model", "host.yaml").code == 0
+
+
+@pytest.mark.usefixtures("here")
+def test_lines_with_a_fallback(byoc: Cli) -> None:
+    ran = byoc("profile", "net.onnx", "-o", "host.yaml", "--fit", "--else", "host", *QUICK)
+    assert ran.code == 0
+    model = read_cost_file(Path("host.yaml"))
+    assert isinstance(model, Linear)
+    assert list(model.operators) == ["Add", "Relu", "Sin", "Tanh"]
+    assert model.otherwise == "host"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_codegen_with_rules_and_without(byoc: Cli) -> None:
+    ran = byoc("profile", "net.onnx", "--device", "reference", "-o", "acc.yaml", *QUICK)
+    assert (ran.code, ran.err) == (0, "")
+    table = read_cost_file(Path("acc.yaml"))
+    assert isinstance(table, Table)
+    assert [entry.op for entry in table.entries] == ["Add", "Relu", "Sin", "Tanh"]
+    assert load_device_costs("acc.yaml").name == "reference"
+    assert table.launch > 0
+    ran = byoc(
+        "profile", "net.onnx", "--device", "reference", "--rules", "dla", "-o", "acc.yaml", *QUICK
+    )
+    assert ran.code == 0
+    found = read_cost_file(Path("acc.yaml"))
+    assert isinstance(found, Table)
+    assert [entry.op for entry in found.entries] == ["Add", "Relu"]
+
+
+@pytest.mark.usefixtures("here")
+def test_compare_on_the_host_as_json(byoc: Cli) -> None:
+    ran = byoc("compare-costs", "net.onnx", "--costs", "host", "--format", "json", *QUICK)
+    assert (ran.code, ran.err) == (0, "")
+    report = json.loads(ran.out)
+    assert list(report) == ["rows", "rank_correlation", "mean_factor"]
+    (row,) = report["rows"]
+    assert list(row) == [
+        "model",
+        "where",
+        "predicted",
+        "measured",
+        "spread",
+        "samples",
+        "error",
+        "parts",
+        "additive_error",
+        "node_rank_correlation",
+        "unknown",
+    ]
+    assert (row["model"], row["where"], row["samples"], row["unknown"]) == ("net.onnx", "host", 2, 0)
+    assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
+    assert report["rank_correlation"] is None
+
+
+@pytest.mark.usefixtures("here")
+def test_compare_placements_cut_now_and_in_a_bundle(byoc: Cli) -> None:
+    cut = ("--rules", "dla", "--strategy", "all-supported")
+    assert byoc("partition", "net.onnx", *cut, "-o", "out").code == 0
+    ran = byoc("compare-costs", "net.onnx", *cut, "--costs", "dla", "--format", "json", *QUICK)
+    (now,) = json.loads(ran.out)["rows"]
+    (bundled,) = json.loads(byoc("compare-costs", "out", "--format", "json", *QUICK).out)["rows"]
+    assert (now["where"], bundled["where"]) == ("dla", "dla")
+    assert now["predicted"] == bundled["predicted"]
+    assert now["parts"] > 0
+    text = byoc("compare-costs", "net.onnx", "out", *QUICK)
+    assert text.code == 0
+    assert "predictions are off by a factor of" in text.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("profile", "no.onnx", "-o", "x.yaml"), "byoc: no.onnx: no such file"),
+        (
+            ("profile", "net.onnx", "-o", "no/x.yaml"),
+            "byoc: no/x.yaml: cannot be written: there is no folder",
+        ),
+        (("profile", "net.onnx", "-o", "."), "byoc: .: cannot be written: it is a folder"),
+        (("profile", "net.onnx", "-o", "x.yaml", "--device", "refrence"), "did you mean reference?"),
+        (("profile", "net.onnx", "-o", "x.yaml", "--else", "hots"), "did you mean host?"),
+        (("compare-costs", "net.onnx", "--costs", "hots"), "did you mean host?"),
+        (("compare-costs", "."), "not a bundle: it holds no manifest.json"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_mistakes(byoc: Cli, arguments: tuple[str, ...], sentence: str) -> None:
+    ran = byoc(*arguments)
+    assert ran.code == 1
+    assert sentence in ran.err
+    assert not Path("x.yaml").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_nothing_measured_is_nothing_written(byoc: Cli) -> None:
+    onnx.save(parse("n (float[N] x) => (float[N] y) { y = Relu (x) }"), "open.onnx")
+    ran = byoc("profile", "open.onnx", "-o", "x.yaml", *QUICK)
+    assert ran.code == 1
+    assert ran.err == (
+        "byoc: open.onnx: the cost of 1 node cannot be looked up: open shapes, bodies\n"
+        "byoc: nothing was measured, so there is nothing to write\n"
+    )
+    assert list(Path().glob("*.yaml")) == []

@@ -1,0 +1,167 @@
+"""A codegen, unit by unit: what is cut out, what a launch is, what could not be measured."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from clocks import Clock
+from support import prepared
+from vendors import CompileOnly
+
+from byoc.codegen import Artifact, CompileError, Executor, Region
+from byoc.profile.device import Device, copies, launch, time_units
+from byoc.profile.machine import this_machine
+from byoc.profile.records import Records
+from byoc.profile.sampling import Patience
+from byoc.rules.load import Target, load_rules
+
+TEXT = """
+g (float[1, 8] x) => (float[1, 8] y) <float[8] w = {0, 1, 2, 3, 4, 5, 6, 7}> {
+  a = Add (x, w)
+  b = Relu (a)
+  c = Add (b, w)
+  d = Relu (c)
+  y = Tanh (d)
+}
+"""
+PATIENCE = Patience(warmup=1, least=2, most=2, seconds=0.0)
+SECONDS = {"Add": 7.0, "Relu": 5.0, "add_relu": 9.0, "small": 2.0}
+RULES = """
+target: acc
+codegen: taking
+cost_model: dla
+dtype: float32
+ops: [{op: [Add, Relu]}]
+composites: [{name: add_relu, pattern: "a = Add(x, w)\\ny = Relu(a)"}]
+"""
+
+
+class Taking:
+    """A codegen whose regions take as long as `SECONDS` says, by what is in them."""
+
+    name = "taking"
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.ran: list[str] = []
+
+    def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+        nodes = region.load().graph.node
+        (op,) = (node.op_type for node in nodes)
+        if region.name == "small" and op != "Relu":
+            raise CompileError("too small")
+        if op not in SECONDS:
+            raise CompileError(f"no {op} here")
+        return Artifact(metadata={"op": "small" if region.name == "small" else op})
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        op = artifact.metadata["op"]
+
+        def run(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            self.ran.append(op)
+            self.clock.now += SECONDS[op]
+            shapes = {v.name: v.type.shape for v in region.outputs}
+            return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}  # type: ignore[arg-type]
+
+        return run
+
+
+def device(codegen: Any = None) -> Device:
+    clock = Clock()
+    return Device(codegen or Taking(clock), {}, PATIENCE, clock if codegen is None else Clock())
+
+
+def rules(folder: Path) -> Target:
+    (folder / "acc.yaml").write_text(RULES)
+    return load_rules(str(folder / "acc.yaml"))
+
+
+def rows(records: Records, start: float = 0.0) -> dict[str, float]:
+    table = records.table("acc", "", this_machine(), launch=start)
+    return {entry.op: entry.seconds for entry in table.entries}
+
+
+def test_each_operator_is_measured_once_and_refusals_have_reasons() -> None:
+    records, measuring = Records(), device()
+    problems = time_units(prepared(TEXT), None, measuring, records)
+    assert rows(records) == {"Add": 7.0, "Relu": 5.0}
+    assert problems == ["Tanh on float32[1, 8] -> float32[1, 8]: no Tanh here"]
+    assert measuring.codegen.ran == ["Add"] * 3 + ["Relu"] * 3  # type: ignore[attr-defined]
+    assert time_units(prepared(TEXT), None, measuring, records) == problems  # nothing is measured twice
+    assert len(measuring.codegen.ran) == 6  # type: ignore[attr-defined]
+
+
+def test_composites_are_measured_whole(tmp_path: Path) -> None:
+    records = Records()
+    assert time_units(prepared(TEXT), rules(tmp_path), device(), records) == []
+    table = records.table("acc", "", this_machine())
+    assert [(entry.op, entry.types, entry.seconds) for entry in table.entries] == [
+        ("add_relu", "float32[1, 8], float32[8] -> float32[1, 8]", 9.0)
+    ]
+
+
+def test_a_launch_is_the_cheapest_region_and_no_part_of_an_operator() -> None:
+    records, measuring = Records(), device()
+    time_units(prepared(TEXT), None, measuring, records)
+    start = launch(measuring, records)
+    assert start == 2.0
+    assert rows(records, start) == {"Add": 5.0, "Relu": 3.0}
+
+
+def test_without_a_small_region_what_was_measured_counts() -> None:
+    class Large(Taking):
+        def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+            raise RuntimeError("no licence")
+
+    records = Records()
+    assert launch(device(Large(Clock())), records) == 0.0
+    time_units(prepared(TEXT), None, device(), records)
+    assert launch(device(Large(Clock())), records) == 5.0
+    problems = time_units(prepared(TEXT), None, device(Large(Clock())), Records())
+    assert problems[0].endswith("failed with RuntimeError: no licence")
+
+
+def test_a_codegen_that_cannot_run_its_artifacts() -> None:
+    problems = time_units(prepared(TEXT), None, device(CompileOnly()), Records())
+    assert problems[0].endswith(
+        "codegen compileonly cannot run what it compiles here (it has no `load`)"
+    )
+
+
+def test_copies_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 KiB take 1 s and 16 MiB take 3 s: the rest moves at the difference over 2 s."""
+    clock = Clock()
+
+    def copyto(destination: Any, source: Any) -> None:
+        clock.now += 1.0 if source.nbytes == 2**12 else 3.0
+
+    monkeypatch.setattr(np, "copyto", copyto)
+    link = copies(PATIENCE, clock)
+    assert link.latency == 1.0
+    assert link.bandwidth == (2**24 - 2**12) / 2
+
+
+def test_weights_come_along(tmp_path: Path) -> None:
+    """A unit's large constants are in its folder, as in a bundle."""
+    seen = []
+
+    class Looking(Taking):
+        def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+            (weight,) = region.load().graph.initializer
+            seen.append(onnx.numpy_helper.to_array(weight).sum())
+            return super().compile(region, options)
+
+    text = "g (float[64, 64] x, float[64, 64] w) => (float[64, 64] y) { y = Add (x, w) }"
+    model = prepared(text)
+    weight = onnx.numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    del proto.graph.input[1]
+    proto.graph.initializer.append(weight)
+    from byoc.graph.load import prepare  # noqa: PLC0415
+
+    assert time_units(prepare(proto, "test"), None, device(Looking(Clock())), Records()) == []
+    assert seen == [4096.0]
