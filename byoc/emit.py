@@ -5,8 +5,8 @@ from pathlib import Path
 
 from byoc.bundle.read import Bundle
 from byoc.bundle.staging import staged
-from byoc.bundle.write import make_manifest, write_bundle, write_manifest
-from byoc.codegen import Codegen, Executable
+from byoc.bundle.write import Compiler, make_manifest, write_bundle, write_manifest
+from byoc.codegen import Executable
 from byoc.errors import InputError
 from byoc.plan import Plan
 from byoc.report.document import document
@@ -19,34 +19,41 @@ from byoc.verify.run import verify as verify_bundle
 def emit(  # noqa: PLR0913, PLR0917 - a plan, and how it is to be carried out
     plan: Plan,
     output: Path,
-    codegen: Codegen,
-    options: Mapping[str, str],
+    compilers: Mapping[str, Compiler],
     verify: bool,
     progress: Callable[[str], None],
 ) -> Verification | str:
     """Write a plan's bundle to `output`, and return its verification or why there was none.
 
+    `compilers` has one for each target by name.
+
     Raises InputError when a region cannot be compiled or an output is off; `output` is then untouched.
     """
     with staged(output) as folder:
-        regions = write_bundle(plan, folder, codegen, options, progress)
+        regions = write_bundle(plan, folder, compilers, progress)
         manifest = make_manifest(folder, plan, regions)
-        outcome = _outcome(plan, Bundle(folder, manifest), codegen, verify, progress)
+        outcome = _outcome(plan, Bundle(folder, manifest), compilers, verify, progress)
         manifest = manifest.model_copy(update={"report": document(plan, outcome)})
         write_manifest(folder, manifest)
     return outcome
 
 
 def _outcome(
-    plan: Plan, bundle: Bundle, codegen: Codegen, verify: bool, progress: Callable[[str], None]
+    plan: Plan,
+    bundle: Bundle,
+    compilers: Mapping[str, Compiler],
+    verify: bool,
+    progress: Callable[[str], None],
 ) -> Verification | str:
     """Return the verification, which has passed, or why there is none."""
     if not verify:
         return "verification was turned off"
     if not has_runtime():
         return HOW_TO_GET_IT
-    if plan.regions and not isinstance(codegen, Executable):
-        return f"codegen {codegen.name} cannot run here what it compiles"
+    for region in plan.regions:
+        codegen = compilers[region.target.name].codegen
+        if not isinstance(codegen, Executable):
+            return f"codegen {codegen.name} cannot run here what it compiles"
     progress("verify")
     try:
         verification = verify_bundle(bundle, plan.model)

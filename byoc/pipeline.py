@@ -3,7 +3,7 @@
 One direction, each stage taking a value and giving a new one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,21 +14,27 @@ import onnx
 from byoc import zoo
 from byoc.bundle.read import open_bundle
 from byoc.bundle.staging import check_destination
+from byoc.bundle.write import Compiler
 from byoc.codegen import find_codegen
+from byoc.costs.load import load_device_costs, load_host_costs
+from byoc.costs.model import Policy
+from byoc.costs.objective import read_objective
 from byoc.emit import emit
-from byoc.errors import InputError
+from byoc.errors import InputError, nearest
 from byoc.graph.load import Model, prepare, read_file
-from byoc.placement import Strategy
-from byoc.plan import Plan, make_plan
+from byoc.plan import Plan, Settings, make_plan, read_saved, saved_text
 from byoc.plugins import STRATEGIES
 from byoc.plugins import load as load_plugin
 from byoc.report.document import document
-from byoc.rules.load import load_rules
+from byoc.rules.load import Target, load_rules
+from byoc.textfile import write_text
 from byoc.verify.compare import Verification
 from byoc.verify.run import verify as verify_bundle
 
 Progress = Callable[[str], None]
 _ZOO = "zoo:"
+
+DEFAULT_STRATEGY = "launch-aware"
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,33 +83,40 @@ def _load_zoo(source: str, dims: Mapping[str, int] | None) -> Model:
 
 def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a default
     model: str | Path | onnx.ModelProto,
-    rules: str | Path,
+    rules: str | Path | Sequence[str | Path],
     *,
     output: str | Path | None = None,
-    strategy: str = "min-cut",
-    cost_model: str | None = None,
+    strategy: str = DEFAULT_STRATEGY,
+    objective: str = "latency",
+    cost_model: str | Mapping[str, str] | None = None,
     host_cost_model: str = "host",
-    codegen: str | None = None,
+    unknown_costs: str = "estimate",
+    codegen: str | Mapping[str, str] | None = None,
     codegen_options: Mapping[str, str] | None = None,
     dims: Mapping[str, int] | None = None,
     trips: Mapping[str, float] | None = None,
+    placement: str | Path | None = None,
     verify: bool = True,
     progress: Progress = lambda stage: None,
 ) -> Result:
-    """Cut a model between the host and the accelerator that a rule file describes.
+    """Cut a model between the host and the accelerators that rule files describe.
 
     Args:
         model: a path, `zoo:NAME`, or a protobuf (never changed).
-        rules: a rule file's path, or the name of a built-in one.
+        rules: a rule file's path, or the name of a built-in one; several for several accelerators.
         output: where to write the bundle; without it nothing is compiled or verified. An existing
             bundle is replaced, whole; anything else that is there is left alone.
         strategy: the placement strategy's name (`byoc.strategies` entry points).
-        cost_model: the accelerator's cost model, a path or a name; the rule file's unless given.
+        objective: `latency`, `energy`, or weights of both: `latency=1,energy=0.5`.
+        cost_model: the accelerator's cost model, a path or a name, or one for each of several
+            accelerators by name; the rule file's unless given.
         host_cost_model: the host's.
-        codegen: the codegen's name; the rule file's unless given.
-        codegen_options: passed to the codegen as they are.
+        unknown_costs: what is done about a cost that no model knows: `refuse`, `host` or `estimate`.
+        codegen: the codegen's name, or one for each accelerator; the rule file's unless given.
+        codegen_options: passed to the codegens as they are.
         dims: sizes for symbolic dimensions.
         trips: how often Loops and Scans run, by node name, where the model does not say.
+        placement: a file that says where some nodes are to be, as `save_placement` writes it.
         verify: run the bundle and the original on seeded inputs and compare, if onnxruntime is there.
         progress: called with the name of each step as it begins.
 
@@ -111,32 +124,105 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         InputError: the model, the rules, an option, a codegen or the outcome of the verification is at
             fault; nothing has been written.
     """
+    files = [rules] if isinstance(rules, (str, Path)) else list(rules)
     asked = {
         "model": _called(model),
-        "rules": str(rules),
+        "rules": [str(name) for name in files],
         "strategy": strategy,
-        "cost_model": cost_model,
+        "objective": objective,
+        "cost_model": cost_model if cost_model is None or isinstance(cost_model, str) else dict(cost_model),
         "host_cost_model": host_cost_model,
-        "codegen": codegen,
+        "unknown_costs": unknown_costs,
+        "codegen": codegen if codegen is None or isinstance(codegen, str) else dict(codegen),
         "codegen_options": dict(codegen_options or {}),
         "dims": dict(dims or {}),
         "trips": dict(trips or {}),
+        "placement": None if placement is None else str(placement),
     }
     if output is not None:
         check_destination(Path(output))
-    target = load_rules(str(rules))
+    targets = load_targets(files)
+    compilers = {}
     if output is not None or codegen is not None:  # a plan can be made before there is a codegen
-        compiler = find_codegen(codegen or target.rules.codegen)
-    solver: Strategy = load_plugin(STRATEGIES, strategy)
+        names = _each(targets, codegen, "codegen", lambda target: target.rules.codegen)
+        compilers = {
+            target: Compiler(find_codegen(name), codegen_options or {}) for target, name in names.items()
+        }
+    costs = _each(targets, cost_model, "cost model", lambda target: target.rules.cost_model)
+    settings = Settings(
+        targets=targets,
+        costs=tuple(load_device_costs(costs[target.name]) for target in targets),
+        host=load_host_costs(host_cost_model),
+        strategy=load_plugin(STRATEGIES, strategy),
+        objective=read_objective(objective),
+        unknown=_policy(unknown_costs),
+        trips=trips or {},
+        saved=None if placement is None else read_saved(Path(placement)),
+    )
     progress("load model")
     loaded = load_model(model, dims)
-    costs = (host_cost_model, cost_model or target.rules.cost_model)
-    plan = make_plan(loaded, target, solver, costs, asked, progress, trips)
+    plan = make_plan(loaded, settings, asked, progress)
     if output is None:
         return Result(plan, document(plan, "nothing was compiled, since no output was given (-o)"))
-    outcome = emit(plan, Path(output), compiler, codegen_options or {}, verify, progress)
+    outcome = emit(plan, Path(output), compilers, verify, progress)
     verification = None if isinstance(outcome, str) else outcome
     return Result(plan, document(plan, outcome, Path(output)), Path(output), verification)
+
+
+def load_targets(files: Sequence[str | Path]) -> tuple[Target, ...]:
+    """Return the accelerators that rule files describe.
+
+    Raises InputError as `load_rules` does, when there is none, and when two have one name.
+    """
+    targets = tuple(load_rules(str(name)) for name in files)
+    if not targets:
+        raise InputError("no rule file was given")
+    for position, target in enumerate(targets):
+        for other in targets[:position]:
+            if other.name == target.name:
+                raise InputError(
+                    f"{target.source}: its target is called {target.name}, and that of {other.source} is too"
+                )
+    return targets
+
+
+def save_placement(plan: Plan, path: str | Path) -> None:
+    """Write where each node of a plan is to a file that `partition(placement=...)` reads."""
+    graphs = []
+    for graph in plan.root.walk():
+        names = ("host", *(target.name for target in plan.targets))
+        labels = graph.placement.labels.tolist()
+        devices = {
+            node: names[label]
+            for unit, label in zip(graph.units, labels, strict=True)
+            for node in unit.nodes
+        }
+        graphs.append((graph.index, graph.place, devices))
+    write_text(Path(path), saved_text(_called(plan.model.source), graphs))
+
+
+def _each(
+    targets: Sequence[Target],
+    given: str | Mapping[str, str] | None,
+    what: str,
+    default: Callable[[Target], str],
+) -> dict[str, str]:
+    """Return a choice for each target: that given for it, for all of them, or its own."""
+    if isinstance(given, str):
+        return {target.name: given for target in targets}
+    names = [target.name for target in targets]
+    for name in given or {}:
+        if name not in names:
+            raise InputError(f"{what} for {name}: no such target{nearest(name, names)}")
+    return {target.name: (given or {}).get(target.name) or default(target) for target in targets}
+
+
+def _policy(name: str) -> Policy:
+    try:
+        return Policy(name)
+    except ValueError:
+        known = ", ".join(Policy)
+        raise InputError(f"{name}: no such policy for unknown costs; there are {known}") from None
 
 
 def verify_against(bundle: str | Path, against: str | Path | None = None) -> Verification:

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from byoc.errors import InputError
 from byoc.yamlfile import Strict
 
-FORMAT = 1
+FORMAT = 2
 NAME = "manifest.json"
 _BLOCK = 1 << 20
 
@@ -31,6 +31,7 @@ class RegionEntry(Strict):
     """A region: its model, and what the codegen made of it."""
 
     name: str
+    target: str
     model: str
     codegen: str
     composites: tuple[str, ...]
@@ -45,7 +46,7 @@ class Manifest(Strict):
     format: int
     versions: dict[str, str]
     asked: dict[str, Any]
-    target: str
+    targets: tuple[str, ...]
     model: str
     regions: tuple[RegionEntry, ...]
     report: dict[str, Any]

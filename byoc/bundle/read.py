@@ -28,7 +28,7 @@ class Bundle:
         found = []
         for entry in self.manifest.regions:
             self._read(entry.model)
-            region = read_region(inside(self.folder, entry.model), entry.name, self.manifest.target)
+            region = read_region(inside(self.folder, entry.model), entry.name, entry.target)
             files = {
                 name: inside(self.folder, path).read_bytes()
                 for name, path in entry.artifact_files.items()

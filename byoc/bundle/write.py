@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,23 @@ _ARTIFACTS = "artifacts"
 _PLAIN = re.compile(r"[^/\\\0]+")
 
 
+@dataclass(frozen=True, eq=False)
+class Compiler:
+    """What compiles the regions of a target: a codegen and what is passed to it."""
+
+    codegen: Codegen
+    options: Mapping[str, str]
+
+
 def write_bundle(
     plan: Plan,
     folder: Path,
-    codegen: Codegen,
-    options: Mapping[str, str],
+    compilers: Mapping[str, Compiler],
     progress: Callable[[str], None],
 ) -> tuple[RegionEntry, ...]:
     """Write everything but the manifest into an empty folder, and return what the regions became.
+
+    `compilers` has one for each target by name.
 
     Raises CompileError, naming the region, when the codegen refuses one, and ContractError when a
     region and the host disagree on a tensor (a defect).
@@ -40,11 +50,12 @@ def write_bundle(
     with WeightFile(folder) as weights:
         proto = move_weights(plan.proto, plan.model.folder, weights)
     save(proto, folder / MODEL)
+    domains = {target.domain for target in plan.targets}
     calls = {
         call.op_type: (index, call)
         for index in GraphIndex(proto, stated_types(proto)).walk()
         for call in index.nodes
-        if call.domain == plan.target.domain
+        if call.domain in domains
     }
     entries = []
     for planned in plan.regions:
@@ -52,9 +63,10 @@ def write_bundle(
         model = call_model(*calls[planned.name], planned.index.certain)
         check_contracts(model, planned.index)
         save(model, path)
-        region = read_region(path, planned.name, plan.target.name)
-        progress(f"compile {region.name} with {codegen.name}")
-        entries.append(_store(folder, region, codegen.name, _compile(codegen, region, options)))
+        region = read_region(path, planned.name, planned.target.name)
+        compiler = compilers[planned.target.name]
+        progress(f"compile {region.name} with {compiler.codegen.name}")
+        entries.append(_store(folder, region, compiler.codegen.name, _compile(compiler, region)))
     return tuple(entries)
 
 
@@ -65,7 +77,7 @@ def make_manifest(folder: Path, plan: Plan, regions: tuple[RegionEntry, ...]) ->
         format=FORMAT,
         versions={"byoc": version("onnx-byoc"), "onnx": onnx.__version__},
         asked=dict(plan.asked),
-        target=plan.target.name,
+        targets=tuple(target.name for target in plan.targets),
         model=MODEL,
         regions=regions,
         report={},
@@ -84,9 +96,10 @@ def save(proto: onnx.ModelProto, path: Path) -> None:
     path.write_bytes(proto.SerializeToString(deterministic=True))
 
 
-def _compile(codegen: Codegen, region: Region, options: Mapping[str, str]) -> Artifact:
+def _compile(compiler: Compiler, region: Region) -> Artifact:
+    codegen = compiler.codegen
     try:
-        artifact = codegen.compile(region, options)
+        artifact = codegen.compile(region, compiler.options)
     except ByocError as error:
         raise CompileError(f"codegen {codegen.name}: {region.name}: {error}") from error
     except Exception as error:  # a plug-in can fail in any way; say whose fault it was
@@ -123,6 +136,7 @@ def _store(folder: Path, region: Region, codegen: str, artifact: Artifact) -> Re
         files[name] = f"{_ARTIFACTS}/{region.name}/{name}"
     return RegionEntry(
         name=region.name,
+        target=region.target,
         model=region.path.name,
         codegen=codegen,
         composites=region.composites,

@@ -76,6 +76,15 @@ def pairs(values: Sequence[str], option: str) -> dict[str, str]:
     return result
 
 
+def by_target(values: Sequence[str] | None, option: str) -> str | dict[str, str] | None:
+    """Return `NAME` options as the name, `TARGET=NAME` options as a mapping, None without any."""
+    if not values:
+        return None
+    if len(values) == 1 and "=" not in values[0]:
+        return values[0]
+    return pairs(values, option)
+
+
 def sizes(values: Sequence[str] | None, option: str) -> dict[str, int]:
     """Return `NAME=SIZE` options as a mapping. What is not a whole number is a usage error."""
     return {name: _size(name, value, option) for name, value in pairs(values or [], option).items()}

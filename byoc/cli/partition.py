@@ -5,29 +5,56 @@ from typing import Annotated
 
 import typer
 
-from byoc.cli.common import Format, FormatOption, console, own_stdout, pairs, print_json, progress, sizes
+from byoc.cli.common import (
+    Format,
+    FormatOption,
+    by_target,
+    console,
+    own_stdout,
+    pairs,
+    print_json,
+    progress,
+    sizes,
+)
+from byoc.costs.model import Policy
+from byoc.pipeline import DEFAULT_STRATEGY, save_placement
 from byoc.pipeline import partition as run
 from byoc.report.text import print_report
 
 
 def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
-    rules: Annotated[str, typer.Option(help="A rule file, or one of byoc rules.")],
+    rules: Annotated[
+        list[str],
+        typer.Option(help="A rule file, or one of byoc rules; once for each of several accelerators."),
+    ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Write the bundle here; without it, only plan."),
     ] = None,
     strategy: Annotated[
         str, typer.Option(help="How to place the units: see byoc strategies.")
-    ] = "min-cut",
+    ] = DEFAULT_STRATEGY,
+    objective: Annotated[
+        str, typer.Option(help="latency, energy, or weights of both: latency=1,energy=0.5.")
+    ] = "latency",
     cost_model: Annotated[
-        str | None,
-        typer.Option(help="The accelerator's costs, see byoc cost-models; by default the rule file's."),
+        list[str] | None,
+        typer.Option(
+            metavar="[TARGET=]NAME",
+            help="The accelerator's costs, see byoc cost-models; by default the rule file's.",
+        ),
     ] = None,
     host_cost_model: Annotated[str, typer.Option(help="The host's costs.")] = "host",
+    unknown_costs: Annotated[
+        Policy, typer.Option(help="What to do where a cost is not known: stop, leave it on the host, guess.")
+    ] = Policy.estimate,
     codegen: Annotated[
-        str | None,
-        typer.Option(help="What compiles the regions, see byoc codegens; by default the rule file's."),
+        list[str] | None,
+        typer.Option(
+            metavar="[TARGET=]NAME",
+            help="What compiles the regions, see byoc codegens; by default the rule file's.",
+        ),
     ] = None,
     codegen_option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Passed to the codegen.")
@@ -43,13 +70,20 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
             help="How often a node's bodies run, by its name or output.",
         ),
     ] = None,
+    placement: Annotated[
+        Path | None, typer.Option(help="A file that says where some nodes are to be.")
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save-placement", help="Write where each node is to this file, to edit and reuse."),
+    ] = None,
     reasons: Annotated[
         bool, typer.Option("--reasons", help="Print every reason for staying on the host.")
     ] = False,
     verify: Annotated[bool, typer.Option(help="Run the result and the original, and compare.")] = True,
     form: FormatOption = Format.text,
 ) -> None:
-    """Cut a model between the host and an accelerator."""
+    """Cut a model between the host and one or several accelerators."""
     options = pairs(codegen_option or [], "--codegen-option")
     dims = sizes(dim, "--dim")
     counts = sizes(trips, "--trips")
@@ -59,15 +93,20 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
             rules,
             output=output,
             strategy=strategy,
-            cost_model=cost_model,
+            objective=objective,
+            cost_model=by_target(cost_model, "--cost-model"),
             host_cost_model=host_cost_model,
-            codegen=codegen,
+            unknown_costs=unknown_costs,
+            codegen=by_target(codegen, "--codegen"),
             codegen_options=options,
             dims=dims,
             trips=counts,
+            placement=placement,
             verify=verify,
             progress=show,
         )
+    if save is not None:
+        save_placement(result.plan, save)
     if form is Format.json:
         print_json(result.report)
     else:

@@ -1,15 +1,18 @@
 """From units and cost models to the partitioner's problem, which is numbers alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.costs.model import CostModel, Policy
+from byoc.costs.flows import Flows, flows
+from byoc.costs.model import CostModel, Policy, Price
+from byoc.costs.objective import LATENCY, Objective
 from byoc.costs.prices import (
+    Prices,
     device_prices,
     host_prices,
     launch_price,
@@ -18,26 +21,40 @@ from byoc.costs.prices import (
     transfer_prices,
 )
 from byoc.costs.task import Tasks, tasks
-from byoc.costs.work import SHAPES
+from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
-from byoc.graph.walk import describe, is_onnx
-from byoc.patterns.group import Unit
-from byoc.placement import Problem
+from byoc.graph.walk import describe
+from byoc.patterns.joint import JointUnit
+from byoc.placement import UNLIMITED, Problem
 
-# A shape that crosses is a number of 64 bits for each dimension.
-_DIM_BYTES = 8
+
+@dataclass(frozen=True, eq=False)
+class Device:
+    """An accelerator as the problem sees it: what things cost there, what its regions must be.
+
+    `connected` says whether a region must hang together; the limits are nodes of a region, regions, and
+    bytes of constants that all units there may have together.
+    """
+
+    name: str
+    costs: CostModel
+    connected: bool = False
+    min_nodes: int = 0
+    max_nodes: int = UNLIMITED
+    max_regions: int = UNLIMITED
+    memory: float = inf
 
 
 @dataclass(frozen=True, slots=True)
 class BodyCost:
     """What the bodies of a node cost for one run of the node, their trips counted.
 
-    `host` are the seconds with the node on the host, where regions may have formed in the bodies;
-    `device` those with all of it on the accelerator.
+    `host` is for the node on the host, where regions may have formed in the bodies; `devices` for all of
+    it on each accelerator.
     """
 
-    host: float
-    device: float
+    host: Price
+    devices: tuple[Price, ...]
     operations: float
 
 
@@ -45,118 +62,185 @@ class BodyCost:
 class Posed:
     """A problem and what its rows stand for.
 
-    `tensors` names the problem's tensors; `x:shape` is what crosses where only the shape of `x` is asked
-    for. `operations` (float64, one per unit) is the compute of each unit, `estimated` counts the units
-    with a cost that is a guess, as it was not known; `kept` has those, by number, that stay on the host
-    for that, with the reason.
+    `problem` is in the units of the objective, `latency` the same in seconds and `energy` in joules,
+    None where some price has none. `tensors` names the problem's tensors; `x:shape` is what crosses
+    where only the shape of `x` is asked for. `operations` (float64, one per unit) is the compute of each
+    unit, `estimated` counts the units with a cost that is a guess, as it was not known; `kept` has for
+    each accelerator those, by number, that may not run there for that, with the reason.
     """
 
     problem: Problem
+    latency: Problem
+    energy: Problem | None
     tensors: tuple[str, ...]
     operations: NDArray[np.float64]
     estimated: int
-    kept: Mapping[int, str] = field(default_factory=dict)
+    kept: tuple[Mapping[int, str], ...]
 
 
 def pose(  # noqa: PLR0913, PLR0917 - what costs where
     index: GraphIndex,
-    units: Sequence[Unit],
+    units: Sequence[JointUnit],
     host: CostModel,
-    device: CostModel,
-    connected: bool,
+    devices: Sequence[Device],
     bodies: Mapping[int, BodyCost] = MappingProxyType({}),
     unknown: Policy = Policy.estimate,
+    objective: Objective = LATENCY,
 ) -> Posed:
-    """Return the placement problem of the units on a host and one accelerator.
+    """Return the placement problem of the units on a host and some accelerators.
 
-    On the host a unit's nodes run one by one; on the accelerator a composite runs as one, so what is
-    made and used inside it costs no memory traffic there. `bodies` has the cost of each node with
-    bodies, by its number. Raises InputError under `Policy.refuse` when a cost is not known.
+    On the host a unit's nodes run one by one; on an accelerator a composite or a QDQ group runs as one,
+    so what is made and used inside it costs no memory traffic there. `bodies` has the cost of each node
+    with bodies, by its number. Raises InputError under `Policy.refuse` when a cost is not known, and
+    when the objective counts joules and a cost model gives none.
     """
     works = tasks(index)
     own = host_prices(host, works, units)
-    there = device_prices(device, works, units)
-    taken = np.array([bool(unit.verdict) for unit in units], np.bool_)
     inner = np.array([unit.nodes[0] in bodies for unit in units], np.bool_)
+    names = [unit.name for unit in units]
     if unknown is Policy.refuse:
-        names = [unit.name for unit in units]
         own.require(np.flatnonzero(~inner), names)
-        there.require(np.flatnonzero(taken & ~inner), names)
-    kept = policed(there, unknown, (taken & ~inner).tolist())
-    taken[list(kept)] = False
-    seconds = np.stack([own.seconds, np.where(taken, there.seconds, np.inf)], axis=1)
+    columns = [(own.seconds, own.joules)]
+    kept: list[Mapping[int, str]] = []
+    rough = own.unknown & ~inner
+    for number, device in enumerate(devices):
+        there = _on_device(device.costs, works, units, number)
+        taken = np.array([bool(unit.verdicts[number]) for unit in units], np.bool_)
+        if unknown is Policy.refuse:
+            there.require(np.flatnonzero(taken & ~inner), names)
+        kept.append(policed(there, unknown, (taken & ~inner).tolist()))
+        taken[list(kept[-1])] = False
+        rough |= there.unknown & taken & ~inner
+        columns.append((np.where(taken, there.seconds, inf), np.where(taken, there.joules, inf)))
+    seconds, joules = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
     operations = works.unit_operations(units)
     for row in np.flatnonzero(inner).tolist():
         body = bodies[units[row].nodes[0]]
-        seconds[row] = body.host, body.device if taken[row] else np.inf
+        for column, price in enumerate((body.host, *body.devices)):
+            if np.isfinite(seconds[row, column]) or not column:
+                seconds[row, column], joules[row, column] = price.seconds, price.joules
         operations[row] = body.operations
-    flows = _flows(index, works, units)
-    transfer = transfer_prices(device, flows.sizes)[0].reshape(-1, 1)
-    outputs = set(index.outputs)
-    problem = Problem.build(
-        seconds=seconds,
-        producer=flows.producers,
-        consumers=flows.consumers,
-        is_output=[name in outputs for name in flows.names],
-        to_device=transfer,
-        to_host=transfer,
-        launch=[launch_price(device).seconds],
-        connected=[connected],
+    moved = flows(index, works, units)
+    moving = [transfer_prices(device.costs, moved.sizes) for device in devices]
+    starting = [launch_price(device.costs) for device in devices]
+    latency = _problem(index, units, devices, moved, seconds)
+    latency = _priced(latency, seconds, [m[0] for m in moving], [p.seconds for p in starting])
+    crossing, launches = [m[1] for m in moving], [p.joules for p in starting]
+    known = not any(np.isnan(part).any() for part in (joules, *crossing, np.array(launches)))
+    energy = _priced(latency, joules, crossing, launches) if known else None
+    return Posed(
+        problem=_combined(latency, energy, objective, (host, *(device.costs for device in devices))),
+        latency=latency,
+        energy=energy,
+        tensors=tuple(moved.names),
+        operations=operations,
+        estimated=int(rough.sum()),
+        kept=tuple(kept),
     )
-    rough = (own.unknown | (there.unknown & taken)) & ~inner
-    return Posed(problem, tuple(flows.names), operations, int(rough.sum()), kept)
 
 
-@dataclass(frozen=True, eq=False)
-class _Flows:
-    """The tensors that cross between units: name, producing unit (-1: host), consuming units, bytes."""
-
-    names: list[str]
-    producers: list[int]
-    consumers: list[list[int]]
-    sizes: list[int]
-
-
-def _flows(index: GraphIndex, works: Tasks, units: Sequence[Unit]) -> _Flows:
-    """Return what crosses between units.
-
-    Where some of a tensor's readers only ask for its shape, they read a small tensor of its own,
-    `NAME:shape`: they come after the producer, and pull none of the data across.
-    """
-    unit_of = {node: row for row, unit in enumerate(units) for node in unit.nodes}
-    asking = {i for i, node in enumerate(index.nodes) if node.op_type in SHAPES and is_onnx(node)}
-    flows = _Flows([], [], [], [])
-    outputs, readers = index.outputs, index.consumers
-    size = works.sizes.by_name
-    made = [
-        (name, row)
-        for row, unit in enumerate(units)
-        for node in unit.nodes
-        for name in index.nodes[node].output
-        if name
-    ]
-    for name, row in [*((name, -1) for name in (*index.inputs, *index.captured)), *made]:
-        users = {unit_of[node] for node in readers.get(name, ()) if node not in asking} - {row}
-        if users or name in outputs:
-            _add(flows, name, row, users, size[name].bytes)
-        if asking:
-            shaped = {unit_of[node] for node in readers.get(name, ()) if node in asking} - users - {row}
-            if shaped:
-                _add(flows, f"{name}:shape", row, shaped, _DIM_BYTES * len(size[name].shape))
-    return flows
+def _on_device(costs: CostModel, works: Tasks, units: Sequence[JointUnit], number: int) -> Prices:
+    """Return the price of each joint unit on an accelerator: those of its units there, added up."""
+    parts = [unit.on[number] for unit in units]
+    each = device_prices(costs, works, [part for group in parts for part in group])
+    if all(len(group) == 1 for group in parts):
+        return each
+    row = np.repeat(np.arange(len(parts)), [len(group) for group in parts])
+    why: list[str] = [""] * len(parts)
+    for place, reason in zip(row.tolist(), each.why, strict=True):
+        why[place] = why[place] or reason
+    return Prices(
+        each.model,
+        np.bincount(row, each.seconds, len(parts)).astype(np.float64),
+        np.bincount(row, each.joules, len(parts)).astype(np.float64),
+        np.array([bool(reason) for reason in why], np.bool_),
+        why,
+    )
 
 
-def _add(flows: _Flows, name: str, producer: int, consumers: set[int], size: int) -> None:
-    flows.names.append(name)
-    flows.producers.append(producer)
-    flows.consumers.append(sorted(consumers))
-    flows.sizes.append(size)
+def _problem(
+    index: GraphIndex,
+    units: Sequence[JointUnit],
+    devices: Sequence[Device],
+    moved: Flows,
+    seconds: NDArray[np.float64],
+) -> Problem:
+    """Return the problem with its limits; transfers and launches are free as yet."""
+    outputs = index.outputs
+    held = any(device.memory < inf for device in devices)
+    constants = np.array([_constant_bytes(index, unit) if held else 0.0 for unit in units], np.float64)
+    free = np.zeros((len(moved.names), len(devices)))
+    return Problem.build(
+        seconds=seconds,
+        producer=moved.producers,
+        consumers=moved.consumers,
+        is_output=[name in outputs for name in moved.names],
+        to_device=free,
+        to_host=free,
+        launch=np.zeros(len(devices)),
+        connected=[device.connected for device in devices],
+        must=np.array([unit.must for unit in units], np.bool_) & np.isfinite(seconds[:, 1:]).any(axis=1),
+        size=np.array([len(unit.nodes) for unit in units], np.int64),
+        min_nodes=[device.min_nodes for device in devices],
+        max_nodes=[device.max_nodes for device in devices],
+        max_regions=[device.max_regions for device in devices],
+        memory=np.repeat(constants.reshape(-1, 1), len(devices), axis=1),
+        capacity=[device.memory for device in devices],
+    )
+
+
+def _constant_bytes(index: GraphIndex, unit: JointUnit) -> float:
+    """Return the bytes of the constants that a unit reads, each once."""
+    names = dict.fromkeys(name for node in unit.nodes for name in index.reads[node])
+    kinds = [index.types.get(name) for name in names if index.is_constant(name)]
+    return float(sum(kind.bytes or 0 for kind in kinds if kind is not None))
+
+
+def _priced(
+    problem: Problem,
+    execution: NDArray[np.float64],
+    moving: Sequence[NDArray[np.float64]],
+    launch: Sequence[float],
+) -> Problem:
+    """Return a problem with other costs."""
+    transfer = np.stack(moving, axis=1) if moving else problem.to_device
+    return replace(
+        problem, seconds=execution, to_device=transfer, to_host=transfer, launch=np.array(launch)
+    )
+
+
+def _combined(
+    latency: Problem, energy: Problem | None, objective: Objective, models: Sequence[CostModel]
+) -> Problem:
+    """Return the problem in the units of the objective."""
+    if objective == LATENCY:
+        return latency
+    if energy is None and not objective.energy:
+        energy = latency
+    if energy is None:
+        names = ", ".join(dict.fromkeys(model.name for model in models))
+        raise InputError(f"objective {objective}: not all of the cost models {names} give joules")
+    return replace(
+        latency,
+        seconds=_weighted(objective, latency.seconds, energy.seconds),
+        to_device=_weighted(objective, latency.to_device, energy.to_device),
+        to_host=_weighted(objective, latency.to_host, energy.to_host),
+        launch=_weighted(objective, latency.launch, energy.launch),
+    )
+
+
+def _weighted(
+    objective: Objective, seconds: NDArray[np.float64], joules: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    refused = np.isinf(seconds)
+    value = objective.of(np.where(refused, 0, seconds), np.where(refused, 0, joules))
+    return np.where(refused, inf, value)
 
 
 def alone(
     index: GraphIndex, device: CostModel, unknown: Policy = Policy.estimate
-) -> tuple[float, float]:
-    """Return seconds and operations of a graph all of whose nodes run on a device one by one.
+) -> tuple[Price, float]:
+    """Return the price and the operations of a graph all of whose nodes run on a device one by one.
 
     Nodes with bodies are left out; their cost is the caller's to add. Where a cost is not known,
     `Policy.refuse` raises InputError, and `Policy.host` gives infinity; for the host pass
@@ -167,7 +251,7 @@ def alone(
     rows = [i for i in range(len(index.nodes)) if works.of[i] >= 0 and i not in index.bodies]
     if unknown is Policy.refuse:
         prices.require(rows, [describe(node) for node in index.nodes])
-    seconds = float(prices.seconds[rows].sum())
+    operations = float(works.operations[rows].sum())
     if unknown is Policy.host and prices.unknown[rows].any():
-        seconds = inf
-    return seconds, float(works.operations[rows].sum())
+        return Price(inf, inf), operations
+    return Price(float(prices.seconds[rows].sum()), float(prices.joules[rows].sum())), operations

@@ -11,7 +11,7 @@ from byoc.costs.linear import STAND_IN
 from byoc.costs.model import FREE, THOUSAND_YEARS, CostModel, Estimating, Policy, Price, Unknown
 from byoc.costs.task import Task, Tasks
 from byoc.errors import ByocError, InputError
-from byoc.patterns.group import Unit
+from byoc.patterns.unit import HasNodes, Unit
 
 Floats = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ def node_prices(model: CostModel, tasks: Tasks) -> Prices:
     return _taken(model, [*found, (FREE, "")], tasks.of)
 
 
-def host_prices(model: CostModel, tasks: Tasks, units: Sequence[Unit]) -> Prices:
+def host_prices(model: CostModel, tasks: Tasks, units: Sequence[HasNodes]) -> Prices:
     """Return the price of each unit on the host, where the nodes of a composite run one by one."""
     each = node_prices(model, tasks)
     counts = [len(unit.nodes) for unit in units]

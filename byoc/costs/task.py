@@ -16,7 +16,7 @@ from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
 from byoc.graph.values import constant_value
 from byoc.graph.walk import is_onnx
-from byoc.patterns.group import Unit
+from byoc.patterns.unit import HasNodes
 
 Attributes = Mapping[str, Any]
 
@@ -113,7 +113,7 @@ class Tasks:
         """float64 (nodes,): the bytes that each node reads and writes, 0 for constant ones."""
         return np.array([*(task.work.bytes for task in self.distinct), 0.0])[self.of]
 
-    def unit_operations(self, units: Sequence[Unit]) -> NDArray[np.float64]:
+    def unit_operations(self, units: Sequence[HasNodes]) -> NDArray[np.float64]:
         """float64 (units,): the operations of each unit."""
         nodes = np.array([node for unit in units for node in unit.nodes], np.int64)
         row = np.repeat(np.arange(len(units)), [len(unit.nodes) for unit in units])

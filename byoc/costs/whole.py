@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from byoc.costs.model import CostModel, Policy
+from byoc.costs.model import CostModel, Policy, Price
 from byoc.costs.pose import alone
 from byoc.costs.trips import trips
 from byoc.graph.index import GraphIndex
@@ -14,16 +14,32 @@ def whole(
     device: CostModel,
     given: Mapping[str, float] = MappingProxyType({}),
     unknown: Policy = Policy.estimate,
-) -> tuple[float, float]:
-    """Return seconds and operations of one run of a graph, all of it on one device, bodies included.
+) -> tuple[Price, float]:
+    """Return the price and the operations of one run of a graph on one device, bodies included.
 
     `given` says how often some Loops and Scans run, by node name.
     """
-    seconds, operations = alone(index, device, unknown)
-    for number, bodies in index.bodies.items():
-        each = trips(index, number, given).each
-        for body in bodies if each else ():
-            inside = whole(body.index, device, given, unknown)
-            seconds += each * inside[0]
-            operations += each * inside[1]
-    return seconds, operations
+    price, operations = alone(index, device, unknown)
+    for number in index.bodies:
+        inside, inner = whole_bodies(index, number, device, given, unknown)
+        price = Price(price.seconds + inside.seconds, price.joules + inside.joules)
+        operations += inner
+    return price, operations
+
+
+def whole_bodies(
+    index: GraphIndex,
+    number: int,
+    device: CostModel,
+    given: Mapping[str, float] = MappingProxyType({}),
+    unknown: Policy = Policy.estimate,
+) -> tuple[Price, float]:
+    """Return the price and the operations of a node's bodies for one run of it, trips counted."""
+    each = trips(index, number, given).each
+    seconds = joules = operations = 0.0
+    for body in index.bodies[number] if each else ():
+        inside, inner = whole(body.index, device, given, unknown)
+        seconds += each * inside.seconds
+        joules += each * inside.joules
+        operations += each * inner
+    return Price(seconds, joules), operations

@@ -6,6 +6,7 @@ most one unit. Units that became one node each never form a cycle.
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from typing import TypeVar
 
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import describe
@@ -15,10 +16,13 @@ from byoc.patterns.match import Match
 from byoc.patterns.pattern import Pattern
 from byoc.patterns.qdq import wrap
 from byoc.patterns.table import Table
-from byoc.patterns.unit import Unit
+from byoc.patterns.unit import HasNodes, Unit
 from byoc.verdict import YES, Mark, refuse
 
 __all__ = ["Unit", "chosen", "group"]
+
+
+T = TypeVar("T", bound=HasNodes)
 
 
 def group(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]) -> list[Unit]:
@@ -28,8 +32,8 @@ def group(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark])
     units = [_composite(index, match, marks) for match in matches]
     for number, mark in enumerate(marks):
         if number not in inner and number not in index.constant_nodes:
-            units.append(_single(index, number, mark))
-    return _sorted(index, wrap(index, units, marks))
+            units.append(single(index, number, mark))
+    return sorted_units(index, wrap(index, units, marks))
 
 
 def chosen(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]) -> list[Match]:
@@ -75,7 +79,8 @@ def _composite(index: GraphIndex, match: Match, marks: Sequence[Mark]) -> Unit:
     )
 
 
-def _single(index: GraphIndex, number: int, mark: Mark) -> Unit:
+def single(index: GraphIndex, number: int, mark: Mark) -> Unit:
+    """Return a node as a unit of its own."""
     verdict = mark.verdict
     if verdict and not mark.standalone:
         verdict = refuse(f"{index.nodes[number].op_type} is taken only inside a composite")
@@ -89,8 +94,11 @@ def _name(index: GraphIndex, number: int) -> str:
     return node.name or next((name for name in node.output if name), describe(node))
 
 
-def _sorted(index: GraphIndex, units: Sequence[Unit]) -> list[Unit]:
-    """Return units in a topological order: by their last nodes, where that is one."""
+def sorted_units(index: GraphIndex, units: Sequence[T]) -> list[T]:
+    """Return units in a topological order: by their last nodes, where that is one.
+
+    Where units wait for one another in a circle, these and what comes after them are left out.
+    """
     ordered = sorted(units, key=lambda unit: unit.nodes[-1])
     unit_of = {node: row for row, unit in enumerate(ordered) for node in unit.nodes}
     followers: list[list[int]] = [[] for _ in ordered]

@@ -1,12 +1,21 @@
 """What the partitioner places: one node, a composite taken whole, or a QDQ group."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from byoc.patterns.match import Match
 from byoc.verdict import Verdict
 
 Kind = Literal["node", "composite", "qdq"]
+
+
+class HasNodes(Protocol):
+    """What stands for some nodes of a graph."""
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The numbers of the nodes, in rising order."""
+        ...
 
 
 @dataclass(frozen=True)

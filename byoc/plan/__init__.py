@@ -2,5 +2,15 @@
 
 from byoc.plan.data import GraphPlan, Plan, PlannedRegion
 from byoc.plan.make import make_plan
+from byoc.plan.saved import read_saved, saved_text
+from byoc.plan.settings import Settings
 
-__all__ = ["GraphPlan", "Plan", "PlannedRegion", "make_plan"]
+__all__ = [
+    "GraphPlan",
+    "Plan",
+    "PlannedRegion",
+    "Settings",
+    "make_plan",
+    "read_saved",
+    "saved_text",
+]

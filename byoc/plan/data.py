@@ -11,7 +11,8 @@ from byoc.costs.pose import Posed
 from byoc.graph.index import GraphIndex
 from byoc.graph.interface import Interface
 from byoc.graph.load import Model
-from byoc.patterns.group import Unit
+from byoc.patterns.joint import JointUnit
+from byoc.patterns.unit import Unit
 from byoc.placement import Cost, Placement
 from byoc.rules.load import Target
 from byoc.verdict import Verdict, refuse
@@ -19,13 +20,14 @@ from byoc.verdict import Verdict, refuse
 
 @dataclass(frozen=True, eq=False)
 class PlannedRegion:
-    """A region of a graph: its units, and what crosses its border.
+    """A region of a graph: where it runs, its units there, and what crosses its border.
 
     `seconds` are the predicted ones of a single run, launch included; `trips` is how often it is
     expected to run for one run of the model.
     """
 
     name: str
+    target: Target
     index: GraphIndex
     units: tuple[Unit, ...]
     border: Interface
@@ -40,23 +42,29 @@ class PlannedRegion:
 
 @dataclass(frozen=True, eq=False)
 class GraphPlan:
-    """A graph cut in two: the main one, or a body of an If, Loop or Scan that stays on the host.
+    """A graph cut in parts: the main one, or a body of an If, Loop or Scan that stays on the host.
 
     `place` says which body it is (`Loop.0/body`), empty for the main graph. `trips` is how often the
-    graph is expected to run for one run of the model, `host_only` the seconds of one run of it with
-    everything on the host, `bodies` the plans of what is inside its host nodes.
+    graph is expected to run for one run of the model. `placement` is in the units of the objective;
+    `cost` is the same in seconds and `joules` in joules, None where these are not known. `host_only` are
+    the seconds of one run of it with everything on the host, `bodies` the plans of what is inside its
+    host nodes.
     """
 
+    targets: tuple[Target, ...]
     index: GraphIndex
     place: str
     trips: float
-    units: tuple[Unit, ...]
+    units: tuple[JointUnit, ...]
     posed: Posed
     placement: Placement
+    cost: Cost
+    joules: float | None
     host_only: float
     regions: tuple[PlannedRegion, ...]
     bodies: Mapping[int, tuple["GraphPlan", ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    pinned: Mapping[int, int] = field(default_factory=dict)
 
     def walk(self) -> Iterator["GraphPlan"]:
         """Yield this plan and those of all bodies inside, in the order of the nodes."""
@@ -66,17 +74,29 @@ class GraphPlan:
                 yield from body.walk()
 
     @cached_property
-    def host_units(self) -> list[tuple[Unit, Verdict]]:
+    def host_units(self) -> list[tuple[JointUnit, Verdict]]:
         """The units of this graph that stay on the host, each with the reason."""
-        return [
-            (unit, host_reason(unit, self.placement))
-            for unit, label in zip(self.units, self.placement.labels, strict=True)
-            if label == 0
+        rows = (row for row, label in enumerate(self.placement.labels.tolist()) if label == 0)
+        return [(self.units[row], self.host_reason(row)) for row in rows]
+
+    def host_reason(self, row: int) -> Verdict:
+        """Return why a unit that was placed on the host is there."""
+        if row in self.pinned:
+            return refuse("the placement that was given has it on the host")
+        verdicts = [
+            refuse(kept[row]) if row in kept else verdict
+            for kept, verdict in zip(self.posed.kept, self.units[row].verdicts, strict=True)
         ]
+        if any(verdicts):
+            return refuse(f"supported, but {self.placement.why_host}")
+        if len(self.targets) == 1:
+            return verdicts[0]
+        told = zip(self.targets, verdicts, strict=True)
+        return refuse(*(f"{target.name}: {verdict}" for target, verdict in told))
 
     @property
     def operations(self) -> tuple[float, float]:
-        """Operations of one run that are on the accelerator, and all; a body counts in its own plan."""
+        """Operations of one run that are on accelerators, and all; a body counts in its own plan."""
         done = total = 0.0
         rows = zip(self.units, self.placement.labels, self.posed.operations, strict=True)
         for unit, label, count in rows:
@@ -89,7 +109,7 @@ class GraphPlan:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A model cut between the host and one accelerator.
+    """A model cut between the host and some accelerators.
 
     `asked` is what the caller gave, by name; `root` the plan of the main graph, with those of bodies
     inside; `proto` the partitioned model.
@@ -97,12 +117,17 @@ class Plan:
 
     asked: Mapping[str, Any]
     model: Model
-    target: Target
+    targets: tuple[Target, ...]
     root: GraphPlan
     proto: onnx.ModelProto
 
     @property
-    def units(self) -> tuple[Unit, ...]:
+    def target(self) -> Target:
+        """The first accelerator, which is the only one unless several were asked for."""
+        return self.targets[0]
+
+    @property
+    def units(self) -> tuple[JointUnit, ...]:
         """The units of the main graph."""
         return self.root.units
 
@@ -127,7 +152,7 @@ class Plan:
         return [region.name for region in self.regions]
 
     @cached_property
-    def host_units(self) -> list[tuple[Unit, Verdict]]:
+    def host_units(self) -> list[tuple[JointUnit, Verdict]]:
         """The units that stay on the host, bodies included, each with the reason."""
         return [item for graph in self.root.walk() for item in graph.host_units]
 
@@ -135,19 +160,12 @@ class Plan:
     def cost(self) -> Cost:
         """The predicted seconds of one run of the model, bodies by their trips."""
         graphs = list(self.root.walk())
-        transfer = sum(graph.trips * graph.placement.cost.transfer for graph in graphs)
-        launch = sum(graph.trips * graph.placement.cost.launch for graph in graphs)
-        return Cost(self.placement.cost.total - transfer - launch, transfer, launch)
+        transfer = sum(graph.trips * graph.cost.transfer for graph in graphs)
+        launch = sum(graph.trips * graph.cost.launch for graph in graphs)
+        return Cost(self.root.cost.total - transfer - launch, transfer, launch)
 
     @property
     def offloaded_operations(self) -> tuple[float, float]:
-        """The operations that run on the accelerator, and all operations, trips counted."""
+        """The operations that run on accelerators, and all operations, trips counted."""
         each = [(graph.trips, *graph.operations) for graph in self.root.walk()]
         return sum(t * done for t, done, _ in each), sum(t * total for t, _, total in each)
-
-
-def host_reason(unit: Unit, placement: Placement) -> Verdict:
-    """Return why a unit that was placed on the host is there."""
-    if not unit.verdict:
-        return unit.verdict
-    return refuse(f"supported, but {placement.why_host}")

@@ -67,7 +67,7 @@ def host_comparison(model: Model, costs: CostModel, measured: Samples, times: No
     return Comparison(
         model=model.source,
         where="host",
-        predicted=whole(model.index, costs)[0],
+        predicted=whole(model.index, costs)[0].seconds,
         measured=measured,
         parts=times.total,
         unknown=int(prices.unknown.sum()),

@@ -108,7 +108,7 @@ def _chosen(model: Model, target: Target | None, records: Records) -> list[tuple
     index = model.index
     works = tasks(index)
     if target is not None:
-        units: Sequence[Unit] = group(index, target.patterns, annotate(index, target.rules))
+        units: Sequence[Unit] = group(index, target.patterns, annotate(index, target))
     else:
         running = [i for i in range(len(index.nodes)) if works.of[i] >= 0]
         units = [Unit(works[i].op, (i,), YES, ()) for i in running]

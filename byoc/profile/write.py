@@ -1,46 +1,20 @@
 """Writing a cost model to a file: whole or not at all, a line for each entry."""
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from byoc.costs.file import CostFile
-from byoc.errors import InputError
+from byoc.textfile import write_text
 
 _ROWS = ("entries", "operators")
 _DIGITS = 6
 
 
-def check_output(path: Path) -> None:
-    """Raise InputError when a file cannot be written to a path; looks, and leaves nothing behind."""
-    if path.is_dir():
-        raise InputError(f"{path}: cannot be written: it is a folder")
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: cannot be written: there is no folder '{path.parent}'")
-    try:
-        tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-
-
 def write_costs(path: Path, costs: CostFile) -> None:
     """Write a cost model; a file that is there is replaced at once, or left as it was."""
-    check_output(path)
-    handle, name = tempfile.mkstemp(prefix=".byoc-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(as_yaml(costs))
-        mask = os.umask(0)  # mkstemp's files are their owner's alone; this one is like any other
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        Path(name).unlink(missing_ok=True)
+    write_text(path, as_yaml(costs))
 
 
 def as_yaml(costs: CostFile) -> str:

@@ -18,7 +18,7 @@ from byoc.verify.compare import Verification
 def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None) -> dict[str, Any]:
     """Return the report of a plan. Seconds and bytes throughout; operations count a MAC as two.
 
-    `outcome` is the verification, or why there was none. Keys: model, target, strategy, nodes, compute,
+    `outcome` is the verification, or why there was none. Keys: model, targets, strategy, nodes, compute,
     predicted, regions, host_reasons, notes, verification, not_verified, bundle. Floats are finite; what
     is not known or not there is null.
     """
@@ -29,7 +29,7 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
     constant = sum(len(index.constant_nodes) for index in plan.model.index.walk())
     return {
         "model": plan.model.source,
-        "target": plan.target.name,
+        "targets": [target.name for target in plan.targets],
         "strategy": plan.asked.get("strategy"),
         "nodes": {
             "total": offloaded + on_host,
@@ -45,6 +45,9 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
             "launch": cost.launch,
             "host_only": plan.root.host_only,
             "bound": plan.placement.bound,
+            "objective": str(plan.asked.get("objective", "latency")),
+            "optimized": plan.placement.cost.total,
+            "joules": plan.root.joules,
         },
         "regions": [
             _region(plan, graph.place, region) for graph in plan.root.walk() for region in graph.regions
@@ -61,7 +64,7 @@ def _region(plan: Plan, place: str, region: PlannedRegion) -> dict[str, Any]:
     types = region.index.types
     return {
         "name": region.name,
-        "device": plan.target.name,
+        "device": region.target.name,
         "graph": place,
         "nodes": _size(region),
         "trips": region.trips,
@@ -124,7 +127,7 @@ def _estimates(plan: Plan) -> Iterable[str]:
     if rough:
         units = count(rough, "unit")
         yield f"the cost of {units} is an estimate: an operator or a shape is not known exactly"
-    if plan.placement.cost.total > plan.root.host_only:
+    if plan.cost.total > plan.root.host_only:
         yield "the placement is predicted to be slower than the host alone"
 
 

@@ -16,7 +16,7 @@ _REASONS = 3
 def summary(report: Mapping[str, Any]) -> str:
     """Return the one-line summary of a report."""
     nodes, predicted = report["nodes"], report["predicted"]
-    target, regions = report["target"], len(report["regions"])
+    target, regions = " and ".join(report["targets"]), len(report["regions"])
     return (
         f"{report['model']}: {nodes['offloaded']} of {count(nodes['total'], 'node')} "
         f"({share(report['compute']['offloaded'])} of the compute) on {target} in "

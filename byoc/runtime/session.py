@@ -72,22 +72,26 @@ def load_bundle(bundle: Bundle) -> Session:
     stages = [_region(codegens[name], name, region, artifact) for name, region, artifact in found]
     regions = {stage.name: stage for stage in stages}
     _check_calls(bundle, index.walk(), regions)
-    program = Loader(bundle.folder, regions, f"byoc.{bundle.manifest.target}").program(index, {})
+    program = Loader(bundle.folder, regions, _domains(bundle)).program(index, {})
     types = {name: index.types[name] for name in index.inputs if name in index.types}
     return Session(tuple(index.inputs), types, program)
 
 
 def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[str, Stage]) -> None:
     """Raise InputError unless model and manifest agree on the regions and what these read."""
-    domain = f"byoc.{bundle.manifest.target}"
+    domains = _domains(bundle)
     calls = [node for graph in graphs for node in graph.nodes if node.domain.startswith("byoc.")]
-    if {node.op_type for node in calls} != set(regions) or any(n.domain != domain for n in calls):
+    if {node.op_type for node in calls} != set(regions) or any(n.domain not in domains for n in calls):
         raise InputError(f"{bundle.folder}: the manifest and the model do not name the same regions")
     for node in calls:
         if not set(regions[node.op_type].inputs) <= set(node.input):
             raise InputError(
                 f"{bundle.folder}: region {node.op_type} and the model do not have the same inputs"
             )
+
+
+def _domains(bundle: Bundle) -> frozenset[str]:
+    return frozenset(f"byoc.{name}" for name in bundle.manifest.targets)
 
 
 def _region(codegen: Executable, name: str, region: Region, artifact: Artifact) -> Stage:

@@ -65,17 +65,17 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class Loader:
-    """Makes programs of the graphs of one bundle: its folder, its regions, numbers for host segments."""
+    """Makes programs of the graphs of one bundle: its folder, its regions, their domains, numbers for segments."""
 
     folder: Path
     regions: Mapping[str, Stage]
-    domain: str
+    domains: frozenset[str]
     segments: Iterator[int] = field(default_factory=count)
 
     def calls(self, index: GraphIndex) -> dict[int, str]:
         """Return the regions that a graph calls, by node."""
         nodes = enumerate(index.nodes)
-        return {i: node.op_type for i, node in nodes if node.domain == self.domain}
+        return {i: node.op_type for i, node in nodes if node.domain in self.domains}
 
     def program(self, index: GraphIndex, values: Mapping[str, TypeProto]) -> Program:
         """Return a graph made ready to run; `values` are the types known so far."""

@@ -42,9 +42,9 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
         (
             ROOFLINE.replace("bandwidth: 1e9", "bandwidth: 0") + "overhead: -1\nlaunch: .nan\n",
             [
-                "launch: input should be greater than or equal to 0",
+                "launch: must be at least 0",
                 "bandwidth: input should be greater than 0",
-                "overhead: input should be greater than or equal to 0",
+                "overhead: must be at least 0",
             ],
         ),
         (ROOFLINE.replace("{float32: 1e9}", "{}"), ["peak: must not be empty"]),
@@ -71,7 +71,7 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
             ROOFLINE + "link: {bandwith: 1, latency: -1}\n",
             [
                 "link.bandwidth: must be given",
-                "link.latency: input should be greater than or equal to 0",
+                "link.latency: must be at least 0",
                 "link.bandwith: no such key (did you mean bandwidth?); known: bandwidth, latency, "
                 "conversion",
             ],
@@ -80,7 +80,7 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
         (
             ROOFLINE + "operators: {Conv: {efficiency: 2}}\nenergy: {byte: .inf, operation: -1}\n",
             [
-                "energy.operation: input should be greater than or equal to 0",
+                "energy.operation: must be at least 0",
                 "energy.byte: expected a finite number",
                 "operators.Conv.efficiency: input should be less than or equal to 1",
             ],
@@ -93,13 +93,13 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
         ),
         (
             TABLE.replace("1e-3", ".nan"),
-            ["entries[0].seconds: input should be greater than or equal to 0"],
+            ["entries[0].seconds: must be at least 0"],
         ),
         (
             TABLE.replace("float32[4] ->", "->").replace("op: Relu, ", "samples: 0, "),
             [
                 "entries[0].op: must be given",
-                "entries[0].samples: input should be greater than or equal to 1",
+                "entries[0].samples: must be at least 1",
             ],
         ),
         (
@@ -132,7 +132,7 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
         (
             LINEAR.replace("1e-9", "-1").replace("0.9", "1.5"),
             [
-                "operators.Relu.byte: input should be greater than or equal to 0",
+                "operators.Relu.byte: must be at least 0",
                 "operators.Relu.r2: input should be less than or equal to 1",
             ],
         ),

@@ -1,0 +1,63 @@
+"""What a placement is to be good at: seconds, joules, or a weighted sum of both."""
+
+from dataclasses import dataclass
+from math import isfinite, isnan
+from typing import Any
+
+import numpy as np
+
+from byoc.errors import InputError, nearest
+
+_NAMES = ("latency", "energy")
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Weights of a second and of a joule. One is the unit of all costs that are solved for."""
+
+    latency: float = 1.0
+    energy: float = 0.0
+
+    def of(self, seconds: Any, joules: Any) -> Any:
+        """Return the cost of seconds and joules, numbers or arrays."""
+        if not self.energy:
+            return seconds if self.latency == 1.0 else self.latency * np.asarray(seconds)
+        return self.latency * np.asarray(seconds) + self.energy * np.asarray(joules)
+
+    def __str__(self) -> str:
+        """Return `latency`, `energy`, or `latency=1,energy=0.5`."""
+        if self == LATENCY:
+            return "latency"
+        if self == ENERGY:
+            return "energy"
+        return f"latency={self.latency:g},energy={self.energy:g}"
+
+
+LATENCY = Objective()
+ENERGY = Objective(0.0, 1.0)
+
+
+def read_objective(text: str) -> Objective:
+    """Return the objective for `latency`, `energy`, or weights such as `latency=1,energy=0.5`.
+
+    Raises InputError for anything else.
+    """
+    if text in _NAMES:
+        return LATENCY if text == "latency" else ENERGY
+    weights = dict.fromkeys(_NAMES, 0.0)
+    for part in text.split(","):
+        name, equals, number = (piece.strip() for piece in part.partition("="))
+        if name not in weights:
+            known = ", ".join((*_NAMES, "latency=1,energy=0.5"))
+            raise InputError(
+                f"objective {text}: no such objective{nearest(name, _NAMES)}; known: {known}"
+            )
+        try:
+            weights[name] = float(number) if equals else 1.0
+        except ValueError:
+            weights[name] = float("nan")
+        if isnan(weights[name]) or weights[name] < 0 or not isfinite(weights[name]):
+            raise InputError(f"objective {text}: the weight of {name} is a number, 0 or more")
+    if not any(weights.values()):
+        raise InputError(f"objective {text}: some weight must be greater than 0")
+    return Objective(**weights)

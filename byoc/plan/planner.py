@@ -1,0 +1,141 @@
+"""Planning a graph: annotate, group, pose, place; first what is inside its nodes, then the whole."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from byoc.costs.model import Price
+from byoc.costs.pose import BodyCost, Posed, pose
+from byoc.costs.trips import Trips, called, partitionable, trips
+from byoc.costs.whole import whole_bodies
+from byoc.graph.index import GraphIndex
+from byoc.graph.interface import interface
+from byoc.patterns.group import group
+from byoc.patterns.joint import JointUnit, joint
+from byoc.placement import Placement, evaluate
+from byoc.plan.data import GraphPlan, PlannedRegion
+from byoc.plan.saved import Pins
+from byoc.plan.settings import Settings
+from byoc.plan.solve import keys, pinned, solve
+from byoc.rules.annotate import annotate
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """Plans the graphs of one model; `pins` are what a given placement wants of them."""
+
+    settings: Settings
+    pins: Pins | None = None
+
+    def plan(self, index: GraphIndex, expected: float = 1.0, place: str = "") -> GraphPlan:
+        """Return the plan of a graph that is expected to run so often; the regions have no names yet.
+
+        `place` says which body it is, empty for the main graph.
+
+        Bodies go first, since what they cost on the host, regions and all, is what their node costs
+        there. A node that then goes to an accelerator takes its bodies along as they were.
+        """
+        settings = self.settings
+        inner, costs, notes = {}, {}, []
+        for number in index.bodies:
+            each = trips(index, number, settings.trips)
+            notes += [each.note] if each.note else []
+            if partitionable(index, number):
+                inner[number] = tuple(
+                    self.plan(
+                        body.index,
+                        expected * each.each,
+                        f"{place}{called(index.nodes[number])}/{body.attribute}/",
+                    )
+                    for body in index.bodies[number]
+                )
+            costs[number] = self._body_cost(index, number, each, inner.get(number, ()))
+        units = self._units(index)
+        posed = pose(
+            index,
+            units,
+            settings.host,
+            settings.devices,
+            costs,
+            settings.unknown,
+            settings.objective,
+        )
+        names = keys(index, units)
+        pins = self.pins.of(index, units, posed.problem) if self.pins else {}
+        placement = solve(settings.strategy, pinned(posed.problem, pins), names)
+        cost = evaluate(posed.latency, placement.labels, placement.regions, placement.fusions)
+        joules = None
+        if posed.energy is not None:
+            joules = evaluate(posed.energy, placement.labels, placement.regions, placement.fusions).total
+        on_host = {
+            unit.nodes[0] for unit, label in zip(units, placement.labels, strict=True) if label == 0
+        }
+        saved = sum(
+            costs[number].host.seconds - self._bodies(index, number)[0].seconds for number in inner
+        )
+        return GraphPlan(
+            targets=settings.targets,
+            index=index,
+            place=place.rstrip("/"),
+            trips=expected,
+            units=tuple(units),
+            posed=posed,
+            placement=placement,
+            cost=cost,
+            joules=joules,
+            host_only=math.fsum(posed.latency.seconds[:, 0]) - saved,
+            regions=self._regions(index, units, posed, placement, expected),
+            bodies={number: plans for number, plans in inner.items() if number in on_host},
+            notes=(*notes, *placement.notes),
+            pinned={row: label for row, label in pins.items() if label == 0},
+        )
+
+    def _units(self, index: GraphIndex) -> list[JointUnit]:
+        marks = [annotate(index, target) for target in self.settings.targets]
+        each = [
+            group(index, target.patterns, said)
+            for target, said in zip(self.settings.targets, marks, strict=True)
+        ]
+        return joint(index, each, marks)
+
+    def _bodies(self, index: GraphIndex, number: int) -> tuple[Price, float]:
+        """Return what a node's bodies cost with everything on the host."""
+        settings = self.settings
+        return whole_bodies(index, number, settings.host, settings.trips, settings.unknown.on_host)
+
+    def _body_cost(
+        self, index: GraphIndex, number: int, each: Trips, plans: Sequence[GraphPlan]
+    ) -> BodyCost:
+        settings = self.settings
+        host, operations = self._bodies(index, number)
+        if plans:
+            seconds = each.each * sum(plan.cost.total for plan in plans)
+            known = [math.nan if plan.joules is None else plan.joules for plan in plans]
+            host = Price(seconds, each.each * sum(known))
+        devices = tuple(
+            whole_bodies(index, number, costs, settings.trips, settings.unknown)[0]
+            for costs in settings.costs
+        )
+        return BodyCost(host, devices, operations)
+
+    def _regions(
+        self,
+        index: GraphIndex,
+        units: Sequence[JointUnit],
+        posed: Posed,
+        placement: Placement,
+        expected: float,
+    ) -> tuple[PlannedRegion, ...]:
+        regions = []
+        for number in range(int(placement.regions.max(initial=-1)) + 1):
+            rows = np.flatnonzero(placement.regions == number).tolist()
+            device = int(placement.labels[rows[0]])
+            members = tuple(part for row in rows for part in units[row].on[device - 1])
+            latency = posed.latency
+            seconds = latency.seconds[rows, device].sum() + latency.launch[device - 1]
+            border = interface(index, sorted(node for unit in members for node in unit.nodes))
+            target = self.settings.targets[device - 1]
+            regions.append(PlannedRegion("", target, index, members, border, float(seconds), expected))
+        return tuple(regions)

@@ -1,0 +1,62 @@
+"""Having a strategy, which may be somebody else's code, solve a problem, and holding it to its word."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from byoc.errors import ByocError, InputError
+from byoc.graph.index import GraphIndex
+from byoc.patterns.unit import HasNodes
+from byoc.placement import Placement, Problem, Strategy, canonical, objection, placed_back, unhonoured
+
+
+def solve(strategy: Strategy, problem: Problem, keys: Sequence[str]) -> Placement:
+    """Return a strategy's placement of a problem, the same whatever the order of its units.
+
+    `keys` name the units, distinct. What the strategy does not take into account is among the notes.
+    Raises InputError when it fails, or its placement breaks what must hold.
+    """
+    name = called(strategy)
+    ordered, order = canonical(problem, keys)
+    ignored = unhonoured(strategy, ordered)
+    try:
+        placement = strategy.solve(ordered)
+    except ByocError:
+        raise
+    except Exception as error:  # a plug-in can fail in any way; say whose fault it was
+        described = f"{type(error).__name__}: {error}"
+        raise InputError(f"strategy {name}: failed with {described}") from error
+    wrong = objection(ordered, placement)
+    if wrong:
+        because = f" ({'; '.join(ignored)})" if ignored else ""
+        raise InputError(f"strategy {name}: {wrong}{because}")
+    told = [f"strategy {name}: {sentence}" for sentence in ignored]
+    notes = tuple(dict.fromkeys((*placement.notes, *told)))
+    return replace(placed_back(ordered, placement, order), notes=notes)
+
+
+def called(strategy: Strategy) -> str:
+    """Return what messages call a strategy."""
+    return str(getattr(strategy, "name", type(strategy).__name__))
+
+
+def keys(index: GraphIndex, units: Sequence[HasNodes]) -> list[str]:
+    """Return a distinct name for each unit that does not depend on the order of the nodes."""
+    names = []
+    for unit in units:
+        made = (name for node in reversed(unit.nodes) for name in index.nodes[node].output if name)
+        names.append(next(made, f"\0{unit.nodes[0]}"))  # no tensor is called so
+    return names
+
+
+def pinned(problem: Problem, labels: Mapping[int, int]) -> Problem:
+    """Return a problem in which some units, by number, can only be on the device that is given."""
+    if not labels:
+        return problem
+    seconds, must = problem.seconds.copy(), problem.must.copy()
+    for row, label in labels.items():
+        others = np.arange(1, 1 + problem.devices) != label
+        seconds[row, 1:][others] = np.inf
+        must[row] = label > 0
+    return replace(problem, seconds=seconds, must=must)
