@@ -16,7 +16,7 @@ from byoc.verify.run import NotVerifiableError
 from byoc.verify.run import verify as verify_bundle
 
 
-def emit(  # noqa: PLR0913, PLR0917 - a plan, and how it is to be carried out
+def emit(
     plan: Plan,
     output: Path,
     compilers: Mapping[str, Compiler],

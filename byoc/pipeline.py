@@ -130,10 +130,12 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         "rules": [str(name) for name in files],
         "strategy": strategy,
         "objective": objective,
-        "cost_model": cost_model if cost_model is None or isinstance(cost_model, str) else dict(cost_model),
+        "cost_model": cost_model
+        if cost_model is None or isinstance(cost_model, str)
+        else dict(cost_model),
         "host_cost_model": host_cost_model,
         "unknown_costs": unknown_costs,
-        "codegen": codegen if codegen is None or isinstance(codegen, str) else dict(codegen),
+        "codegen": _plain(codegen),
         "codegen_options": dict(codegen_options or {}),
         "dims": dict(dims or {}),
         "trips": dict(trips or {}),
@@ -181,7 +183,7 @@ def load_targets(files: Sequence[str | Path]) -> tuple[Target, ...]:
         for other in targets[:position]:
             if other.name == target.name:
                 raise InputError(
-                    f"{target.source}: its target is called {target.name}, and that of {other.source} is too"
+                    f"{target.source}: its target is called {target.name}, as that of {other.source} is"
                 )
     return targets
 
@@ -199,6 +201,10 @@ def save_placement(plan: Plan, path: str | Path) -> None:
         }
         graphs.append((graph.index, graph.place, devices))
     write_text(Path(path), saved_text(_called(plan.model.source), graphs))
+
+
+def _plain(choice: str | Mapping[str, str] | None) -> str | dict[str, str] | None:
+    return choice if choice is None or isinstance(choice, str) else dict(choice)
 
 
 def _each(

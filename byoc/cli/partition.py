@@ -47,7 +47,8 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     ] = None,
     host_cost_model: Annotated[str, typer.Option(help="The host's costs.")] = "host",
     unknown_costs: Annotated[
-        Policy, typer.Option(help="What to do where a cost is not known: stop, leave it on the host, guess.")
+        Policy,
+        typer.Option(help="Where a cost is not known: stop, leave it on the host, or guess."),
     ] = Policy.estimate,
     codegen: Annotated[
         list[str] | None,
@@ -75,7 +76,9 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option("--save-placement", help="Write where each node is to this file, to edit and reuse."),
+        typer.Option(
+            "--save-placement", help="Write where each node is to this file."
+        ),
     ] = None,
     reasons: Annotated[
         bool, typer.Option("--reasons", help="Print every reason for staying on the host.")

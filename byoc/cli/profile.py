@@ -19,9 +19,10 @@ from byoc.profile.host import time_nodes
 from byoc.profile.machine import this_machine
 from byoc.profile.records import Records
 from byoc.profile.sampling import Patience
-from byoc.profile.write import check_output, write_costs
+from byoc.profile.write import write_costs
 from byoc.report.units import count
 from byoc.rules.load import load_rules
+from byoc.textfile import check_output
 
 _HOST = "host"
 _SHOWN = 3

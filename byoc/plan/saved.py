@@ -25,7 +25,7 @@ from byoc.yamlfile import Strict, read_yaml
 HOST = "host"
 _HEAD = """\
 # Where each node runs. Edit it and give it to `byoc partition --placement`: what is listed goes where it
-# is said to be, what is not listed is placed anew. `signatures` find nodes that were renamed; they may go.
+# is said to be, what is not listed is placed anew. `signatures` find renamed nodes; they may go.
 """
 _MOST_TOLD = 5
 

@@ -65,7 +65,7 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class Loader:
-    """Makes programs of the graphs of one bundle: its folder, its regions, their domains, numbers for segments."""
+    """Makes programs of the graphs of one bundle: its folder, its regions and their domains."""
 
     folder: Path
     regions: Mapping[str, Stage]
