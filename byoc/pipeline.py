@@ -130,9 +130,7 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         "rules": [str(name) for name in files],
         "strategy": strategy,
         "objective": objective,
-        "cost_model": cost_model
-        if cost_model is None or isinstance(cost_model, str)
-        else dict(cost_model),
+        "cost_model": _plain(cost_model),
         "host_cost_model": host_cost_model,
         "unknown_costs": unknown_costs,
         "codegen": _plain(codegen),

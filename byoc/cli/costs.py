@@ -85,7 +85,7 @@ def _bundle(name: str, path: Path, unknown: int | None, patience: Patience) -> C
     else:
         inputs = samples_for(prepare(bundle.model(), name, bundle.folder))
     session = load_bundle(bundle)
-    target = bundle.manifest.target
+    target = " and ".join(bundle.manifest.targets)
     return compare_placement(name, target, session, inputs, float(seconds), unknown or 0, patience)
 
 

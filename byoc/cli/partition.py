@@ -76,9 +76,7 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(
-            "--save-placement", help="Write where each node is to this file."
-        ),
+        typer.Option("--save-placement", help="Write where each node is to this file."),
     ] = None,
     reasons: Annotated[
         bool, typer.Option("--reasons", help="Print every reason for staying on the host.")

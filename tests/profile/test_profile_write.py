@@ -19,7 +19,8 @@ from byoc.plugins import COST_MODELS, find_file
 from byoc.profile import write
 from byoc.profile.machine import this_machine
 from byoc.profile.records import Records
-from byoc.profile.write import check_output, write_costs
+from byoc.profile.write import write_costs
+from byoc.textfile import check_output
 
 SHAPE = TensorType("float32", (1, 8))
 RELU = Task("Relu", Work(8, 64), inputs=(SHAPE,), outputs=(SHAPE,))
