@@ -8,7 +8,6 @@ from byoc.placement.company import company
 from byoc.placement.problem import UNLIMITED, Bools, Floats, Ints, Problem
 from byoc.placement.rows import Program
 
-
 # Units times units: what rows on the company of each take.
 _MOST_ACCOMPANIED = 700
 
