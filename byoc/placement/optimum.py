@@ -44,21 +44,22 @@ def optimum(
     except ValueError:  # a unit that must be on an accelerator can be in no region
         return None
     search = _Search(problem, seconds, nodes, time.monotonic())
-    best, bound, solved = search.by_levels(known)
+    best, solution = search.by_levels(known)
+    bound = solution.bound
     exact = _levels_are_exact(problem)
-    if _gap(best, bound) > PROVEN and (problem.min_nodes > 1).any() and not np.isposinf(bound):
+    if _open(best, solution) and (problem.min_nodes > 1).any():
         best = search.with_larger_regions(best)
-    if not exact and _gap(best, bound) > PROVEN and not np.isposinf(bound):
+    if not exact and _open(best, solution):
         launches = search.most_launches(best)
         if problem.units * problem.devices * launches <= _MOST_MEMBERS:
-            best, other, solved = search.by_sequence(best, launches)
-            bound, exact = max(bound, other), True
+            best, solution = search.by_sequence(best, launches)
+            bound, exact = max(bound, solution.bound), True
     if best is None:
         return None
     notes: tuple[str, ...] = ()
-    if not solved:
+    if not solution.solved:
         notes = (_STOPPED,)
-    elif not exact and _gap(best, bound) > PROVEN:
+    elif not exact and _open(best, solution):
         notes = (_UNPROVEN,)
     return replace(best, bound=min(bound, best.cost.total), notes=notes)
 
@@ -72,10 +73,11 @@ def _levels_are_exact(problem: Problem) -> bool:
     return problem.devices == 1 and not problem.connected[0] and not sized[0]
 
 
-def _gap(best: Placement | None, bound: float) -> float:
+def _open(best: Placement | None, solution: Solution) -> bool:
+    """Tell whether something better than a placement may be there, tolerances aside."""
     if best is None:
-        return np.inf
-    return (best.cost.total - bound) / best.cost.total if best.cost.total > 0 else 0.0
+        return solution.bound < np.inf
+    return best.cost.total - solution.bound - solution.slack > PROVEN * best.cost.total
 
 
 def _total(best: Placement | None) -> float:
@@ -91,16 +93,16 @@ class _Search:
     nodes: int | None
     begun: float
 
-    def by_levels(self, best: Placement | None) -> tuple[Placement | None, float, bool]:
-        """Return the better placement, what is proven, and whether the program was solved."""
+    def by_levels(self, best: Placement | None) -> tuple[Placement | None, Solution]:
+        """Return the better placement, and how the program was solved."""
         problem = self.problem
         program, columns, constant = placement_program(problem, _most_levels(problem))
         solution, chosen = self._solved(program, columns.fused, constant, _total(best))
         if solution.values is None:
-            return best, solution.bound, solution.solved
+            return best, solution
         labels = _labels(solution.values[columns.placed])
         found = [of_labels(problem, labels), _levelled(problem, labels, chosen)]
-        return the_better([best, *found]), solution.bound, solution.solved
+        return the_better([best, *found]), solution
 
     def with_larger_regions(self, best: Placement | None) -> Placement | None:
         """Return the better placement, once too small regions have been avoided in two ways.
@@ -131,12 +133,12 @@ class _Search:
         solution, _ = self._solved(program, columns.fused, constant, np.inf)
         return None if solution.values is None else _labels(solution.values[columns.placed])
 
-    def by_sequence(self, best: Placement | None, launches: int) -> tuple[Placement | None, float, bool]:
+    def by_sequence(self, best: Placement | None, launches: int) -> tuple[Placement | None, Solution]:
         """Return the same, by so many launches in turn."""
         program, columns, constant = sequence_program(self.problem, launches)
         solution, chosen = self._solved(program, columns.fused, constant, _total(best))
         if solution.values is None:
-            return best, solution.bound, solution.solved
+            return best, solution
         found = Placement.of(
             self.problem,
             _labels(solution.values[columns.placed]),
@@ -145,8 +147,8 @@ class _Search:
             fusions=chosen,
         )
         if breach(self.problem, found.labels, found.regions):
-            return best, solution.bound, solution.solved
-        return the_better([best, found]), solution.bound, solution.solved
+            return best, solution
+        return the_better([best, found]), solution
 
     def most_launches(self, best: Placement | None) -> int:
         """Return a number of launches that no better placement passes."""

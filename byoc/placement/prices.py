@@ -11,6 +11,8 @@ from byoc.placement.problem import UNLIMITED, Bools, Floats, Ints, Problem
 
 # Rounds of cuts: enough to find prices; the last is solved to the last bit.
 _COARSE_BITS = 34
+# The share of the gap that prices are first moved by; larger ones were worse, smaller ones slower.
+_STEP = 0.3
 # Levels and lengths of paths in one number.
 _LENGTH_BITS = 24
 
@@ -71,7 +73,7 @@ class Prices:
             yield self._labels(on_device)
             if value >= least * (1 - 2.0**-40):
                 break
-            excess = self._move(on_device, max(least - value, 0.0), 1 / (1 + number))
+            excess = self._move(on_device, max(least - value, 0.0), _STEP / (1 + number))
             for d in range(self.problem.devices):
                 self._follow(d, on_device[d], 1 / (2 + number))
             if not excess and not self.problem.launch.any():

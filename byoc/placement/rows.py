@@ -32,6 +32,8 @@ class Solution:
     """No solution costs less; -inf where it proved nothing, inf where there is none."""
     solved: bool
     """Whether it finished: else a limit stopped it."""
+    slack: float = 0.0
+    """What the bound was lowered by, for the solver's tolerances."""
 
 
 @contextmanager
@@ -135,10 +137,10 @@ class Program:
         if result.status == 2:
             return Solution(None, np.inf, True)
         proven = result.mip_dual_bound
-        bound = -np.inf
+        bound, slack = -np.inf, _SLACK * (stake + abs(constant))
         if proven is not None and np.isfinite(proven):
-            bound = constant + proven / scale - _SLACK * (stake + abs(constant))
-        return Solution(result.x, bound, result.status == 0)
+            bound = constant + proven / scale - slack
+        return Solution(result.x, bound, result.status == 0, slack)
 
     def _constraints(self) -> list[LinearConstraint]:
         if not self.rows:

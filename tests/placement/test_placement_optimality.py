@@ -18,9 +18,9 @@ def test_nothing_beats_the_optimum_and_exact_reaches_it(seed: int) -> None:
     assert examine(seed).wrong == []
 
 
-def test_the_sample_has_every_feature_and_most_problems_can_be_solved() -> None:
+def test_the_sample_has_every_feature_often() -> None:
     asked = [features_of(seed) for seed in SEEDS]
-    assert all(sum(name in features for features in asked) >= 15 for name in FEATURES)
+    assert all(sum(name in features for features in asked) >= 12 for name in FEATURES)
     assert sum(not features for features in asked) >= 1
     assert sum(len(features) >= 3 for features in asked) >= 20
 

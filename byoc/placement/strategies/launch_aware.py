@@ -53,7 +53,9 @@ class LaunchAware:
     def _by_prices(self, problem: Problem, best: Placement | None) -> Placement | None:
         prices = Prices(problem)
         least = best.cost.total if best else float(problem.seconds[:, 0].sum())
-        for labels in prices.rounds(self.rounds, least):
+        # One price for each unit takes longer to settle than the flow of launches.
+        count = 3 * self.rounds if prices.priced else self.rounds
+        for labels in prices.rounds(count, least):
             best = the_better([best, of_labels(problem, labels)])
         return best and replace(
             best, notes=(), bound=min(prices.bound * (1 - 2.0**-48), best.cost.total)
