@@ -141,15 +141,50 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     }
     if output is not None:
         check_destination(Path(output))
-    targets = load_targets(files)
+    settings = load_settings(
+        files,
+        strategy=strategy,
+        objective=objective,
+        cost_model=cost_model,
+        host_cost_model=host_cost_model,
+        unknown_costs=unknown_costs,
+        trips=trips,
+        placement=placement,
+    )
     compilers = {}
     if output is not None or codegen is not None:  # a plan can be made before there is a codegen
-        names = _each(targets, codegen, "codegen", lambda target: target.rules.codegen)
+        names = _each(settings.targets, codegen, "codegen", lambda target: target.rules.codegen)
         compilers = {
             target: Compiler(find_codegen(name), codegen_options or {}) for target, name in names.items()
         }
+    progress("load model")
+    loaded = load_model(model, dims)
+    plan = make_plan(loaded, settings, asked, progress)
+    if output is None:
+        return Result(plan, document(plan, "nothing was compiled, since no output was given (-o)"))
+    outcome = emit(plan, Path(output), compilers, verify, progress)
+    verification = None if isinstance(outcome, str) else outcome
+    return Result(plan, document(plan, outcome, Path(output)), Path(output), verification)
+
+
+def load_settings(  # noqa: PLR0913 - as `partition`
+    rules: Sequence[str | Path],
+    *,
+    strategy: str = DEFAULT_STRATEGY,
+    objective: str = "latency",
+    cost_model: str | Mapping[str, str] | None = None,
+    host_cost_model: str = "host",
+    unknown_costs: str = "estimate",
+    trips: Mapping[str, float] | None = None,
+    placement: str | Path | None = None,
+) -> Settings:
+    """Return how models are to be cut, from the names of files and plug-ins; as `partition` takes them.
+
+    Raises InputError when one cannot be loaded.
+    """
+    targets = load_targets(rules)
     costs = _each(targets, cost_model, "cost model", lambda target: target.rules.cost_model)
-    settings = Settings(
+    return Settings(
         targets=targets,
         costs=tuple(load_device_costs(costs[target.name]) for target in targets),
         host=load_host_costs(host_cost_model),
@@ -159,14 +194,6 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         trips=trips or {},
         saved=None if placement is None else read_saved(Path(placement)),
     )
-    progress("load model")
-    loaded = load_model(model, dims)
-    plan = make_plan(loaded, settings, asked, progress)
-    if output is None:
-        return Result(plan, document(plan, "nothing was compiled, since no output was given (-o)"))
-    outcome = emit(plan, Path(output), compilers, verify, progress)
-    verification = None if isinstance(outcome, str) else outcome
-    return Result(plan, document(plan, outcome, Path(output)), Path(output), verification)
 
 
 def load_targets(files: Sequence[str | Path]) -> tuple[Target, ...]:

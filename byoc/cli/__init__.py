@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from byoc.cli import (
+    compare,
     costs,
     explain,
     inspect,
@@ -40,6 +41,7 @@ app.command("partition")(partition.partition)
 app.command("explain")(explain.explain)
 app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)
+app.command("compare")(compare.compare)
 app.command("profile")(profile.profile)
 app.command("compare-costs")(costs.compare_costs)
 app.command("place")(place.place)

@@ -27,6 +27,9 @@ from byoc.graph.walk import describe
 from byoc.patterns.joint import JointUnit
 from byoc.placement import UNLIMITED, Problem
 
+# More than any memory holds; shapes can state more than an integer of 64 bits.
+_MOST_BYTES = 2**62
+
 
 @dataclass(frozen=True, eq=False)
 class Device:
@@ -66,7 +69,9 @@ class Posed:
     None where some price has none. `tensors` names the problem's tensors; `x:shape` is what crosses
     where only the shape of `x` is asked for. `operations` (float64, one per unit) is the compute of each
     unit, `estimated` counts the units with a cost that is a guess, as it was not known; `kept` has for
-    each accelerator those, by number, that may not run there for that, with the reason.
+    each accelerator those, by number, that may not run there for that, with the reason. `sizes`
+    (int64, one per tensor) are the bytes that cross, `willing` (float64, (units, devices)) the seconds
+    that each accelerator would take, those of units that it refuses included.
     """
 
     problem: Problem
@@ -76,6 +81,8 @@ class Posed:
     operations: NDArray[np.float64]
     estimated: int
     kept: tuple[Mapping[int, str], ...]
+    sizes: NDArray[np.int64]
+    willing: NDArray[np.float64]
 
 
 def pose(  # noqa: PLR0913, PLR0917 - what costs where
@@ -103,8 +110,10 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
     columns = [(own.seconds, own.joules)]
     kept: list[Mapping[int, str]] = []
     rough = own.unknown & ~inner
+    willing = np.empty((len(units), len(devices)))
     for number, device in enumerate(devices):
         there = _on_device(device.costs, works, units, number)
+        willing[:, number] = there.seconds
         taken = np.array([bool(unit.verdicts[number]) for unit in units], np.bool_)
         if unknown is Policy.refuse:
             there.require(np.flatnonzero(taken & ~inner), names)
@@ -136,6 +145,8 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
         operations=operations,
         estimated=int(rough.sum()),
         kept=tuple(kept),
+        sizes=np.array([min(size, _MOST_BYTES) for size in moved.sizes], np.int64),
+        willing=willing,
     )
 
 

@@ -6,6 +6,7 @@ from byoc.graph.index import GraphIndex
 from byoc.patterns.form import Form
 from byoc.patterns.match import Match, matches_at
 from byoc.patterns.pattern import Pattern
+from byoc.patterns.qdq import border_objection, is_border
 from byoc.patterns.search import MOST_ATTEMPTS, Attempts, Search
 from byoc.patterns.syntax import ANY
 from byoc.patterns.table import Table
@@ -18,8 +19,15 @@ _MOST_AT_A_NODE = 8
 
 
 def free_nodes(index: GraphIndex, marks: Sequence[Mark]) -> Collection[int]:
-    """Return the nodes that a composite may be made of: accepted by the rules, and no constants."""
-    return {number for number, mark in enumerate(marks) if mark.verdict} - index.constant_nodes
+    """Return the nodes that a composite may be made of: accepted by the rules, and no constants.
+
+    Where rules speak of quantized operators, DequantizeLinear and QuantizeLinear nodes may be in one
+    without being accepted; whether they are rightly there `border_objection` says.
+    """
+    free = {number for number, mark in enumerate(marks) if mark.verdict}
+    if any(mark.quantized for mark in marks):
+        free.update(number for number, node in enumerate(index.nodes) if is_border(node))
+    return free - index.constant_nodes
 
 
 def candidates(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]) -> list[Match]:

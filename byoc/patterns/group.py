@@ -72,7 +72,7 @@ def _composite(index: GraphIndex, match: Match, marks: Sequence[Mark]) -> Unit:
         name=_name(index, match.root),
         nodes=nodes,
         verdict=YES,
-        rules=tuple(marks[node].rule for node in nodes),
+        rules=tuple(marks[node].rule for node in nodes if marks[node].verdict),
         match=match,
         kind="composite",
         must=any(marks[node].must for node in nodes),

@@ -3,8 +3,10 @@
 An int8 accelerator takes such a group or nothing: what is inside is floating point on paper only.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from onnx import NodeProto
 
 from byoc.graph.index import GraphIndex
 from byoc.graph.unshare import is_dequantize, is_quantize
@@ -21,7 +23,8 @@ def wrap(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> lis
     A group is the unit, the DequantizeLinear of each of its activations, which nothing else may read,
     and the QuantizeLinear nodes that alone read what it makes. Where one of these is missing and no
     other rule accepts the unit, it is refused with what is in the way. A DequantizeLinear fed by
-    constants alone is a constant, and goes with its reader as any other does.
+    constants alone is a constant, and goes with its reader as any other does. A composite may hold
+    DequantizeLinear and QuantizeLinear nodes of its own; there the group needs no others.
     """
     grouper = _Grouper(index, {node: unit for unit in units for node in unit.nodes})
     result: dict[int, Unit] = {}
@@ -30,7 +33,7 @@ def wrap(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> lis
         quantized = unit.verdict and any(marks[node].quantized for node in unit.nodes)
         if not quantized or _is_border(index, unit):
             continue
-        around, reason = grouper.around(unit)
+        around, reason = grouper.around(unit.nodes)
         if not reason:
             absorbed.update(around)
             nodes = tuple(sorted((*unit.nodes, *around)))
@@ -42,9 +45,28 @@ def wrap(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> lis
     return [result.get(unit.nodes[0], unit) for unit in left]
 
 
+def is_border(node: NodeProto) -> bool:
+    """Return whether a node is one of those that a group begins and ends with."""
+    return is_dequantize(node) or is_quantize(node)
+
+
+def border_objection(index: GraphIndex, nodes: Collection[int], marks: Sequence[Mark]) -> str:
+    """Return why nodes of a composite that no rule accepts cannot be in it, empty when they can.
+
+    The DequantizeLinear and QuantizeLinear nodes of a whole group need no rule of their own.
+    """
+    unasked = [node for node in nodes if not marks[node].verdict]
+    if not unasked:
+        return ""
+    core = [node for node in nodes if not is_border(index.nodes[node])]
+    if not core or not all(marks[node].quantized for node in core):
+        return f"{describe(index.nodes[unasked[0]])} is not taken by the rules"
+    reason = _Grouper(index).around(nodes)[1]
+    return f"it is no whole QDQ group: {reason}" if reason else ""
+
+
 def _is_border(index: GraphIndex, unit: Unit) -> bool:
-    node = index.nodes[unit.nodes[0]]
-    return len(unit.nodes) == 1 and (is_dequantize(node) or is_quantize(node))
+    return len(unit.nodes) == 1 and is_border(index.nodes[unit.nodes[0]])
 
 
 def _called(index: GraphIndex, unit: Unit) -> str:
@@ -53,17 +75,17 @@ def _called(index: GraphIndex, unit: Unit) -> str:
 
 @dataclass(frozen=True)
 class _Grouper:
-    """Finds what belongs to a group; `unit_of` tells what is in a unit of several nodes already."""
+    """Finds what belongs to a group; `unit_of` has the units so far, None where there are none yet."""
 
     index: GraphIndex
-    unit_of: dict[int, Unit] = field(default_factory=dict)
+    unit_of: Mapping[int, Unit] | None = None
 
-    def around(self, unit: Unit) -> tuple[list[int], str]:
-        """Return the nodes of a group beside its core, and why there is no group (empty: there is)."""
+    def around(self, nodes: Collection[int]) -> tuple[list[int], str]:
+        """Return the nodes of a group beside some, and why there is no group (empty: there is)."""
         found: dict[int, None] = {}
-        inside = set(unit.nodes)
-        made = {name for node in unit.nodes for name in self.index.nodes[node].output if name}
-        entering = (name for node in unit.nodes for name in self.index.reads[node] if name not in made)
+        inside = set(nodes)
+        made = {name for node in nodes for name in self.index.nodes[node].output if name}
+        entering = (name for node in nodes for name in self._reads(node) if name not in made)
         for name in dict.fromkeys(entering):
             if self.index.is_constant(name) or not self._is_float(name):
                 continue
@@ -78,9 +100,14 @@ class _Grouper:
             reason = self._behind(name, inside, found)
             if reason:
                 return [], reason
-        if not found:
+        if not found and not any(is_border(self.index.nodes[node]) for node in nodes):
             return [], "nothing that it reads or makes is quantized"
         return list(found), ""
+
+    def _reads(self, number: int) -> Sequence[str]:
+        """Return what has to be quantized of what a node reads: no scale of its own."""
+        node = self.index.nodes[number]
+        return node.input[:1] if is_border(node) else self.index.reads[number]
 
     def _before(self, name: str, inside: set[int], found: dict[int, None]) -> str:
         producer = self.index.producer.get(name, -1)
@@ -111,8 +138,8 @@ class _Grouper:
         return ""
 
     def _take(self, number: int, found: dict[int, None]) -> str:
-        unit = self.unit_of.get(number)
-        if unit is None or len(unit.nodes) > 1:
+        unit = self.unit_of.get(number) if self.unit_of is not None else None
+        if self.unit_of is not None and (unit is None or len(unit.nodes) > 1):
             return f"{describe(self.index.nodes[number])} belongs to another composite"
         found[number] = None
         return ""

@@ -8,7 +8,7 @@ what that costs and, where the strategy can prove it, what no placement can fall
 from byoc.placement.canonical import canonical, placed_back
 from byoc.placement.check import objection
 from byoc.placement.limits import breach, repaired
-from byoc.placement.objective import Cost, evaluate
+from byoc.placement.objective import Cost, evaluate, moved
 from byoc.placement.problem import UNLIMITED, Fusion, Problem
 from byoc.placement.regions import contraction_is_acyclic, form_regions
 from byoc.placement.strategy import EVERYTHING, Placement, Strategy, needs, unhonoured
@@ -26,6 +26,7 @@ __all__ = [
     "contraction_is_acyclic",
     "evaluate",
     "form_regions",
+    "moved",
     "needs",
     "objection",
     "placed_back",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from byoc.placement.problem import Ints, Problem
+from byoc.placement.problem import Bools, Ints, Problem
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,34 @@ def evaluate(problem: Problem, labels: Ints, regions: Ints, fusions: tuple[int, 
     )
 
 
+def moved(problem: Problem, labels: Ints, sizes: Ints) -> int:
+    """Return the bytes that cross between devices, each tensor once per direction and device.
+
+    `labels` is int64 (units,), `sizes` int64 (tensors,) in bytes.
+    """
+    leaving, _, wanted = _crossings(problem, labels)
+    return int(sizes[leaving].sum() + (sizes[:, np.newaxis] * wanted[:, 1:]).sum())
+
+
 def _transfer(problem: Problem, labels: Ints) -> float:
-    # wanted[t, d]: device d needs a copy of tensor t that is not made there.
+    leaving, home, wanted = _crossings(problem, labels)
+    return math.fsum(problem.to_host[leaving, home[leaving] - 1]) + math.fsum(
+        problem.to_device[wanted[:, 1:]]
+    )
+
+
+def _crossings(problem: Problem, labels: Ints) -> tuple[Ints, Ints, Bools]:
+    """Return which tensors leave their accelerator, where each is made, and who needs a copy of it.
+
+    The last is bool (tensors, 1 + devices): the device needs the tensor and does not make it.
+    """
     wanted = np.zeros((problem.tensors, 1 + problem.devices), np.bool_)
     wanted[problem.consumed, labels[problem.consumers]] = True
     wanted[:, 0] |= problem.is_output
     # Producer -1 reads the host's 0 that is appended.
     home = np.append(labels, 0)[problem.producer]
     wanted[np.arange(problem.tensors), home] = False
-    leaving = np.flatnonzero((home > 0) & wanted.any(axis=1))
-    return math.fsum(problem.to_host[leaving, home[leaving] - 1]) + math.fsum(
-        problem.to_device[wanted[:, 1:]]
-    )
+    return np.flatnonzero((home > 0) & wanted.any(axis=1)), home, wanted
 
 
 def _region_devices(problem: Problem, labels: Ints, regions: Ints) -> Ints:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,10 +24,15 @@ from byoc.rules.annotate import annotate
 
 @dataclass(frozen=True, eq=False)
 class Planner:
-    """Plans the graphs of one model; `pins` are what a given placement wants of them."""
+    """Plans the graphs of one model; `pins` are what a given placement wants of them.
+
+    `units` keeps the units of each graph by the id of its index: planners that differ in costs or
+    strategy alone may share it.
+    """
 
     settings: Settings
     pins: Pins | None = None
+    units: dict[int, list[JointUnit]] = field(default_factory=dict)
 
     def plan(self, index: GraphIndex, expected: float = 1.0, place: str = "") -> GraphPlan:
         """Return the plan of a graph that is expected to run so often; the regions have no names yet.
@@ -93,12 +98,14 @@ class Planner:
         )
 
     def _units(self, index: GraphIndex) -> list[JointUnit]:
+        if id(index) in self.units:
+            return self.units[id(index)]
         marks = [annotate(index, target) for target in self.settings.targets]
         each = [
             group(index, target.patterns, said)
             for target, said in zip(self.settings.targets, marks, strict=True)
         ]
-        return joint(index, each, marks)
+        return self.units.setdefault(id(index), joint(index, each, marks))
 
     def _bodies(self, index: GraphIndex, number: int) -> tuple[Price, float]:
         """Return what a node's bodies cost with everything on the host."""

@@ -1,0 +1,61 @@
+"""Comparing many models at once: a process each, one model's failure is a row and no more."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+
+from byoc.compare.rows import Row, Study, failed, rows_of
+
+
+def compare(
+    models: Sequence[str],
+    study: Study,
+    workers: int | None = None,
+    progress: Callable[[str], None] = lambda step: None,
+) -> list[Row]:
+    """Return the rows of all models, in the order of models, links and strategies.
+
+    `workers` is how many processes run at a time, as many as there are processors unless given; with 1
+    everything runs in this one. A model whose process dies is tried again by itself, and is an error
+    when that dies too.
+    """
+    count = workers or os.cpu_count() or 1
+    if count == 1:
+        found = {}
+        for done, name in enumerate(models):
+            progress(f"{name} ({done} of {len(models)} done)")
+            found[name] = _rows(name, study)
+        return [row for name in models for row in found[name]]
+    found, lost = _together(models, study, min(count, len(models)), progress)
+    for name in lost:
+        again, dead = _together([name], study, 1, progress)
+        found |= again
+        found |= {gone: failed(gone, study, "the process that placed it died") for gone in dead}
+    return [row for name in models for row in found[name]]
+
+
+def _together(
+    models: Sequence[str], study: Study, workers: int, progress: Callable[[str], None]
+) -> tuple[dict[str, list[Row]], list[str]]:
+    """Return the rows of each model, and the models that were lost when a process died."""
+    found: dict[str, list[Row]] = {}
+    # Not forked: a child of a process with threads may hang in a lock that another thread held.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        asked = {pool.submit(_rows, name, study): name for name in models}
+        for future in as_completed(asked):
+            try:
+                found[asked[future]] = future.result()
+            except BrokenProcessPool:
+                continue
+            progress(f"{asked[future]} ({len(found)} of {len(models)} done)")
+    return found, [name for name in models if name not in found]
+
+
+def _rows(name: str, study: Study) -> list[Row]:
+    try:
+        return rows_of(name, study)
+    except Exception as error:  # a defect must not take the other models' rows with it
+        return failed(name, study, f"failed with {type(error).__name__}: {error}")

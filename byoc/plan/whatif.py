@@ -1,0 +1,107 @@
+"""What a vendor would gain by supporting more: the placement solved again with refused units allowed."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from byoc.errors import ByocError
+from byoc.graph.walk import is_onnx
+from byoc.placement import Problem, Strategy
+from byoc.placement.strategies.launch_aware import LaunchAware
+from byoc.plan.data import GraphPlan
+from byoc.plan.solve import keys, solve
+
+_MOST_TRIED = 24
+_MOST_UNITS = 5_000
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Units that a device refuses for one reason, and what the placement would gain if it took them.
+
+    `gain` is in the units of the objective, for one run of the graph; `offloaded` how many more units
+    would then be on accelerators, these included.
+    """
+
+    target: str
+    operator: str
+    reason: str
+    nodes: int
+    gain: float
+    offloaded: int
+
+
+def what_ifs(plan: GraphPlan, strategy: Strategy = LaunchAware()) -> list[WhatIf]:  # noqa: B008 - frozen
+    """Return the ten best answers to "what if it were supported", the largest gain first.
+
+    Units that are refused for the same reason count together. Those with the most time on the host, and
+    what is moved for them, are tried, 24 at most, in graphs of up to 5,000 units; none that gains nothing
+    is told. The time that a refused unit would take is what its device's cost model says of it.
+    """
+    if len(plan.units) > _MOST_UNITS:
+        return []
+    names = keys(plan.index, plan.units)
+    problem = plan.posed.problem
+    candidates = sorted(_candidates(plan), key=lambda each: -each[1])[:_MOST_TRIED]
+    if not candidates:
+        return []
+    try:
+        base = solve(strategy, problem, names)
+    except ByocError:
+        return []
+    found = []
+    for (device, operator, reason, rows), _ in candidates:
+        try:
+            placement = solve(strategy, _allowed(plan, rows, device), names)
+        except ByocError:
+            continue
+        gain = base.cost.total - placement.cost.total
+        if gain > 1e-9 * base.cost.total:
+            more = np.count_nonzero(placement.labels) - np.count_nonzero(base.labels)
+            nodes = sum(len(plan.units[row].nodes) for row in rows)
+            target = plan.targets[device - 1].name
+            found.append(WhatIf(target, operator, reason, nodes, gain, int(more)))
+    return sorted(found, key=lambda each: (-each.gain, each.operator, each.reason))[:_SHOWN]
+
+
+_Candidate = tuple[int, str, str, list[int]]
+
+
+def _candidates(plan: GraphPlan) -> Iterable[tuple[_Candidate, float]]:
+    """Yield the units that a device refuses for a reason, and the time that is at stake."""
+    groups: dict[tuple[int, str, str], list[int]] = {}
+    for row, unit in enumerate(plan.units):
+        for device, verdict in enumerate(unit.verdicts, 1):
+            if not verdict and np.isfinite(plan.posed.willing[row, device - 1]):
+                key = device, _operator(plan, row), str(verdict)
+                groups.setdefault(key, []).append(row)
+    moving = _moving(plan.posed.problem)
+    for (device, operator, reason), rows in groups.items():
+        stake = float(plan.posed.problem.seconds[rows, 0].sum() + moving[rows, device - 1].sum())
+        yield (device, operator, reason, rows), stake
+
+
+def _moving(problem: Problem) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
+    """Return what it costs each device to send or get all that a unit reads and makes, (units, devices)."""
+    cost = np.zeros((problem.units, problem.devices))
+    crossing = np.where(np.isfinite(problem.to_device), problem.to_device, 0.0)
+    np.add.at(cost, problem.consumers, crossing[problem.consumed])
+    made = problem.producer >= 0
+    back = np.where(np.isfinite(problem.to_host), problem.to_host, 0.0)
+    np.add.at(cost, problem.producer[made], back[made])
+    return cost
+
+
+def _operator(plan: GraphPlan, row: int) -> str:
+    node = plan.index.nodes[plan.units[row].nodes[-1]]
+    return node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}"
+
+
+def _allowed(plan: GraphPlan, rows: Sequence[int], device: int) -> Problem:
+    """Return the problem with some units allowed on a device, at the cost that its model gives."""
+    problem = plan.posed.problem
+    seconds = problem.seconds.copy()
+    seconds[rows, device] = plan.posed.willing[rows, device - 1]
+    return replace(problem, seconds=seconds)
