@@ -33,5 +33,12 @@ def inspect(
         form,
     )
     asked = {name: value for name, value in manifest.asked.items() if value not in (None, {})}
-    typer.echo("asked: " + ", ".join(f"{name} {value}" for name, value in asked.items()))
+    typer.echo("asked: " + ", ".join(f"{name} {_plain(value)}" for name, value in asked.items()))
     typer.echo("made with: " + ", ".join(f"{n} {v}" for n, v in manifest.versions.items()))
+
+
+def _plain(value: object) -> str:
+    """Return what was asked as a person would write it: lists and mappings without their brackets."""
+    if isinstance(value, dict):
+        return " ".join(f"{name}={inner}" for name, inner in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -20,6 +20,7 @@ from byoc.costs.model import Policy
 from byoc.pipeline import DEFAULT_STRATEGY, save_placement
 from byoc.pipeline import partition as run
 from byoc.report.text import print_report
+from byoc.textfile import check_output
 
 
 def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
@@ -88,6 +89,8 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     options = pairs(codegen_option or [], "--codegen-option")
     dims = sizes(dim, "--dim")
     counts = sizes(trips, "--trips")
+    if save is not None:
+        check_output(save)
     with progress() as show, own_stdout():
         result = run(
             model,

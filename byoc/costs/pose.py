@@ -70,8 +70,9 @@ class Posed:
     where only the shape of `x` is asked for. `operations` (float64, one per unit) is the compute of each
     unit, `estimated` counts the units with a cost that is a guess, as it was not known; `kept` has for
     each accelerator those, by number, that may not run there for that, with the reason. `sizes`
-    (int64, one per tensor) are the bytes that cross, `willing` (float64, (units, devices)) the seconds
-    that each accelerator would take, those of units that it refuses included.
+    (int64, one per tensor) are the bytes that cross, `willing` (float64, (units, devices)) what each
+    accelerator would take in the units of the objective, units that it refuses included; infinite or not
+    a number where that is not known.
     """
 
     problem: Problem
@@ -113,8 +114,8 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
     willing = np.empty((len(units), len(devices)))
     for number, device in enumerate(devices):
         there = _on_device(device.costs, works, units, number)
-        willing[:, number] = there.seconds
-        taken = np.array([bool(unit.verdicts[number]) for unit in units], np.bool_)
+        willing[:, number] = objective.of(there.seconds, there.joules)
+        taken = np.array([unit.taken(number) for unit in units], np.bool_)
         if unknown is Policy.refuse:
             there.require(np.flatnonzero(taken & ~inner), names)
         kept.append(policed(there, unknown, (taken & ~inner).tolist()))
@@ -123,6 +124,7 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
         columns.append((np.where(taken, there.seconds, inf), np.where(taken, there.joules, inf)))
     seconds, joules = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
     operations = works.unit_operations(units)
+    willing[inner] = inf
     for row in np.flatnonzero(inner).tolist():
         body = bodies[units[row].nodes[0]]
         for column, price in enumerate((body.host, *body.devices)):

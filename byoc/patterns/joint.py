@@ -35,11 +35,18 @@ class JointUnit:
             for units in self.on
         )
 
+    def taken(self, number: int) -> bool:
+        """Return whether an accelerator takes all of it."""
+        return all(unit.verdict for unit in self.on[number])
+
     @property
     def must(self) -> bool:
         """Whether an accelerator that takes it says that it has to run there."""
-        taken = (units for units, verdict in zip(self.on, self.verdicts, strict=True) if verdict)
-        return any(unit.must for units in taken for unit in units)
+        for number, units in enumerate(self.on):
+            for unit in units:
+                if unit.must and self.taken(number):
+                    return True
+        return False
 
 
 def joint(

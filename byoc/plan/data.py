@@ -107,12 +107,29 @@ class GraphPlan:
         return done, total
 
 
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Units that a device refuses for one reason, and what the placement would gain if it took them.
+
+    `gain` is in the units of the objective, for one run of the graph; `offloaded` how many more units
+    would then be on accelerators, these included.
+    """
+
+    target: str
+    operator: str
+    reason: str
+    nodes: int
+    gain: float
+    offloaded: int
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A model cut between the host and some accelerators.
 
     `asked` is what the caller gave, by name; `root` the plan of the main graph, with those of bodies
-    inside; `proto` the partitioned model.
+    inside; `proto` the partitioned model; `what_ifs` what the main graph would gain if an accelerator
+    took more.
     """
 
     asked: Mapping[str, Any]
@@ -120,6 +137,7 @@ class Plan:
     targets: tuple[Target, ...]
     root: GraphPlan
     proto: onnx.ModelProto
+    what_ifs: tuple[WhatIf, ...] = ()
 
     @property
     def target(self) -> Target:

@@ -15,6 +15,7 @@ from byoc.patterns.unit import Unit
 from byoc.plan.data import GraphPlan, Plan, PlannedRegion
 from byoc.plan.planner import Planner
 from byoc.plan.settings import Settings
+from byoc.plan.whatif import what_ifs
 
 
 def make_plan(
@@ -44,7 +45,7 @@ def make_plan(
         proto = outline(_cuts(root))
     except InputError as error:
         raise InputError(f"{model.source}: {error}") from None
-    return Plan(asked, model, settings.targets, root, proto)
+    return Plan(asked, model, settings.targets, root, proto, tuple(what_ifs(root)))
 
 
 def _named(plan: GraphPlan, numbers: Mapping[str, Iterator[int]]) -> GraphPlan:

@@ -7,19 +7,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from byoc.costs.model import Price
-from byoc.costs.pose import BodyCost, Posed, pose
-from byoc.costs.trips import Trips, called, partitionable, trips
+from byoc.costs.pose import BodyCost, Posed
+from byoc.costs.trips import Trips, partitionable, trips
 from byoc.costs.whole import whole_bodies
 from byoc.graph.index import GraphIndex
 from byoc.graph.interface import interface
-from byoc.patterns.group import group
-from byoc.patterns.joint import JointUnit, joint
+from byoc.patterns.joint import JointUnit
 from byoc.placement import Placement, evaluate
 from byoc.plan.data import GraphPlan, PlannedRegion
-from byoc.plan.saved import Pins
+from byoc.plan.extract import posed, units_of
+from byoc.plan.saved import Pins, body_place
 from byoc.plan.settings import Settings
 from byoc.plan.solve import keys, pinned, solve
-from byoc.rules.annotate import annotate
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,28 +51,20 @@ class Planner:
                     self.plan(
                         body.index,
                         expected * each.each,
-                        f"{place}{called(index.nodes[number])}/{body.attribute}/",
+                        body_place(index, number, body.attribute, place),
                     )
                     for body in index.bodies[number]
                 )
             costs[number] = self._body_cost(index, number, each, inner.get(number, ()))
         units = self._units(index)
-        posed = pose(
-            index,
-            units,
-            settings.host,
-            settings.devices,
-            costs,
-            settings.unknown,
-            settings.objective,
-        )
+        found = posed(index, units, settings, costs)
         names = keys(index, units)
-        pins = self.pins.of(index, units, posed.problem) if self.pins else {}
-        placement = solve(settings.strategy, pinned(posed.problem, pins), names)
-        cost = evaluate(posed.latency, placement.labels, placement.regions, placement.fusions)
+        pins = self.pins.of(index, units, found.problem) if self.pins else {}
+        placement = solve(settings.strategy, pinned(found.problem, pins), names)
+        cost = evaluate(found.latency, placement.labels, placement.regions, placement.fusions)
         joules = None
-        if posed.energy is not None:
-            joules = evaluate(posed.energy, placement.labels, placement.regions, placement.fusions).total
+        if found.energy is not None:
+            joules = evaluate(found.energy, placement.labels, placement.regions, placement.fusions).total
         on_host = {
             unit.nodes[0] for unit, label in zip(units, placement.labels, strict=True) if label == 0
         }
@@ -86,12 +77,12 @@ class Planner:
             place=place.rstrip("/"),
             trips=expected,
             units=tuple(units),
-            posed=posed,
+            posed=found,
             placement=placement,
             cost=cost,
             joules=joules,
-            host_only=math.fsum(posed.latency.seconds[:, 0]) - saved,
-            regions=self._regions(index, units, posed, placement, expected),
+            host_only=math.fsum(found.latency.seconds[:, 0]) - saved,
+            regions=self._regions(index, units, found, placement, expected),
             bodies={number: plans for number, plans in inner.items() if number in on_host},
             notes=(*notes, *placement.notes),
             pinned={row: label for row, label in pins.items() if label == 0},
@@ -100,12 +91,7 @@ class Planner:
     def _units(self, index: GraphIndex) -> list[JointUnit]:
         if id(index) in self.units:
             return self.units[id(index)]
-        marks = [annotate(index, target) for target in self.settings.targets]
-        each = [
-            group(index, target.patterns, said)
-            for target, said in zip(self.settings.targets, marks, strict=True)
-        ]
-        return self.units.setdefault(id(index), joint(index, each, marks))
+        return self.units.setdefault(id(index), units_of(index, self.settings))
 
     def _bodies(self, index: GraphIndex, number: int) -> tuple[Price, float]:
         """Return what a node's bodies cost with everything on the host."""

@@ -15,7 +15,6 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import Field
 
-from byoc.costs.trips import called
 from byoc.errors import InputError, nearest
 from byoc.graph.index import GraphIndex
 from byoc.patterns.joint import JointUnit
@@ -146,20 +145,29 @@ def graphs_of(index: GraphIndex, place: str = "") -> Iterator[tuple[str, GraphIn
     yield place.rstrip("/"), index
     for number, inner in index.bodies.items():
         for body in inner:
-            yield from graphs_of(body.index, f"{place}{called(index.nodes[number])}/{body.attribute}/")
+            yield from graphs_of(body.index, body_place(index, number, body.attribute, place))
+
+
+def body_place(index: GraphIndex, number: int, attribute: str, place: str = "") -> str:
+    """Return the place of a node's body, for `graphs_of`: `Loop_0/body/` behind that of its graph."""
+    return f"{place}{node_names(index, '')[number]}/{attribute}/"
 
 
 def node_names(index: GraphIndex, place: str) -> dict[int, str]:
-    """Return a name for each node of a graph that runs, distinct: its own, or its first output's."""
+    """Return a name for each node of a graph that runs, distinct: its own, or its first output's.
+
+    A name that another node has too, or another's output, is not taken; a node without either has none.
+    """
     counts = Counter(node.name for node in index.nodes)
     behind = f"{place}/" if place else ""
     names: dict[int, str] = {}
     for number, node in enumerate(index.nodes):
         if number in index.constant_nodes:
             continue
-        output = next(filter(None, node.output), "")
-        own = node.name if node.name and counts[node.name] == 1 else output
-        names[number] = f"{behind}{own}"
+        clear = counts[node.name] == 1 and index.producer.get(node.name, number) == number
+        own = node.name if clear and node.name else next(filter(None, node.output), "")
+        if own:
+            names[number] = f"{behind}{own}"
     return names
 
 

@@ -29,7 +29,9 @@ def solve(strategy: Strategy, problem: Problem, keys: Sequence[str]) -> Placemen
         raise InputError(f"strategy {name}: failed with {described}") from error
     wrong = objection(ordered, placement)
     if wrong:
-        because = f" ({'; '.join(ignored)})" if ignored else ""
+        limits = replace(ordered, launch=np.zeros_like(ordered.launch), fusions=())
+        untold = unhonoured(strategy, limits)  # a cost that it ignores breaks nothing
+        because = f" ({'; '.join(untold)})" if untold else ""
         raise InputError(f"strategy {name}: {wrong}{because}")
     told = [f"strategy {name}: {sentence}" for sentence in ignored]
     notes = tuple(dict.fromkeys((*placement.notes, *told)))

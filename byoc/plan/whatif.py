@@ -1,7 +1,7 @@
 """What a vendor would gain by supporting more: the placement solved again with refused units allowed."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,36 +9,20 @@ from byoc.errors import ByocError
 from byoc.graph.walk import is_onnx
 from byoc.placement import Problem, Strategy
 from byoc.placement.strategies.launch_aware import LaunchAware
-from byoc.plan.data import GraphPlan
+from byoc.plan.data import GraphPlan, WhatIf
 from byoc.plan.solve import keys, solve
 
 _MOST_TRIED = 24
-_MOST_UNITS = 5_000
+_MOST_UNITS = 2_000
 _SHOWN = 10
-
-
-@dataclass(frozen=True, slots=True)
-class WhatIf:
-    """Units that a device refuses for one reason, and what the placement would gain if it took them.
-
-    `gain` is in the units of the objective, for one run of the graph; `offloaded` how many more units
-    would then be on accelerators, these included.
-    """
-
-    target: str
-    operator: str
-    reason: str
-    nodes: int
-    gain: float
-    offloaded: int
 
 
 def what_ifs(plan: GraphPlan, strategy: Strategy = LaunchAware()) -> list[WhatIf]:  # noqa: B008 - frozen
     """Return the ten best answers to "what if it were supported", the largest gain first.
 
     Units that are refused for the same reason count together. Those with the most time on the host, and
-    what is moved for them, are tried, 24 at most, in graphs of up to 5,000 units; none that gains nothing
-    is told. The time that a refused unit would take is what its device's cost model says of it.
+    what is moved for them, are tried, 24 at most, in graphs of up to 2,000 units; none that gains
+    nothing is told. What a refused unit would take is what its device's cost model says of it.
     """
     if len(plan.units) > _MOST_UNITS:
         return []
@@ -84,7 +68,7 @@ def _candidates(plan: GraphPlan) -> Iterable[tuple[_Candidate, float]]:
 
 
 def _moving(problem: Problem) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """Return what it costs each device to send or get all that a unit reads and makes, (units, devices)."""
+    """Return what each device pays to send or get all that a unit reads and makes, (units, devices)."""
     cost = np.zeros((problem.units, problem.devices))
     crossing = np.where(np.isfinite(problem.to_device), problem.to_device, 0.0)
     np.add.at(cost, problem.consumers, crossing[problem.consumed])

@@ -10,7 +10,8 @@ from typing import Any
 from byoc.graph.dims import symbols
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
-from byoc.plan import Plan, PlannedRegion
+from byoc.plan import GraphPlan, Plan, PlannedRegion
+from byoc.plan.borders import borders
 from byoc.report.units import count
 from byoc.verify.compare import Verification
 
@@ -19,8 +20,8 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
     """Return the report of a plan. Seconds and bytes throughout; operations count a MAC as two.
 
     `outcome` is the verification, or why there was none. Keys: model, targets, strategy, nodes, compute,
-    predicted, regions, host_reasons, notes, verification, not_verified, bundle. Floats are finite; what
-    is not known or not there is null.
+    predicted, regions, host_reasons, what_if, notes, verification, not_verified, bundle. Floats are
+    finite; what is not known or not there is null.
     """
     cost = plan.cost
     done, total = plan.offloaded_operations
@@ -49,10 +50,9 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
             "optimized": plan.placement.cost.total,
             "joules": plan.root.joules,
         },
-        "regions": [
-            _region(plan, graph.place, region) for graph in plan.root.walk() for region in graph.regions
-        ],
+        "regions": [_region(graph, region) for graph in plan.root.walk() for region in graph.regions],
         "host_reasons": _reasons(plan),
+        "what_if": [asdict(each) for each in plan.what_ifs],
         "notes": [*plan.model.notes, *_plan_notes(plan), *_open_dimensions(plan), *_estimates(plan)],
         "verification": None if isinstance(outcome, str) else verification_document(outcome),
         "not_verified": outcome if isinstance(outcome, str) else None,
@@ -60,18 +60,19 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
     }
 
 
-def _region(plan: Plan, place: str, region: PlannedRegion) -> dict[str, Any]:
+def _region(plan: GraphPlan, region: PlannedRegion) -> dict[str, Any]:
     types = region.index.types
     return {
         "name": region.name,
         "device": region.target.name,
-        "graph": place,
+        "graph": plan.place,
         "nodes": _size(region),
         "trips": region.trips,
         "composites": dict(sorted(Counter(u.composite for u in region.units if u.composite).items())),
         "inputs": [_value(name, types.get(name)) for name in region.border.inputs],
         "outputs": [_value(name, types.get(name)) for name in region.border.outputs],
         "seconds": region.seconds,
+        "borders": [asdict(border) for border in borders(plan, region)],
     }
 
 

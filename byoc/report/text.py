@@ -43,10 +43,24 @@ def print_report(report: Mapping[str, Any], console: Console, every_reason: bool
             console.print(
                 f"  {more:>5}  for {count(len(rest), 'other reason')} (--reasons)", highlight=False
             )
+    if report["what_if"]:
+        console.print("\nIf it were supported:")
+    for item in report["what_if"]:
+        console.print(escape(_what_if(item, report)), soft_wrap=True, highlight=False)
     for note in report["notes"]:
         console.print(escape(f"note: {note}"), soft_wrap=True, highlight=False)
     if report["bundle"]:
         console.print(escape(f"\nWritten to {report['bundle']}"), soft_wrap=True, highlight=False)
+
+
+def _what_if(item: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+    gain = item["gain"]
+    timed = report["predicted"]["objective"] == "latency"
+    saved = quantity(gain, "s") if timed else f"{gain:.3g}"
+    where = f" on {item['target']}" if len(report["targets"]) > 1 else ""
+    nodes = f" ({count(item['nodes'], 'node')})" if item["nodes"] > 1 else ""
+    reason = item["reason"].removeprefix(f"{item['operator']}: ").removeprefix(f"{item['operator']} ")
+    return f"  -{saved:<9} {item['operator']}{nodes}{where}: {reason}"
 
 
 def _regions(report: Mapping[str, Any]) -> Table:

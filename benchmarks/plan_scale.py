@@ -1,0 +1,71 @@
+"""How long deciding takes at size, against reading the model and inferring its shapes.
+
+    python benchmarks/plan_scale.py [MODEL...]
+
+For each model of the zoo and some rule files: seconds of `onnx.load` with shape inference of its file, and
+as ratios to these, taken in the same run: extracting the placement problem from the annotated graph, the
+minimum cut with its regions, and the launch-aware strategy, with the certified gap, the share of units
+that are offloaded, and the peak of memory that each solver adds.
+"""
+
+import sys
+import tracemalloc
+
+from common import machine, on_disk, read_and_infer, timed
+
+from byoc.graph.load import Model
+from byoc.pipeline import load_model, load_settings
+from byoc.placement import Problem, Strategy
+from byoc.placement.strategies.launch_aware import LaunchAware
+from byoc.placement.strategies.min_cut import MinCut
+from byoc.plan.extract import posed, units_of
+
+_RULES = ("dla", "openvino-cpu")
+_MODELS = ("transformer_10k", "transformer_100k")
+
+
+def main(names: list[str]) -> None:
+    """Print the figures for some models of the zoo."""
+    print(machine())
+    for name in names or _MODELS:
+        with on_disk(name) as path:
+            reading = min(timed(read_and_infer, path)[0] for _ in range(3))
+            model = load_model(path)
+        print(f"\n{name}: {len(model.index.nodes)} nodes, load and infer {reading:.2f} s")
+        for rules in _RULES:
+            decided(model, rules, reading)
+
+
+def decided(model: Model, rules: str, reading: float) -> None:
+    """Print the figures of a model under a rule file."""
+    print(f" {rules}")
+    settings = load_settings([rules])
+    marking, units = timed(units_of, model.index, settings)
+    show("annotate and group", marking, reading)
+    extracting, found = timed(posed, model.index, units, settings)
+    show("extract", extracting, reading)
+    for strategy in (MinCut(), LaunchAware()):
+        solved(strategy, found.problem, reading)
+
+
+def solved(strategy: Strategy, problem: Problem, reading: float) -> None:
+    """Solve once for the time, once more for the memory, and print both."""
+    seconds, placement = timed(strategy.solve, problem)
+    tracemalloc.start()
+    strategy.solve(problem)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    bound = placement.bound or 0.0
+    gap = (placement.cost.total - bound) / placement.cost.total
+    placed = (placement.labels > 0).mean()
+    more = f"gap {gap:.4%}, offloaded {placed:.1%}, peak {peak / 2**20:.0f} MiB"
+    show(strategy.name, seconds, reading, more)
+
+
+def show(what: str, seconds: float, reading: float, more: str = "") -> None:
+    """Print one line."""
+    print(f"  {what:<20} {seconds:7.2f} s  ratio {seconds / reading:6.2f}  {more}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
