@@ -1,0 +1,143 @@
+"""What supporting more would gain, and why regions end where they do."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import prepared
+
+from byoc.pipeline import load_settings
+from byoc.plan import make_plan
+from byoc.plan.borders import borders
+from byoc.plan.data import GraphPlan, Plan
+from byoc.plan.whatif import what_ifs
+
+RULES = """
+target: t
+cost_model: {costs}
+dtype: float32
+regions: phase
+ops:
+  - op: [Relu, Abs, Neg]
+{more}
+"""
+# A byte takes a microsecond over the link, an operator a millisecond on the host and nothing elsewhere.
+DEVICE = """
+kind: roofline
+name: t
+peak: {float32: 1.0e+15}
+bandwidth: 1.0e+15
+launch: 1.0e-4
+link: {bandwidth: 1.0e+6}
+"""
+HOST = """
+kind: roofline
+name: host
+peak: {float32: 1.0e+15}
+bandwidth: 1.0e+15
+overhead: 1.0e-3
+"""
+# Softmax is in the middle of five, Sigmoid at the end.
+NET = """net (float[1, 8] x) => (float[1, 8] y) {
+    a = Relu(x)
+    b = Abs(a)
+    [soft] c = Softmax(b)
+    d = Neg(c)
+    e = Relu(d)
+    [end] y = Sigmoid(e)
+}"""
+
+
+def plan(folder: Path, text: str = NET, more: str = "", strategy: str = "exact") -> Plan:
+    (folder / "host.yaml").write_text(HOST)
+    (folder / "t_cost.yaml").write_text(DEVICE)
+    rules = folder / "t.yaml"
+    rules.write_text(RULES.format(costs=folder / "t_cost.yaml", more=more))
+    settings = load_settings([rules], strategy=strategy, host_cost_model=str(folder / "host.yaml"))
+    return make_plan(prepared(text), settings, {}, lambda step: None)
+
+
+def test_the_gain_is_what_the_whole_placement_gains(tmp_path: Path) -> None:
+    found = {each.operator: each for each in plan(tmp_path).what_ifs}
+    # A crossing is 32 bytes, 32 us. With Softmax: its millisecond, two crossings and a launch are saved.
+    assert found["Softmax"].gain == pytest.approx(1e-3 + 2 * 32e-6 + 1e-4, rel=1e-6)
+    # With Sigmoid the output still has to come back: its millisecond is all.
+    assert found["Sigmoid"].gain == pytest.approx(1e-3, rel=1e-6)
+    assert [each.operator for each in plan(tmp_path).what_ifs] == ["Softmax", "Sigmoid"]
+    assert (found["Softmax"].nodes, found["Softmax"].offloaded, found["Softmax"].target) == (1, 1, "t")
+    assert found["Softmax"].reason == "Softmax is not among the operators of t"
+
+
+def test_the_gain_comes_true(tmp_path: Path) -> None:
+    before = plan(tmp_path)
+    gain = next(each.gain for each in before.what_ifs if each.operator == "Softmax")
+    after = plan(tmp_path, more="  - op: Softmax")
+    assert before.cost.total - after.cost.total == pytest.approx(gain, rel=1e-6)
+    assert [each.operator for each in after.what_ifs] == ["Sigmoid"]
+
+
+def test_nothing_is_told_where_nothing_is_gained(tmp_path: Path) -> None:
+    assert plan(tmp_path, more="  - op: [Softmax, Sigmoid]").what_ifs == ()
+    slow = DEVICE.replace("1.0e+6}", "1.0e+1}")  # the link is so slow that all stays on the host
+    rules = tmp_path / "slow.yaml"
+    (tmp_path / "slow_cost.yaml").write_text(slow)
+    (tmp_path / "host.yaml").write_text(HOST)
+    rules.write_text(RULES.format(costs=tmp_path / "slow_cost.yaml", more=""))
+    settings = load_settings([rules], host_cost_model=str(tmp_path / "host.yaml"))
+    assert make_plan(prepared(NET), settings, {}, lambda step: None).what_ifs == ()
+
+
+def test_units_of_one_reason_count_together_and_only_ten_are_told(tmp_path: Path) -> None:
+    ops = ["Exp", "Log", "Sqrt", "Sin", "Cos", "Tan", "Erf", "Floor", "Ceil", "Round", "Sign", "Tanh"]
+    lines = [f"    t{i + 1} = {op}(t{i})" for i, op in enumerate(ops + ops)]
+    text = f"net (float[1, 8] t0) => (float[1, 8] y) {{\n{chr(10).join(lines)}\n    y = Relu(t24)\n}}"
+    found = plan(tmp_path, text).what_ifs
+    assert len(found) <= 10
+    assert all(each.nodes == 2 for each in found)
+
+
+def test_a_large_graph_is_not_tried(tmp_path: Path) -> None:
+    lines = [f"    t{i + 1} = {'Relu' if i % 2 else 'Tanh'}(t{i})" for i in range(2_100)]
+    text = f"net (float[1, 8] t0) => (float[1, 8] y) {{\n{chr(10).join(lines)}\n    y = Relu(t2100)\n}}"
+    made = plan(tmp_path, text, strategy="all-supported")
+    assert made.what_ifs == ()
+    assert what_ifs(made.root) == []
+
+
+def test_borders_name_both_sides_and_the_reason(tmp_path: Path) -> None:
+    made = plan(tmp_path)
+    first, second = made.regions
+    assert [(b.tensor, b.enters, b.operator, b.reason) for b in borders(made.root, first)] == [
+        ("x", True, "", "the graph's input"),
+        ("b", False, "Softmax", "Softmax is not among the operators of t"),
+    ]
+    found = list(borders(made.root, second))
+    assert [(b.tensor, b.neighbour, b.device) for b in found] == [
+        ("c", "soft", "host"),
+        ("e", "end", "host"),
+    ]
+
+
+def test_a_border_that_the_costs_made_says_so(tmp_path: Path) -> None:
+    """The second output is wanted by the host, and the accelerator would have to send both."""
+    text = """net (float[1, 8] x, float[1, 100000] z) => (float[1, 8] y, float[1, 100000] v) {
+        a = Relu(x)
+        y = Abs(a)
+        [far] v = Neg(z)
+    }"""
+    made = plan(tmp_path, text)
+    reasons = {unit.name: str(verdict) for unit, verdict in made.host_units}
+    assert reasons["far"].startswith("supported, but the host is cheaper")
+
+
+def every_region(root: GraphPlan) -> int:
+    return sum(len(graph.regions) for graph in root.walk())
+
+
+def test_each_tensor_of_a_border_is_told(tmp_path: Path) -> None:
+    made = plan(tmp_path, strategy="all-supported")
+    assert every_region(made.root) == 2
+    for region in made.regions:
+        told = {border.tensor for border in borders(made.root, region)}
+        assert told == {*region.border.inputs, *region.border.outputs}
+    assert np.isfinite(made.cost.total)
