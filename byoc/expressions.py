@@ -16,6 +16,8 @@ from typing import Any
 
 import cel
 
+from byoc.unknown import unknown_part
+
 _MOST_CHARACTERS = 500
 _WALKS = re.compile(r"\.\s*(all|exists|exists_one|map|filter)\s*\(")
 _MOST_WALKS = 2
@@ -47,7 +49,8 @@ class Expression:
         try:
             result = self.program.execute({name: facts[name] for name in self.names if name in facts})
         except Exception as error:  # a missing key, a type, an index, an overflow: CEL has one for each
-            return None, f"`{self.source}` cannot be worked out: {_said(error)}"
+            said = unknown_part(self.source, self.names, facts, error) or _said(error)
+            return None, f"`{self.source}` cannot be worked out: {said}"
         if not isinstance(result, bool):
             return None, f"`{self.source}` is {result}, neither true nor false"
         return result, "" if result else f"`{self.source}` does not hold"
@@ -103,8 +106,10 @@ def compile_regex(pattern: str) -> cel.Program:
     program = cel.compile("text.matches(pattern)")
     try:
         program.execute({"text": "", "pattern": pattern})
-    except Exception:
-        raise ValueError(f"'{pattern}' is not a regular expression") from None
+    except Exception as error:  # the error is of several lines, the last of which says why
+        why = re.search(r"error: ((?:(?!\. Check function).)+)[^\n]*\Z", str(error))
+        told = f": {why[1]}" if why else ""
+        raise ValueError(f"'{pattern}' is not a regular expression{told}") from None
     return program
 
 

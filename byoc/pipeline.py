@@ -183,7 +183,7 @@ def load_settings(  # noqa: PLR0913 - as `partition`
     Raises InputError when one cannot be loaded.
     """
     targets = load_targets(rules)
-    costs = _each(targets, cost_model, "cost model", lambda target: target.rules.cost_model)
+    costs = _each(targets, cost_model, "cost model", lambda target: target.cost_model)
     return Settings(
         targets=targets,
         costs=tuple(load_device_costs(costs[target.name]) for target in targets),

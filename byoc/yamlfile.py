@@ -166,6 +166,10 @@ def _explain(detail: ErrorDetails, kind: type[BaseModel]) -> str:
         return f"{place}: no such key{nearest(name, fields)}; known: {', '.join(fields)}"
     if detail["type"] == "greater_than_equal":
         return f"{place}: must be at least {detail['ctx']['ge']:g}"
+    if detail["type"] == "literal_error":
+        known = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
+        hint = nearest(str(detail["input"])[:50], known)
+        return f"{place}: expected {detail['ctx']['expected']}{hint}"
     message = _SAID.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     return f"{place}: {message[:1].lower()}{message[1:]}"
 

@@ -1,5 +1,6 @@
 """Small models, and the cut that puts every supported node of them on the accelerator."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,13 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc import Result, load, partition
+from byoc.bundle.write import Compiler
+from byoc.codegen import find_codegen
+from byoc.costs.load import load_device_costs, load_host_costs
+from byoc.graph.load import Model
+from byoc.placement import Strategy
+from byoc.plan import Plan, Settings, make_plan
+from byoc.rules.load import Target
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 
 # `dla` takes Relu and Add; Sigmoid, Sub and If stay on the host.
@@ -25,6 +33,32 @@ DEVICE_ONLY = "all (float[1, 4] x) => (float[1, 4] y) { a = Add(x, x) y = Relu(a
 def cut(model: str | Path | onnx.ModelProto, output: Path | None = None, **options: Any) -> Result:
     """Partition for `dla` with everything it takes on it, however small."""
     return partition(model, "dla", output=output, strategy="all-supported", **options)
+
+
+def planned(
+    model: Model,
+    targets: Target | Sequence[Target],
+    strategy: Strategy,
+    *,
+    costs: str = "dla",
+    asked: Mapping[str, Any] | None = None,
+    **choices: Any,
+) -> Plan:
+    """Plan for targets and a strategy that are no files or entry points."""
+    all_targets = (targets,) if isinstance(targets, Target) else tuple(targets)
+    settings = Settings(
+        targets=all_targets,
+        costs=tuple(load_device_costs(costs) for _ in all_targets),
+        host=load_host_costs("host"),
+        strategy=strategy,
+        **choices,
+    )
+    return make_plan(model, settings, asked or {}, lambda step: None)
+
+
+def compilers(plan: Plan, codegen: str = "reference") -> dict[str, Compiler]:
+    """Return one codegen for all targets of a plan, without options."""
+    return {target.name: Compiler(find_codegen(codegen), {}) for target in plan.targets}
 
 
 def original(model: onnx.ModelProto, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """`byoc rules`: what rule files there are; and to write one: check, schema, composites."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -8,10 +10,11 @@ import typer
 from byoc.cli.common import Format, FormatOption, own_stdout, print_json, print_rows
 from byoc.cli.installed import Row, file_rows
 from byoc.errors import InputError
+from byoc.patterns.pattern import parse
 from byoc.plugins import ANNOTATIONS
 from byoc.rules.json_schema import json_schema
-from byoc.rules.library import clash, library
-from byoc.rules.load import load_rules
+from byoc.rules.library import LibraryComposite, clash, library
+from byoc.rules.load import load_rules, missing
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -49,23 +52,34 @@ def check(
     if form is Format.json:
         print_json(rows)
     else:
-        for row in rows:
-            typer.echo("\n".join(row["problems"]) or _fine(row))
+        _print_checked(rows)
     if any(row["problems"] for row in rows):
         raise typer.Exit(1)
 
 
 def _checked(file: str) -> Row:
     try:
-        described = load_rules(file).rules
+        target = load_rules(file)
     except InputError as error:
         return {"file": file, "operators": None, "composites": None, "problems": str(error).splitlines()}
     return {
         "file": file,
-        "operators": len({op for rule in described.ops for op in rule.op}),
-        "composites": len(described.composites),
-        "problems": [],
+        "operators": len({op for rule in target.rules.ops for op in rule.op}),
+        "composites": len(target.rules.composites),
+        "problems": missing(target),
     }
+
+
+def _print_checked(rows: Sequence[Row]) -> None:
+    """Print what was found; a mistake in a file that several build on once."""
+    told: set[str] = set()
+    for row in rows:
+        new = [problem for problem in row["problems"] if problem not in told]
+        told.update(new)
+        if row["problems"] and not new:
+            typer.echo(f"{row['file']}: builds on what is wrong above")
+        else:
+            typer.echo("\n".join(new) or _fine(row))
 
 
 def _fine(row: Row) -> str:
@@ -83,19 +97,47 @@ def schema() -> None:
 
 
 @app.command("composites")
-def composites(form: FormatOption = Format.text) -> None:
-    """List the library: the composites that rule files can take by name."""
+def composites(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """List the library, the composites that rule files can take by name; or show one of them."""
     with own_stdout():
         found = library()
-    rows = [
-        {
-            "name": name,
-            "description": entry.composite.description,
-            "file": str(entry.file.path),
-            "problem": clash(name, entries) if len(entries) > 1 else "",
-        }
-        for name, entries in found.entries.items()
-        for entry in entries
-    ]
-    empty = {"name": "", "description": "", "file": ""}
-    print_rows([*rows, *({**empty, "problem": problem} for problem in found.problems)], form)
+    if name is not None:
+        _print_composite(found.get(name), form)
+        return
+    rows: list[Row] = []
+    for called, entries in found.entries.items():
+        for entry in entries:
+            row: Row = {"name": called, "description": entry.composite.description}
+            if form is Format.json:
+                row |= {"names": _names(entry.composite), "file": str(entry.file.path)}
+            rows.append({**row, "problem": clash(called, entries) if len(entries) > 1 else ""})
+    empty = {"name": "", "description": "", "names": [], "file": ""}
+    blank = {key: value for key, value in empty.items() if not rows or key in rows[0]}
+    print_rows([*rows, *({**blank, "problem": problem} for problem in found.problems)], form)
+
+
+def _names(composite: LibraryComposite) -> list[str]:
+    """Return the names that conditions can use; none where the pattern is wrong."""
+    try:
+        found = parse(composite.name, composite.pattern)
+    except ValueError:
+        return []
+    written = set(re.findall(r"\w+", "\n".join(composite.pattern)))
+    return [name for name in found.names if name in written]
+
+
+def _print_composite(composite: LibraryComposite, form: Format) -> None:
+    if form is Format.json:
+        shown = composite.model_dump(mode="json")
+        print_json({**shown, "names": _names(composite)})
+        return
+    typer.echo(f"{composite.name}: {composite.description}")
+    for number, text in enumerate(composite.pattern):
+        title = "pattern:" if len(composite.pattern) == 1 else f"pattern[{number}]:"
+        typer.echo("\n".join([title, *(f"  {line}" for line in text.strip().splitlines())]))
+    for condition in composite.where:
+        typer.echo(f"where: {condition.expr}" + f"  ({condition.reason})" * bool(condition.reason))
+    typer.echo(f"names: {', '.join(_names(composite))}")

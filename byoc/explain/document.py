@@ -7,7 +7,7 @@ from typing import Any
 
 from byoc.costs.trips import called
 from byoc.explain.collect import Explained, Explanation, Refusal, operator
-from byoc.explain.relax import gains
+from byoc.explain.gains import gains
 from byoc.graph.index import GraphIndex
 from byoc.patterns.explain import NearMiss, near_misses
 from byoc.rules.annotate import Attempt, Objection
@@ -37,11 +37,11 @@ def document(explanation: Explanation, details: bool = False) -> dict[str, Any]:
         "relax": [
             {
                 "place": gain.place,
-                "operator": gain.what,
+                "operators": dict(gain.operators),
                 "nodes": gain.nodes,
                 "compute": _part(gain.operations, total),
             }
-            for gain in gains(explanation.refusals)
+            for gain in gains(explanation)
         ],
         "composites": _composites(explanation),
     }
@@ -58,7 +58,8 @@ def _rows(refusals: Iterable[Refusal], total: float) -> list[dict[str, Any]]:
     """Return a row for each set of reasons, whatever the values in them, the most compute first."""
     groups: dict[tuple[str, ...], list[Refusal]] = {}
     for refusal in refusals:
-        groups.setdefault(refusal.places, []).append(refusal)
+        key = (reason.place or _unnamed(reason.text) for reason in refusal.reasons)
+        groups.setdefault(tuple(key), []).append(refusal)
     rows = [
         {
             "nodes": len(members),
@@ -70,6 +71,11 @@ def _rows(refusals: Iterable[Refusal], total: float) -> list[dict[str, Any]]:
         for members in groups.values()
     ]
     return sorted(rows, key=lambda row: (-row["compute"], -row["nodes"], str(row["reasons"])))
+
+
+def _unnamed(text: str) -> str:
+    """Return a sentence without the names in it."""
+    return re.sub(r"'[^']*'", "''", text)
 
 
 def _reasons(members: Sequence[Refusal]) -> list[dict[str, Any]]:
@@ -93,7 +99,7 @@ def _composites(explanation: Explanation) -> list[dict[str, Any]]:
     misses: dict[str, dict[str, list[NearMiss]]] = {}
     for miss in (miss for graph in explanation.graphs for miss in graph.misses):
         alike = misses.setdefault(miss.pattern, {})
-        alike.setdefault(re.sub(r"'[^']*'", "''", miss.reason), []).append(miss)
+        alike.setdefault(re.sub(r"\d+", "0", _unnamed(miss.reason)), []).append(miss)
     return [
         {
             "name": name,

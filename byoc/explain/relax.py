@@ -1,44 +1,109 @@
-"""What would change if a rule were relaxed: the nodes and the compute that one constraint keeps out."""
+"""Rules with one constraint dropped."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
-from byoc.explain.collect import Refusal
+from pydantic import BaseModel
 
-# Where the model's own form is what is missing: no rule that could be relaxed.
-_OF_THE_MODEL = ".quantized"
+from byoc.rules.load import Target
+from byoc.rules.schema import OpRule
+from byoc.rules.values import ANY, ANY_DTYPE
+
+MISSING = "ops"
+"""The place of what is missing where no rule is for an operator."""
+
+# Without these there is another rule, or none: nothing that could be relaxed.
+_NO_CONSTRAINT = re.compile(r"ops\[\d+\](\.quantized)?")
+_RULE = re.compile(r"ops\[(\d+)\]")
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """A constraint that alone keeps nodes out: where it stands, of which operator, and how much.
+def relaxed(target: Target, place: str, op: str = "") -> Target | None:
+    """Return a target with one constraint less, None where the place is not that of a constraint.
 
-    `operations` is the compute of the `nodes`; `place` the constraint's path in the rule file.
+    `place` is where objections say that it stands. Data types become `any`. With the place `ops`, the
+    operator `op` gets a rule without constraints.
     """
-
-    place: str
-    what: str
-    nodes: int
-    operations: float
-
-
-def gains(refusals: Iterable[Refusal]) -> list[Gain]:
-    """Return what each constraint would gain if it alone were dropped, the most compute first.
-
-    A node counts for a constraint when nothing else of some rule stands against it.
-    """
-    found: dict[tuple[str, str], list[float]] = {}
-    for refusal in refusals:
-        for key in dict.fromkeys(_lone(refusal)):
-            found.setdefault(key, []).append(refusal.operations)
-    rows = [Gain(place, what, len(each), sum(each)) for (place, what), each in found.items()]
-    return sorted(rows, key=lambda gain: (-gain.operations, -gain.nodes, gain.place, gain.what))
+    rules = target.rules
+    if place == MISSING:
+        return replace(target, rules=_updated(rules, "ops", (*rules.ops, OpRule(op=(op,)))))
+    path = _merged(target, place)
+    if not path or _NO_CONSTRAINT.fullmatch(path):
+        return None
+    without = _without(rules, path)
+    return None if without is None else replace(target, rules=without)
 
 
-def _lone(refusal: Refusal) -> Iterator[tuple[str, str]]:
-    """Yield each constraint that is the only one of its rule against a node."""
-    for reasons in [attempt.objections for attempt in refusal.attempts] or [refusal.reasons]:
-        places = {reason.place for reason in reasons}
-        place = places.pop() if len(places) == 1 else ""
-        if place and not place.endswith(_OF_THE_MODEL):
-            yield place, refusal.op
+def concerned(target: Target, place: str, op: str = "") -> Collection[str] | None:
+    """Return the operators whose nodes a constraint may be about, None where it is any."""
+    if place == MISSING:
+        return {op}
+    found = _RULE.match(_merged(target, place))
+    if found is None:
+        return None
+    ops = target.rules.ops[int(found[1])].op
+    return None if ANY in ops else set(ops)
+
+
+def _merged(target: Target, place: str) -> str:
+    """Return the path in the merged rules for a place, which may be in a file that was built on."""
+    for path, written in target.places.items():
+        rest = _rest(place, written)
+        if rest is not None:
+            return path + place[len(written) :]
+    return "" if ": " in place else place
+
+
+def _rest(path: str, key: str) -> str | None:
+    """Return what follows a key that a path begins with, None where it begins with another."""
+    if not path.startswith(key):
+        return None
+    rest = path[len(key) :]
+    if not rest or rest[0] == "[":
+        return rest
+    return rest[1:] if rest[0] == "." else None
+
+
+def _keys(part: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield the keys of a part of the rules, as paths write them, and what is there."""
+    if isinstance(part, BaseModel):
+        yield from ((name, name, getattr(part, name)) for name in type(part).model_fields)
+    elif isinstance(part, Mapping):
+        for key, value in part.items():
+            yield key, f"[{key}]" if isinstance(key, int) else str(key), value
+    elif isinstance(part, tuple):
+        yield from ((number, f"[{number}]", value) for number, value in enumerate(part))
+
+
+def _without(part: Any, path: str) -> Any:
+    """Return a part of the rules without what is at a path, None where there is nothing."""
+    for key, written, value in _keys(part):
+        rest = _rest(path, written)
+        if rest is None:
+            continue
+        if rest:
+            inner = _without(value, rest)
+            if inner is not None:
+                return _updated(part, key, inner)
+        elif value is not None and key == "dtype":
+            return _updated(part, key, (ANY_DTYPE,))
+        elif value is not None:
+            return _dropped(part, key)
+    return None
+
+
+def _updated(part: Any, key: Any, value: Any) -> Any:
+    if isinstance(part, BaseModel):
+        return part.model_copy(update={key: value})
+    if isinstance(part, Mapping):
+        return {**part, key: value}
+    return (*part[:key], value, *part[key + 1 :])
+
+
+def _dropped(part: Any, key: Any) -> Any:
+    if isinstance(part, BaseModel):
+        return part.model_copy(update={key: type(part).model_fields[key].get_default()})
+    if isinstance(part, Mapping):
+        return {other: value for other, value in part.items() if other != key}
+    return (*part[:key], *part[key + 1 :])

@@ -75,17 +75,16 @@ def _gains(rows: list[Mapping[str, Any]]) -> Iterable[str]:
         return
     yield "\nIf one constraint were relaxed:"
     for row in rows[:_MOST_GAINS]:
-        what = count(row["nodes"], "node")
-        yield f"  +{what:<10}  +{_share(row['compute']):<11}  {row['operator']}  [{row['place']}]"
+        what, part = count(row["nodes"], "node"), _share(row["compute"])
+        yield f"  +{what:<10}  +{part:<11}  {_operators(row['operators'])}  [{row['place']}]"
     if len(rows) > _MOST_GAINS:
         yield f"  and {len(rows) - _MOST_GAINS} more (--format json)"
 
 
 def _composites(rows: list[Mapping[str, Any]]) -> Iterable[str]:
-    told = [row for row in rows if row["found"] or row["nearly"]]
-    if told:
+    if rows:
         yield "\nComposites:"
-    for row in told:
+    for row in rows:
         yield f"  {row['found']:>5}  {row['name']}"
         for miss in row["nearly"][:_MOST_NEARLY]:
             alike = f" (and {miss['nodes'] - 1} like it)" if miss["nodes"] > 1 else ""

@@ -89,6 +89,11 @@ def functions(domain: str, composites: Iterable[Composite]) -> list[FunctionProt
 
 def _function(domain: str, instances: list[Composite]) -> FunctionProto:
     first = instances[0]
+    if len({_body(instance) for instance in instances}) > 1:
+        raise InputError(
+            f"the composite {first.composite} has two functions {first.name} that differ: call its lines "
+            "something else"
+        )
     nodes = []
     for position, line in enumerate(first.lines):
         operands = _given(line.operands, instances)
@@ -113,6 +118,12 @@ def _function(domain: str, instances: list[Composite]) -> FunctionProto:
     )
     function.metadata_props.add(key=METADATA, value=first.composite)
     return function
+
+
+def _body(instance: Composite) -> tuple[object, ...]:
+    """Return what instances have in common that share a function."""
+    lines = [(line.op, line.domain, line.operands, line.outputs) for line in instance.lines]
+    return (*lines, tuple(instance.inputs), tuple(instance.outputs))
 
 
 def _given(operands: Sequence[str], instances: Sequence[Composite]) -> Sequence[str]:

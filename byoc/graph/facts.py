@@ -7,10 +7,15 @@ from onnx import NodeProto
 
 from byoc.graph.attributes import effective, written
 from byoc.graph.index import GraphIndex
+from byoc.graph.outer import outer_of_made, outer_of_read
 from byoc.graph.values import constant_value
 
-TENSOR_FACTS = ("given", "name", "constant", "dtype", "shape", "rank", "elements", "bytes", "value")
+TENSOR_FACTS = (
+    *("given", "name", "constant", "dtype", "shape", "rank", "elements", "bytes", "value", "quantized"),
+)
 """What can be known of a tensor."""
+QUANTIZED_FACTS = ("dtype", "bytes")
+"""What can be known of it on the outer side of the DequantizeLinear or QuantizeLinear beside it."""
 
 
 def tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
@@ -18,7 +23,8 @@ def tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
 
     Keys: given (bool), name, constant (bool), dtype (`float32`), shape (list, null for a dimension that
     is not fixed), rank, elements, bytes, and value (a flat list) of a constant with at most 1,024
-    elements.
+    elements. What a DequantizeLinear makes or QuantizeLinear alone reads has `quantized`, a mapping of
+    dtype and bytes on the outer side.
     """
     if not tensor:
         return {"given": False}
@@ -34,6 +40,11 @@ def tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
     value = constant_value(index, tensor)
     if value is not None:
         facts["value"] = value.reshape(-1).tolist()
+    outer = outer_of_read(index, tensor) or outer_of_made(index, tensor)
+    if outer is not None and outer.kind is not None:
+        facts["quantized"] = {"dtype": outer.kind.dtype}
+        if outer.kind.bytes is not None:
+            facts["quantized"]["bytes"] = outer.kind.bytes
     return facts
 
 

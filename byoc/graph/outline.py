@@ -78,6 +78,13 @@ class GraphCuts:
                 yield from body.walk()
 
 
+def check_unused(index: GraphIndex, domains: Iterable[str]) -> None:
+    """Raise InputError when a model already uses one of the domains that functions are to be made in."""
+    for domain in domains:
+        if domain in index.opsets or any(f.domain == domain for f in index.proto.functions):
+            raise InputError(f"the model already uses the domain '{domain}': partitioned before?")
+
+
 def outline(root: GraphCuts) -> ModelProto:
     """Return the model with each cut outlined as a function; the original is left alone.
 
@@ -88,9 +95,7 @@ def outline(root: GraphCuts) -> ModelProto:
     graphs = list(root.walk())
     cuts = [(graph.index, cut) for graph in graphs for cut in graph.cuts]
     domains = dict.fromkeys(cut.domain for _, cut in cuts)
-    for domain in domains:
-        if domain in index.opsets or any(f.domain == domain for f in index.proto.functions):
-            raise InputError(f"the model already uses the domain '{domain}': partitioned before?")
+    check_unused(index, domains)
     found = [(cut.domain, g.composite) for _, cut in cuts for g in cut.groups if g.composite]
     functions = [
         function

@@ -1,6 +1,6 @@
 """Every place where a composite could be, overlapping ones included."""
 
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from byoc.graph.index import GraphIndex
 from byoc.patterns.form import Form
@@ -18,7 +18,7 @@ _LEAST_ATTEMPTS = 100_000
 _MOST_AT_A_NODE = 8
 
 
-def free_nodes(index: GraphIndex, marks: Sequence[Mark]) -> Collection[int]:
+def free_nodes(index: GraphIndex, marks: Sequence[Mark]) -> frozenset[int]:
     """Return the nodes that a composite may be made of: accepted by the rules, and no constants.
 
     Where rules speak of quantized operators, DequantizeLinear and QuantizeLinear nodes may be in one
@@ -27,7 +27,7 @@ def free_nodes(index: GraphIndex, marks: Sequence[Mark]) -> Collection[int]:
     free = {number for number, mark in enumerate(marks) if mark.verdict}
     if any(mark.quantized for mark in marks):
         free.update(number for number, node in enumerate(index.nodes) if is_border(node))
-    return free - index.constant_nodes
+    return frozenset(free - index.constant_nodes)
 
 
 def candidates(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]) -> list[Match]:
@@ -37,10 +37,26 @@ def candidates(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[M
     for the same graph. Of several ways to match the same nodes by one pattern, the first counts. At one
     node a form has at most 8; what takes too many attempts to find counts as not there.
     """
-    table = Table.of(index)
     free = free_nodes(index, marks)
+    return allowed(index, possible(index, patterns, free), marks)
+
+
+def possible(index: GraphIndex, patterns: Sequence[Pattern], free: Container[int]) -> list[Match]:
+    """Return every match of some nodes, in the order of `candidates`."""
+    table = Table.of(index)
     found = [match for pattern in patterns for match in _of_pattern(pattern, table, free)]
     return sorted(found, key=lambda match: -len(match.nodes))
+
+
+def allowed(index: GraphIndex, found: Iterable[Match], marks: Sequence[Mark]) -> list[Match]:
+    """Return those of some matches that marks allow, in their order."""
+    free = free_nodes(index, marks)
+    return [
+        match
+        for match in found
+        if free.issuperset(match.nodes.values())
+        and not border_objection(index, match.nodes.values(), marks)
+    ]
 
 
 def _of_pattern(pattern: Pattern, table: Table, free: Container[int]) -> Iterator[Match]:

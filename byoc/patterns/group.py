@@ -19,7 +19,7 @@ from byoc.patterns.table import Table
 from byoc.patterns.unit import HasNodes, Unit
 from byoc.verdict import YES, Mark, refuse
 
-__all__ = ["Unit", "chosen", "group"]
+__all__ = ["Unit", "chosen", "group", "grouped"]
 
 
 T = TypeVar("T", bound=HasNodes)
@@ -27,13 +27,22 @@ T = TypeVar("T", bound=HasNodes)
 
 def group(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]) -> list[Unit]:
     """Return the units of the main graph in topological order; constant nodes belong to none."""
-    matches = chosen(index, patterns, marks)
+    return grouped(index, candidates(index, patterns, marks), marks)
+
+
+def grouped(index: GraphIndex, found: Iterable[Match], marks: Sequence[Mark]) -> list[Unit]:
+    """Return the units as `group` does, where the candidates are known."""
+    matches = _chosen(index, found)
     inner = {node for match in matches for node in match.nodes.values()}
     units = [_composite(index, match, marks) for match in matches]
     for number, mark in enumerate(marks):
         if number not in inner and number not in index.constant_nodes:
             units.append(single(index, number, mark))
-    return sorted_units(index, wrap(index, units, marks))
+    wrapped = wrap(index, units, marks)
+    ordered = sorted_units(index, wrapped)
+    if len(ordered) < len(wrapped):
+        raise AssertionError("units form a cycle")
+    return ordered
 
 
 def chosen(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]) -> list[Match]:
@@ -119,6 +128,4 @@ def sorted_units(index: GraphIndex, units: Sequence[T]) -> list[T]:
             missing[follower] -= 1
             if not missing[follower]:
                 heappush(ready, follower)
-    if len(result) < len(ordered):
-        raise AssertionError("units form a cycle")
     return result

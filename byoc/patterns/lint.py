@@ -1,6 +1,7 @@
 """What is wrong with the lines of a pattern: between them, and held against ONNX's operators."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from byoc.errors import nearest
 from byoc.patterns import operators as known
@@ -32,6 +33,7 @@ def flow(nodes: Sequence[PatternNode], returned: Sequence[str] | None) -> Iterat
                 yield f"{place}: nothing reads '{name}', and {ending}"
             own.add(name)
         yield from _operands(node, before, made, written)
+        yield from _kept(node, {*made, *written})
         before |= own
     for position, name in enumerate(returned or ()):
         if name not in made:
@@ -59,6 +61,18 @@ def _operands(
             yield f"{place}: '{name}?' is made by a line, so it cannot be left out"
         elif operand.constant and name in made:
             yield f"{place}: '{name}!' is made by a line, so it is no constant"
+
+
+def _kept(node: PatternNode, names: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each name that a line needs for what has none in the pattern."""
+    for name in sorted(names):
+        found = re.fullmatch(rf"{node.output}_(output_)?(0|[1-9][0-9]*)", name)
+        if found is None:
+            continue
+        if found[1]:
+            yield f"line {node.line}: the name '{name}' is kept for an output of the line"
+        elif node.more and int(found[2]) >= len(node.operands):
+            yield f"line {node.line}: the name '{name}' is kept for a further operand"
 
 
 def _optional(node: PatternNode) -> Iterator[str]:

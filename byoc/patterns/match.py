@@ -13,10 +13,11 @@ from byoc.graph.index import GraphIndex
 from byoc.graph.walk import is_onnx
 from byoc.patterns.closed import closed_objection, condition_objection
 from byoc.patterns.form import Form
+from byoc.patterns.operators import exact, label, most_inputs
 from byoc.patterns.pattern import Pattern
 from byoc.patterns.search import Bound, Search
 from byoc.patterns.syntax import PatternNode
-from byoc.patterns.table import Table
+from byoc.patterns.table import Table, without_end
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Match:
         return Composite(
             index=index,
             composite=self.pattern.name,
-            name="_".join((self.pattern.name, *self._choices(lines))),
+            name="_".join((self.pattern.name, *self._choices(lines, index))),
             lines=lines,
             inputs=given,
             outputs={name: self.tensors[name] for name in self.form.outputs},
@@ -57,21 +58,22 @@ class Match:
         node = index.nodes[number]
         schema = index.schema(node)
         operands = [operand.name for operand in line.operands]
-        operands = operands[: schema.max_input if schema is not None else len(node.input)]
-        outputs = [
-            name or (f"{line.output}_output_{position}" if position < len(node.output) else "")
-            for position, name in enumerate(line.outputs)
-        ]
+        operands = operands[: self._given(line) if exact(schema) else most_inputs(schema)]
+        names = (*line.outputs, *[""] * len(node.output))[: len(without_end(node.output))]
         return Line(
             line.output,
             node.op_type,
             "" if is_onnx(node) else node.domain,
             (*operands, *_further(line, self.more)),
-            tuple(outputs[: len(node.output)]),
+            tuple(name or f"{line.output}_output_{place}" for place, name in enumerate(names)),
             number,
         )
 
-    def _choices(self, lines: tuple[Line, ...]) -> list[str]:
+    def _given(self, line: PatternNode) -> int:
+        """Return how many of a line's operands are there, those left out at the end not counted."""
+        return len(without_end([self.tensors.get(operand.name, "") for operand in line.operands]))
+
+    def _choices(self, lines: tuple[Line, ...], index: GraphIndex) -> list[str]:
         """Return what the function's name says beside the composite's: nothing where all is as written.
 
         Every choice is in the name as soon as one differs: a_mul_add is not a_add_mul.
@@ -89,12 +91,21 @@ class Match:
             found = bound[line.output]
             if len(line.ops) > 1 or line.any:
                 full = f"{found.domain}.{found.op}" if found.domain else found.op
-                called = full.replace(".", "_").lower()
-                choices.append((called, line.any or full != line.ops[0]))
+                choices.append((label(full), line.any or full != line.ops[0]))
+            choices += [(text, True) for text in self._counts(line, found, index)]
             if line.more:
                 further = len(self.more.get(line.output, ()))
                 choices.append((f"plus{further}", further > 0))
         return [text for text, _ in choices] if any(differs for _, differs in choices) else []
+
+    def _counts(self, line: PatternNode, found: Line, index: GraphIndex) -> Iterator[str]:
+        """Yield how many operands and outputs a line has where that is not what it says."""
+        schema = index.schema(index.nodes[found.node])
+        given = len(found.operands) - len(self.more.get(line.output, ()))
+        if exact(schema) and given < len(line.operands):
+            yield f"{line.output}_in{given}"
+        if len(found.outputs) != max(len(line.outputs), schema.min_output if schema is not None else 1):
+            yield f"{line.output}_out{len(found.outputs)}"
 
 
 def _further(line: PatternNode, more: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -1,5 +1,6 @@
 """What ONNX says of the operators that patterns name: over all their versions, since any may be met."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 
@@ -7,6 +8,10 @@ import onnx
 
 # Operands may be exchanged without changing the result (ONNX's operator documentation).
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum", "Max", "Min"})
+
+# A dot between a letter or a digit and a letter stays one; so do letters and digits, but for a digit
+# that a dot or nothing is before.
+_ODD = re.compile(r"(?<![a-zA-Z0-9])\.|\.(?![a-zA-Z])|(?<!.)[0-9]|[^a-zA-Z0-9.]", re.DOTALL)
 
 # They have bodies, which no function of a composite could hold.
 _WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
@@ -54,6 +59,35 @@ def has_variadic_output(op: str) -> bool:
     """Return whether the number of outputs is part of what an operator means, as it is of Split."""
     many = onnx.defs.OpSchema.FormalParameterOption.Variadic
     return any(s.outputs and s.outputs[-1].option == many for s in _schemas().get(op, ()))
+
+
+def exact(schema: onnx.defs.OpSchema | None) -> bool:
+    """Return whether an empty name at the end of the inputs is not the same as none at all.
+
+    So it is not for an operator that counts its inputs (Sum), and it may not be for an unknown one.
+    onnxruntime takes an empty name among a Split's for sizes.
+    """
+    if schema is None or schema.name == "Split":
+        return True
+    many = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return bool(schema.inputs) and schema.inputs[-1].option == many
+
+
+def most_inputs(schema: onnx.defs.OpSchema | None) -> int | None:
+    """Return the most inputs that an operator can have, None where that is not known."""
+    return schema.max_input if schema is not None else None
+
+
+def label(op: str) -> str:
+    """Return an operator as a part of a function's name, another one for each: `relu`, `acme__Op`.
+
+    Those of ONNX are in small letters. Of other domains a dot becomes `__`, and what is neither a letter
+    nor a digit `_0..._`, with its code.
+    """
+    if op in names() and "." not in op:
+        return op.lower()
+    dotted = op if "." in op else f".{op}"
+    return _ODD.sub(lambda found: f"_0{ord(found[0]):x}_", dotted).replace(".", "__")
 
 
 def has_bodies(op: str) -> bool:

@@ -3,7 +3,7 @@
 An int8 accelerator takes such a group or nothing: what is inside is floating point on paper only.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onnx import NodeProto
@@ -50,18 +50,19 @@ def is_border(node: NodeProto) -> bool:
     return is_dequantize(node) or is_quantize(node)
 
 
-def border_objection(index: GraphIndex, nodes: Collection[int], marks: Sequence[Mark]) -> str:
+def border_objection(index: GraphIndex, nodes: Iterable[int], marks: Sequence[Mark]) -> str:
     """Return why nodes of a composite that no rule accepts cannot be in it, empty when they can.
 
     The DequantizeLinear and QuantizeLinear nodes of a whole group need no rule of their own.
     """
-    unasked = [node for node in nodes if not marks[node].verdict]
+    inside = sorted(nodes)
+    unasked = [node for node in inside if not marks[node].verdict]
     if not unasked:
         return ""
-    core = [node for node in nodes if not is_border(index.nodes[node])]
+    core = [node for node in inside if not is_border(index.nodes[node])]
     if not core or not all(marks[node].quantized for node in core):
         return f"{describe(index.nodes[unasked[0]])} is not taken by the rules"
-    reason = _Grouper(index).around(nodes)[1]
+    reason = _Grouper(index).around(inside)[1]
     return f"it is no whole QDQ group: {reason}" if reason else ""
 
 

@@ -222,7 +222,7 @@ class Search:
             self._tell(state, line, number, reason)
             return
         padded = given + ("",) * (count - len(given))
-        if len(padded) == 2 and self.table.ops[number] in COMMUTATIVE:
+        if len(padded) == 2 and all(padded) and self.table.ops[number] in COMMUTATIVE:
             orders = list(dict.fromkeys(permutations(padded)))
         else:
             orders = [padded]

@@ -31,8 +31,8 @@ class Table:
         """Read the nodes of a graph; inputs and outputs that are left out at the end are cut off."""
         nodes = index.nodes
         ops = [node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}" for node in nodes]
-        inputs = [_cut(node.input) for node in nodes]
-        outputs = [_cut(node.output) for node in nodes]
+        inputs = [without_end(node.input) for node in nodes]
+        outputs = [without_end(node.output) for node in nodes]
         maker = {name: op for op, names in zip(ops, outputs, strict=True) for name in names if name}
         maker |= dict.fromkeys((*index.stored, *index.sparse_initializers), CONSTANT)
         for number in index.constant_nodes:
@@ -62,7 +62,8 @@ class Table:
         return describe(self.index.nodes[number])
 
 
-def _cut(names: Sequence[str]) -> tuple[str, ...]:
+def without_end(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names without the empty ones at their end: what is left out."""
     given = tuple(names)
     while given and not given[-1]:
         given = given[:-1]

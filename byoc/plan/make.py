@@ -9,7 +9,7 @@ from byoc.costs.trips import check_trips
 from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model
-from byoc.graph.outline import Cut, GraphCuts, Group, outline
+from byoc.graph.outline import Cut, GraphCuts, Group, check_unused, outline
 from byoc.graph.unshare import unshared
 from byoc.patterns.unit import Unit
 from byoc.plan.data import GraphPlan, Plan, PlannedRegion
@@ -28,6 +28,7 @@ def make_plan(
     known, or the strategy fails.
     """
     try:
+        check_unused(model.index, [target.domain for target in settings.targets])
         check_trips(model.index, settings.trips)
     except InputError as error:
         raise InputError(f"{model.source}: {error}") from None

@@ -40,13 +40,13 @@ class SavedFile(Strict):
 
 @dataclass(frozen=True, eq=False)
 class Pins:
-    """Where a given placement wants nodes: device by node number, for each graph by the id of its index.
+    """Where a given placement wants nodes: what the file calls them and their device, by node number.
 
-    `notes` says what did not fit.
+    `wanted` has them for each graph by the id of its index; `notes` says what did not fit.
     """
 
     source: str
-    labels: Mapping[int, Mapping[int, int]]
+    wanted: Mapping[int, Mapping[int, tuple[str, int]]]
     notes: list[str]
 
     def of(self, index: GraphIndex, units: Sequence[JointUnit], problem: Problem) -> dict[int, int]:
@@ -54,20 +54,23 @@ class Pins:
 
         What cannot be as it was wanted is noted.
         """
-        wanted = self.labels.get(id(index), {})
-        pins, torn, refused = {}, [], []
+        wanted = self.wanted.get(id(index), {})
+        pins: dict[int, int] = {}
+        torn: list[str] = []
+        refused: list[str] = []
         for row, unit in enumerate(units):
-            labels = {wanted[node] for node in unit.nodes if node in wanted}
+            found = [wanted[node] for node in unit.nodes if node in wanted]
+            labels = {label for _, label in found}
             if len(labels) > 1:
-                torn.append(unit.name)
+                torn += (name for name, _ in found)
                 continue
             for label in labels:
                 if label and not problem.allowed[row, label]:
-                    refused.append(unit.name)
+                    refused += (name for name, _ in found)
                 else:
                     pins[row] = label
-        _tell(self.notes, self.source, torn, "now run as one and are on several devices in it")
-        _tell(self.notes, self.source, refused, "are not taken by their device")
+        _tell(self.notes, self.source, "on several devices, and now run as one", torn)
+        _tell(self.notes, self.source, "not taken by the device", refused)
         return pins
 
 
@@ -96,12 +99,12 @@ class Saved:
         }
         found = {name: names[name] for name in self.file.nodes if name in names}
         found |= self._renamed(names)
-        wanted: dict[int, dict[int, int]] = {}
+        wanted: dict[int, dict[int, tuple[str, int]]] = {}
         for name, (graph, number) in found.items():
-            wanted.setdefault(id(graph), {})[number] = labels[self.file.nodes[name]]
+            wanted.setdefault(id(graph), {})[number] = name, labels[self.file.nodes[name]]
         notes: list[str] = []
         gone = [name for name in self.file.nodes if name not in found]
-        _tell(notes, self.source, gone, "are not in the model")
+        _tell(notes, self.source, "not in the model", gone)
         return Pins(self.source, wanted, notes)
 
     def _renamed(self, names: Mapping[str, tuple[GraphIndex, int]]) -> dict[str, tuple[GraphIndex, int]]:
@@ -192,8 +195,8 @@ def signature(index: GraphIndex, number: int) -> str:
     return f"{node.op_type}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def _tell(notes: list[str], source: str, names: Sequence[str], what: str) -> None:
+def _tell(notes: list[str], source: str, what: str, names: Sequence[str]) -> None:
     if names:
         told = ", ".join(f"'{name}'" for name in names[:_MOST_TOLD])
         more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
-        notes.append(f"{source}: {told}{more} {what}; placed anew")
+        notes.append(f"{source}: {what}: {told}{more}; placed anew")

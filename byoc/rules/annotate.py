@@ -18,14 +18,16 @@ from byoc.graph.index import GraphIndex
 from byoc.graph.walk import captured, is_onnx
 from byoc.plugins import CHECKS, load_function
 from byoc.rules.attributes import attribute_objections, bound_objections
+from byoc.rules.batch import batch_objections
 from byoc.rules.host import forced
 from byoc.rules.load import Target
 from byoc.rules.objections import Attempt, Kind, Objection, nearness, ordered
 from byoc.rules.operators import Signature, name_of, signature
 from byoc.rules.schema import OpRule
+from byoc.rules.scheme import Scheme
 from byoc.rules.tensors import tensor_objections
 from byoc.rules.values import ANY
-from byoc.rules.view import View
+from byoc.rules.view import Use, View
 from byoc.verdict import YES, Mark, refuse
 
 __all__ = ["Annotator", "Attempt", "Objection", "annotate"]
@@ -68,9 +70,9 @@ class Annotator:
         for rule in self._candidates(view.op):
             if rule.rule.quantized in accepted:
                 continue
-            objections = tuple(self._against(rule, view))
-            if objections:
-                refused.append(Attempt(rule.place, ordered(objections)))
+            attempt = self._attempt(rule, view)
+            if attempt.objections:
+                refused.append(attempt)
                 continue
             accepted[rule.rule.quantized] = rule
             if len(accepted) == 2 or not self.target.quantized:
@@ -98,10 +100,13 @@ class Annotator:
         if barred is not None:
             return [Attempt("", (barred,))]
         view = self._view(number)
-        tried = [
-            Attempt(rule.place, ordered(self._against(rule, view))) for rule in self._candidates(view.op)
-        ]
-        return sorted(tried, key=nearness)
+        return sorted((self._attempt(rule, view) for rule in self._candidates(view.op)), key=nearness)
+
+    def _attempt(self, rule: _Rule, view: View) -> Attempt:
+        batch = self._batch.get(view.number)
+        found = (*self._against(rule, view), *((batch,) if batch else ()))
+        objections = ordered(found) or ordered(self._check(rule, view))
+        return Attempt(rule.place, objections, fits=rule.rule.quantized == view.quantized)
 
     @cached_property
     def _forced(self) -> Mapping[int, Objection]:
@@ -143,9 +148,14 @@ class Annotator:
             return Objection("", f"nothing reads what {op} makes", Kind.OPERATOR)
         return None
 
+    @cached_property
+    def _batch(self) -> Mapping[int, Objection]:
+        most, place = self.target.rules.limits.batch, self.target.place("limits.batch")
+        return {} if most is None else batch_objections(self.index, most, place)
+
     def _view(self, number: int) -> View:
         node = self.index.nodes[number]
-        return View(self.index, node, name_of(node), self._signature(node))
+        return View(self.index, number, node, name_of(node), self._signature(node))
 
     def _signature(self, node: NodeProto) -> Signature | None:
         key = node.domain, node.op_type
@@ -180,15 +190,11 @@ class Annotator:
         for use in view.uses:
             seen.add(use.formal)
             wanted = rule.rule.tensors.get(use.formal)
-            held = view.signature is None or self._is_computed(rule, view.signature, use.type_str)
-            yield from tensor_objections(
-                f"{place}.tensors.{use.formal}",
-                use,
-                wanted,
-                rule.dtypes if held else (place, ()),
-                view,
-                rule.rule.quantized,
-            )
+            dtypes = self._dtypes(rule, use, view)
+            key = f"{place}.tensors.{use.formal}"
+            yield from tensor_objections(key, use, wanted, dtypes, view, rule.rule.quantized)
+            if rule.rule.quantized:
+                yield from self._scheme.objections(use, wanted, view)
         for tensor in captured(node):
             if tensor not in self.index.types:
                 text = f"the type of '{tensor}', which a body reads, is not known"
@@ -199,23 +205,20 @@ class Annotator:
         for name, allowed in rule.rule.attributes.items():
             value = view.attributes.get(name)
             yield from attribute_objections(f"{place}.attributes.{name}", name, value, allowed)
-        yield from self._batch(view)
         yield from self._conditions(rule, view)
 
-    def _batch(self, view: View) -> Iterator[Objection]:
-        most = self.target.rules.limits.batch
-        if most is None:
-            return
-        place = self.target.place("limits.batch")
-        for use in view.uses:
-            known = self.index.types.get(use.tensor)
-            if known is None or self.index.is_constant(use.tensor):
-                continue  # a type that is not known is objected to already
-            if known.shape is None or (len(known.shape) > 1 and not isinstance(known.shape[0], int)):
-                yield Objection(place, f"the batch of {use.formal} is not known", Kind.UNKNOWN)
-            elif len(known.shape) > 1 and int(known.shape[0] or 0) > most:
-                text = f"the batch of {use.formal} is {known.shape[0]}, at most {most} is supported"
-                yield Objection(place, text)
+    def _dtypes(self, rule: _Rule, use: Use, view: View) -> tuple[str, Sequence[str]]:
+        """Return what names the data types that a tensor is held to, and these; none where it is not."""
+        if rule.rule.quantized and not rule.rule.dtype:
+            found = self._scheme.dtypes(use, view)
+            if found is not None:
+                return found
+        held = view.signature is None or self._is_computed(rule, view.signature, use.type_str)
+        return rule.dtypes if held else (rule.place, ())
+
+    @cached_property
+    def _scheme(self) -> Scheme:
+        return Scheme(self.target.rules.quantization, self.target.place)
 
     @cached_property
     def _checks(self) -> Mapping[str, Callable[..., object]]:
@@ -228,6 +231,9 @@ class Annotator:
             if not holds:
                 kind = Kind.UNKNOWN if holds is None else Kind.ATTRIBUTE
                 yield Objection(f"{rule.place}.where[{position}]", text, kind)
+
+    def _check(self, rule: _Rule, view: View) -> Iterator[Objection]:
+        """Yield what the check function has against a node, which nothing else objects to."""
         name = rule.rule.check
         if name is not None:
             text = said(name, self._checks[name], view.facts)

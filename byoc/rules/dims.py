@@ -162,20 +162,24 @@ def _broadcast(
     kind = None if shape is None or result is None else broadcast_kind(shape, result)
     if kind is None:
         yield _unknown(place, f"how {name} broadcasts")
-    elif kind not in allowed:
+    elif kind not in allowed and not (
+        kind == "channel" and len(result or ()) == 2 and "last" in allowed
+    ):
         said = {
             "none": f"{name} has the shape of the output",
             "scalar": f"{name} is one element broadcast",
             "channel": f"{name} is broadcast along all but axis 1",
-            "other": f"{name} is broadcast otherwise than by one element or channel",
+            "last": f"{name} is broadcast along all but the last axis",
+            "other": f"{name} is broadcast otherwise than by one element, channel or last axis",
         }
         yield Objection(place, f"{said[kind]}; supported: {listed(allowed)}")
 
 
 def broadcast_kind(shape: Sequence[Dim], result: Sequence[Dim]) -> str | None:
-    """Return how an input of a shape relates to an output: none, scalar, channel, other; None: unknown.
+    """Return how an input of a shape relates to an output; None: unknown.
 
-    Symbolic extents of one name are equal, and equal to nothing else that is known.
+    It is none, scalar, channel, last or other; of a matrix, whose last axis is axis 1, channel. Symbolic
+    extents of one name are equal, and equal to nothing else that is known.
     """
     if None not in shape and tuple(shape) == tuple(result):
         return "none"
@@ -186,8 +190,9 @@ def broadcast_kind(shape: Sequence[Dim], result: Sequence[Dim]) -> str | None:
     padded = (*[1] * (len(result) - len(shape)), *shape)
     if any(not isinstance(extent, int) for extent in padded):
         return None
-    if len(padded) > 1 and all(extent == 1 for axis, extent in enumerate(padded) if axis != 1):
-        return "channel"
+    wide = [axis for axis, extent in enumerate(padded) if extent != 1]
+    if wide in ([1], [len(padded) - 1]):
+        return "channel" if wide == [1] else "last"
     pairs = zip(padded, result, strict=True)
-    differs = any(isinstance(wide, int) and wide != extent for extent, wide in pairs)
+    differs = any(isinstance(full, int) and full != extent for extent, full in pairs)
     return "other" if differs or len(shape) < len(result) else None

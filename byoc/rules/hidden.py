@@ -36,7 +36,7 @@ def _covers(first: OpRule, second: OpRule, dtypes: Sequence[str]) -> bool:
     """Return whether what the second accepts the first is sure to accept."""
     if first.quantized != second.quantized or not _implies(second.opset, first.opset):
         return False
-    if first.check not in (None, second.check):
+    if first.check not in (None, second.check) or not _as_scheme(first, second):
         return False
     if not {c.expr for c in first.where} <= {c.expr for c in second.where}:
         return False
@@ -47,6 +47,19 @@ def _covers(first: OpRule, second: OpRule, dtypes: Sequence[str]) -> bool:
         name in second.attributes and _implies(second.attributes[name], rule)
         for name, rule in first.attributes.items()
         if rule.model_fields_set
+    )
+
+
+def _as_scheme(first: OpRule, second: OpRule) -> bool:
+    """Return whether the file's quantization scheme adds the same to both, if it adds anything."""
+    if not first.quantized:
+        return True
+    own = [
+        {name: rule.quantized for name, rule in r.tensors.items() if rule.quantized}
+        for r in (first, second)
+    ]
+    return own[0] == own[1] and (
+        bool(first.dtype) == bool(second.dtype) or ANY_DTYPE in (first.dtype or ())
     )
 
 

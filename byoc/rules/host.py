@@ -8,6 +8,7 @@ from onnx import NodeProto
 from byoc.expressions import matches
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import describe
+from byoc.rules.load import Target
 from byoc.rules.objections import Kind, Objection
 from byoc.rules.operators import name_of
 from byoc.rules.schema import Host, Nodes
@@ -86,9 +87,26 @@ def _around(index: GraphIndex, after: Nodes, place: Callable[[str], str]) -> _Ch
     """Return what the node is downstream of that the graph is a body of."""
     if index.outer is None:
         return None
-    parent = next(
-        number
-        for number, inner in index.outer.bodies.items()
-        if any(body.index is index for body in inner)
-    )
-    return _downstream(index.outer, after, place).get(parent)
+    return _downstream(index.outer, after, place).get(parent(index))
+
+
+def parent(body: GraphIndex) -> int:
+    """Return the number of the node, in the graph around, that a graph is a body of."""
+    around = body.outer.bodies if body.outer is not None else {}
+    return next(number for number, inner in around.items() if any(each.index is body for each in inner))
+
+
+def unmatched_host(index: GraphIndex, target: Target) -> list[str]:
+    """Return a sentence for each name pattern of `host` that no node matches, those in bodies included.
+
+    Operators are not asked about: a file names those of all the models that it is for.
+    """
+    names = [node.name for graph in index.walk() for node in graph.nodes]
+    host = target.rules.host
+    patterns = [(f"host.names[{i}]", pattern) for i, pattern in enumerate(host.names)]
+    patterns += [(f"host.after.names[{i}]", pattern) for i, pattern in enumerate(host.after.names)]
+    return [
+        f"{target.place(place)}: no node has a name that matches '{pattern}'"
+        for place, pattern in patterns
+        if not any(matches(pattern, name) for name in names)
+    ]

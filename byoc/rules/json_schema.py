@@ -3,6 +3,7 @@
 from typing import Any
 
 from byoc.graph.types import NUMBERS
+from byoc.rules.library import library
 from byoc.rules.operators import operators
 from byoc.rules.schema import RuleFile
 from byoc.rules.values import ANY, ANY_DTYPE
@@ -11,13 +12,17 @@ FILE = "rules.schema.json"
 """The name of the file in which it is shipped, beside the rule files."""
 
 _AXES = r"^(each|-?[0-9]+)$"
+# An operator of a domain other than ONNX's own: `com.microsoft.Gelu`.
+_FOREIGN = r"^(?!ai\.onnx\.)[^.].*\."
+# Here null says that what would hold otherwise, as by the file that is extended, does not.
+_WITH_NULL = ("Layout", "Limits", "Quantization", "QuantizedTensors", "QuantizedRule")
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a rule file.
 
-    It offers the operators and data types of the installed ONNX, and takes any other text, too: what
-    there is not `byoc rules check` says better.
+    Of ONNX's own domains it takes the operators and data types of the installed version, and of the
+    library what is installed.
     """
     schema: dict[str, Any] = _simple(RuleFile.model_json_schema())
     del schema["required"]
@@ -30,18 +35,21 @@ def json_schema() -> dict[str, Any]:
     dims = parts["TensorRule"]["properties"]["dims"]
     dims["patternProperties"] = {_AXES: dims["additionalProperties"]}
     dims["additionalProperties"] = False
-    parts["operators"] = _offered([ANY, *operators()])
-    parts["dtypes"] = _offered([ANY_DTYPE, *sorted(NUMBERS)])
+    parts["operators"] = {
+        "anyOf": [{"enum": [ANY, *operators()]}, {"type": "string", "pattern": _FOREIGN}]
+    }
+    parts["dtypes"] = {"enum": [ANY_DTYPE, *sorted(NUMBERS)]}
+    parts["library"] = {"enum": list(library().entries)}
+    for name in _WITH_NULL:
+        for key, part in parts[name]["properties"].items():
+            described = {"description": part.pop("description")} if "description" in part else {}
+            parts[name]["properties"][key] = {"anyOf": [part, {"type": "null"}], **described}
     start = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "byoc rule file"}
     return {**start, **{key: schema[key] for key in sorted(schema, key=_last_definitions)}}
 
 
 def _last_definitions(key: str) -> tuple[bool, str]:
     return key == "$defs", key
-
-
-def _offered(names: list[str]) -> dict[str, Any]:
-    return {"anyOf": [{"enum": names}, {"type": "string"}]}
 
 
 def _simple(schema: Any) -> Any:

@@ -12,8 +12,9 @@ from byoc.graph.types import DTYPES
 from byoc.rules.hidden import hidden
 from byoc.rules.lint_composites import composite_problems
 from byoc.rules.lint_ops import op_problems
+from byoc.rules.merge import drop_problems
 from byoc.rules.operators import operator, operators
-from byoc.rules.schema import CompositeRule, Host, Nodes, OpRule, Quantization, RuleFile
+from byoc.rules.schema import CompositeRule, Drop, Host, Nodes, OpRule, Quantization, RuleFile
 from byoc.rules.values import ANY, ANY_DTYPE, Names
 from byoc.yamlfile import check
 
@@ -21,11 +22,24 @@ _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(Names)
 
 T = TypeVar("T", bound=BaseModel)
 
+# What other formats and frameworks call them.
+_ALIASES = {
+    **{"half": "float16", "fp16": "float16", "f16": "float16", "bf16": "bfloat16"},
+    **{"float": "float32", "fp32": "float32", "f32": "float32"},
+    **{"double": "float64", "fp64": "float64", "f64": "float64"},
+    **{f"{short}{bits}": f"int{bits}" for short in ("i", "s") for bits in (2, 4, 8, 16, 32, 64)},
+    **{f"u{bits}": f"uint{bits}" for bits in (2, 4, 8, 16, 32, 64)},
+    **{"fp8": "float8e4m3fn", "boolean": "bool", "str": "string"},
+}
 
-def lint(content: Mapping[Any, Any], base: RuleFile | None = None) -> list[str]:
+
+def lint(
+    content: Mapping[Any, Any], base: RuleFile | None = None, *, unknown_base: bool = False
+) -> list[str]:
     """Return a sentence for each thing in a rule file that cannot be: `ops[3].op: ONNX has no ...`.
 
-    `content` is what was read, `base` what the file extends. An operator's rule or a composite that is
+    `content` is what was read, `base` what the file extends; with `unknown_base` it extends something,
+    of which nothing is known. An operator's rule or a composite that is
     not even of the right form is passed over: `byoc.yamlfile.check` has said so.
     """
     ops = _parts(content.get("ops"), OpRule)
@@ -42,7 +56,13 @@ def lint(content: Mapping[Any, Any], base: RuleFile | None = None) -> list[str]:
         problems.extend(op_problems(f"ops[{i}]", rule))
     problems.extend(hidden(ops, dtypes or (base.dtype if base else ())))
     said = {op for _, rule in ops for op in rule.op}
-    taken = said | {op for rule in (base.ops if base else ()) for op in rule.op}
+    drop = check(content.get("drop", {}), Drop)[0] or Drop()
+    if base is not None:
+        problems.extend(drop_problems(drop, base))
+    elif drop != Drop() and "extends" not in content:
+        problems.append("drop: the file extends nothing from which something could be left out")
+    below = {op for rule in (base.ops if base else ()) for op in rule.op} - {*drop.ops}
+    taken = said | (below if not unknown_base else {ANY})
     target = content.get("target", base.target if base else None)
     problems.extend(composite_problems(composites, taken, target if isinstance(target, str) else "?"))
     return problems
@@ -62,9 +82,12 @@ def _names(value: object) -> tuple[str, ...]:
 
 def dtype_problems(place: str, names: tuple[str, ...]) -> Iterator[str]:
     """Yield a sentence for each name that is no data type's."""
+    known = (*DTYPES.values(), ANY_DTYPE)
     for name in names:
-        if name not in DTYPES.values() and name != ANY_DTYPE:
-            yield f"{place}: no such data type '{name}'{nearest(name, DTYPES.values())}"
+        if name not in known:
+            hint = f" (did you mean {_ALIASES[name]}?)" if name in _ALIASES else nearest(name, known)
+            told = hint or f"; known: {', '.join(known)}"
+            yield f"{place}: no such data type '{name}'{told}"
 
 
 def _operator(op: str) -> Iterator[str]:

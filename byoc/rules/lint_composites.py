@@ -9,6 +9,7 @@ from byoc.patterns.pattern import Pattern
 from byoc.rules.composites import pattern, shelf_for
 from byoc.rules.library import Library
 from byoc.rules.lint_ops import check_problems
+from byoc.rules.lint_where import pattern_problems
 from byoc.rules.schema import CompositeRule
 from byoc.rules.values import ANY
 
@@ -33,9 +34,18 @@ def composite_problems(rules: Numbered, taken: Collection[str], target: str) -> 
             lines = str(error).splitlines()
             problems.extend(f"composites[{i}].{_placed(rule, line, shelf)}" for line in lines)
     for i, found in patterns.items():
+        problems.extend(f"composites[{i}].{problem}" for problem in _conditions(found, dict(rules)[i]))
         problems.extend(f"composites[{i}].{problem}" for problem in _idle(found, rules, i, taken))
     problems.extend(_taken_names(rules, patterns, target))
     return problems
+
+
+def _conditions(found: Pattern, rule: CompositeRule) -> Iterator[str]:
+    """Yield a sentence for each thing wrong with the file's own conditions: the last of the pattern."""
+    inherited = len(found.where) - len(rule.where)
+    for i in range(len(rule.where)):
+        for problem in pattern_problems(found, inherited + i):
+            yield f"where[{i}]: {problem}"
 
 
 def _placed(rule: CompositeRule, problem: str, shelf: Library) -> str:

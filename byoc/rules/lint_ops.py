@@ -1,24 +1,19 @@
 """What is wrong with one operator's rule: names and kinds that the operator does not have."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from byoc.errors import nearest
-from byoc.expressions import Expression, compile_expression
 from byoc.graph.attributes import onnx_domains
-from byoc.graph.facts import TENSOR_FACTS
 from byoc.graph.types import NUMBERS
 from byoc.plugins import CHECKS, installed
 from byoc.rules.dims import reference
+from byoc.rules.lint_where import condition_problems
 from byoc.rules.operators import Operator, operator
-from byoc.rules.schema import AttributeRule, Condition, ElementRule, OpRule, TensorRule
+from byoc.rules.schema import AttributeRule, ElementRule, OpRule, TensorRule
 from byoc.rules.values import ANY, EACH
-from byoc.rules.view import NODE_FACTS
 
 _NUMBERS = {"INT", "FLOAT"}
 _LISTS = {"INTS", "FLOATS", "STRINGS"}
-_TEXT = re.compile(r"\"[^\"]*\"|'[^']*'")
-_MEMBER = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\s*\.\s*([A-Za-z_]\w*)\b(?!\s*\()")
 
 
 def op_problems(place: str, rule: OpRule) -> Iterator[str]:
@@ -36,7 +31,7 @@ def op_problems(place: str, rule: OpRule) -> Iterator[str]:
         for op in known:
             yield from _tensor(f"{place}.tensors.{name}", op, name, wanted, rule.quantized)
     for i, condition in enumerate(rule.where):
-        for problem in _condition(condition, rule.op, known):
+        for problem in condition_problems(condition, rule.op, known):
             yield f"{place}.where[{i}]: {problem}"
     yield from check_problems(f"{place}.check", rule.check)
 
@@ -54,7 +49,8 @@ def check_problems(place: str, name: str | None) -> Iterator[str]:
 def _attribute(place: str, op: Operator, name: str, rule: AttributeRule) -> Iterator[str]:
     kinds = op.attributes.get(name)
     if kinds is None:
-        yield f"{place}: {op.name} has no such attribute{nearest(name, op.attributes)}"
+        there = f"; it has {', '.join(op.attributes) or 'none'}"
+        yield f"{place}: {op.name} has no such attribute{nearest(name, op.attributes) or there}"
         return
     for key in _keys(rule, "each", "length"):
         if not kinds & _LISTS:
@@ -91,7 +87,8 @@ def _alone(place: str, rule: TensorRule, quantized: bool) -> Iterator[str]:
 
 def _tensor(place: str, op: Operator, name: str, rule: TensorRule, quantized: bool) -> Iterator[str]:
     if name not in op.formals:
-        yield f"{place}: {op.name} has no such input or output{nearest(name, op.formals)}"
+        there = f"{nearest(name, op.formals)}; it has {', '.join(op.formals)}"
+        yield f"{place}: {op.name} has no such input or output{there}"
         return
     possible = op.dtypes[name]
     for dtype in rule.dtype or ():
@@ -108,34 +105,3 @@ def _tensor(place: str, op: Operator, name: str, rule: TensorRule, quantized: bo
             hint = nearest(other, op.formals)
             at = f".{axis}" if axis == EACH else f"[{axis}]"
             yield f"{place}.dims{at}.equals: {op.name} has no input or output '{other}'{hint}"
-
-
-def _condition(condition: Condition, ops: Sequence[str], known: Sequence[Operator]) -> Iterator[str]:
-    try:
-        expression = compile_expression(condition.expr)
-    except ValueError as error:
-        yield str(error)
-        return
-    found = {op.name: op for op in known}
-    for name in ops:
-        op = found.get(name)
-        formals = op.formals if op else frozenset()
-        facts = {*NODE_FACTS, *formals}
-        for read in sorted(expression.names - facts):
-            hint = nearest(read, facts)
-            whose = name if op else f"an operator without a schema ({name})"
-            yield f"{whose} has no '{read}'{hint}; known: {', '.join([*NODE_FACTS, *sorted(formals)])}"
-        if op is not None:
-            yield from _members(expression, op)
-
-
-def _members(expression: Expression, op: Operator) -> Iterator[str]:
-    """Yield what is asked of attributes and tensors that there is not."""
-    members = dict.fromkeys(_MEMBER.findall(_TEXT.sub("''", expression.source)))
-    for name, member in members:
-        if name == "attr" and member not in op.attributes:
-            yield f"{op.name} has no attribute '{member}'{nearest(member, op.attributes)}"
-        elif name in op.formals and member not in TENSOR_FACTS:
-            hint = nearest(member, TENSOR_FACTS)
-            there = ", ".join(TENSOR_FACTS)
-            yield f"nothing called '{member}' is known of a tensor{hint}; known: {there}"

@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from byoc.errors import InputError
+from byoc.errors import InputError, nearest
 from byoc.patterns.pattern import Pattern
-from byoc.plugins import ANNOTATIONS, find_file, find_installed
+from byoc.plugins import ANNOTATIONS, CODEGENS, COST_MODELS, COSTS, find_file, find_installed, installed
 from byoc.rules.composites import patterns
 from byoc.rules.lint import lint
 from byoc.rules.merge import defaults, merged
@@ -23,12 +23,14 @@ class Target:
     """An accelerator as a rule file describes it; `source` is what the user called the file.
 
     `rules` hold what the file extends, too; `places` gives for what was inherited (`ops[3]`, `dtype`,
-    `limits.batch`) where it is written (`dla.yaml: ops[1]`).
+    `limits.batch`) where it is written (`dla.yaml: ops[1]`); `folder` is that of the file that names
+    the cost model.
     """
 
     source: str
     rules: RuleFile
     places: Mapping[str, str] = field(default_factory=dict)
+    folder: Path = Path()
 
     @property
     def name(self) -> str:
@@ -39,6 +41,24 @@ class Target:
     def domain(self) -> str:
         """The ONNX domain of the functions made for this target."""
         return f"byoc.{self.name}"
+
+    @property
+    def cost_model(self) -> str:
+        """The path of its cost model, relative to the file that names it, or the name of a plug-in.
+
+        Raises InputError when there is neither such a file nor anything installed by that name.
+        """
+        name = self.rules.cost_model
+        beside = self.folder / name
+        if beside.is_file():
+            return str(beside)
+        plugins = installed(COSTS)
+        if name in plugins:
+            return name
+        try:
+            return str(find_installed(COST_MODELS, name, also=plugins))
+        except InputError as error:
+            raise InputError(f"{self.source}: {self.place('cost_model')}: {error}") from None
 
     @cached_property
     def quantized(self) -> bool:
@@ -66,6 +86,23 @@ def load_rules(name: str) -> Target:
     return replace(_read(find_file(ANNOTATIONS, name), ()).target, source=name)
 
 
+def missing(target: Target) -> list[str]:
+    """Return a sentence for each thing that a rule file names and that is not there to be used.
+
+    Neither is needed to explain a model, nor a codegen to plan it, so that loading does not ask.
+    """
+    problems = []
+    try:
+        _ = target.cost_model
+    except InputError as error:
+        problems.append(str(error))
+    codegen, there = target.rules.codegen, installed(CODEGENS)
+    if codegen not in there:
+        text = f"no such codegen '{codegen}'{nearest(codegen, there)}; installed: {', '.join(there)}"
+        problems.append(f"{target.source}: {target.place('codegen')}: {text}")
+    return problems
+
+
 @dataclass(frozen=True, eq=False)
 class _Read:
     """A target, and the keys of its file and of those that it extends, as they were read."""
@@ -77,18 +114,32 @@ class _Read:
 def _read(path: Path, chain: tuple[Path, ...]) -> _Read:
     content = read_mapping(path)
     extends = content.get("extends")
-    base = _base(path, extends, (*chain, path)) if isinstance(extends, str) else None
+    try:
+        base = _base(path, extends, (*chain, path)) if isinstance(extends, str) else None
+    except InputError as error:
+        own = _own_problems(content)
+        raise InputError("\n".join([str(error), *([str(wrong(path, own))] if own else [])])) from None
     whole = defaults(content, base.content) if base else content
     rules, problems = check(whole, RuleFile)
     problems += lint(content, base.target.rules if base else None)
     if rules is None or problems:
         raise wrong(path, problems)
     if base is None:
-        return _Read(Target(str(path), rules), content)
+        return _Read(Target(str(path), rules, folder=path.parent), content)
     joined, places = merged(rules, content, base.target.rules)
+    if not joined.ops:
+        raise wrong(path, ["drop.ops: no rule for an operator is left"])
     name = base.target.source
     written = {place: base.target.places.get(old, f"{name}: {old}") for place, old in places.items()}
-    return _Read(Target(path.name, joined, written), whole)
+    folder = path.parent if "cost_model" in content else base.target.folder
+    return _Read(Target(path.name, joined, written, folder), whole)
+
+
+def _own_problems(content: Mapping[Any, Any]) -> list[str]:
+    """Return what is wrong with a file whatever the file is that it extends, which is wrong itself."""
+    inherited = {f"{key}: must be given" for key in RuleFile.model_fields}
+    problems = [problem for problem in check(content, RuleFile)[1] if problem not in inherited]
+    return problems + lint(content, unknown_base=True)
 
 
 def _base(path: Path, name: str, chain: tuple[Path, ...]) -> _Read:

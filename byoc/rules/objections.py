@@ -34,11 +34,14 @@ class Objection:
 class Attempt:
     """What a rule says of a node: nothing when it accepts it, else its objections, the worst first.
 
-    `rule` is the place of the rule, empty when no rule was to be asked.
+    `rule` is the place of the rule, empty when no rule was to be asked; `fits` whether it speaks of
+    such a node at all: one with `quantized: true` of one with DequantizeLinear or QuantizeLinear beside
+    it, any other of one without.
     """
 
     rule: str
     objections: tuple[Objection, ...]
+    fits: bool = field(default=True, compare=False)
 
 
 def ordered(objections: Iterable[Objection]) -> tuple[Objection, ...]:
@@ -47,7 +50,10 @@ def ordered(objections: Iterable[Objection]) -> tuple[Objection, ...]:
     return tuple(sorted(dict.fromkeys(objections), key=lambda objection: objection.kind))
 
 
-def nearness(attempt: Attempt) -> tuple[int, int]:
-    """Return what sorts attempts, the nearest first: fewer objections, and of as many lighter ones."""
+def nearness(attempt: Attempt) -> tuple[bool, int, int]:
+    """Return what sorts attempts, the nearest first.
+
+    Those that fit, of these fewer objections, and of as many lighter ones.
+    """
     kinds = [objection.kind for objection in attempt.objections]
-    return len(kinds), -min(kinds, default=Kind.UNKNOWN)
+    return not attempt.fits, len(kinds), -min(kinds, default=Kind.UNKNOWN)

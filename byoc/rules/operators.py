@@ -1,6 +1,6 @@
 """What ONNX's schemas say of operators, in the shapes that rules and the linter ask for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -74,18 +74,20 @@ class Operator:
     """All versions of an operator together: what any of them has.
 
     `attributes` gives the kinds of each (`INT`, `FLOATS`); `dtypes` the data types that each formal
-    parameter may have; `inputs` are the names of those that are read.
+    parameter may have; `inputs` are the names of those that are read, `variadic` of those that stand for
+    several.
     """
 
     name: str
     attributes: Mapping[str, frozenset[str]]
     dtypes: Mapping[str, frozenset[str]]
     inputs: frozenset[str]
+    variadic: frozenset[str]
 
     @property
-    def formals(self) -> frozenset[str]:
-        """The names of inputs and outputs."""
-        return frozenset(self.dtypes)
+    def formals(self) -> Collection[str]:
+        """The names of inputs and outputs, in the order of the schemas."""
+        return self.dtypes.keys()
 
 
 @cache
@@ -108,6 +110,12 @@ def operator(name: str) -> Operator | None:
         {key: frozenset(kinds) for key, kinds in attributes.items()},
         {key: frozenset(kinds) for key, kinds in dtypes.items()},
         frozenset(formal.name for schema in schemas for formal in schema.inputs),
+        frozenset(
+            formal.name
+            for schema in schemas
+            for formal in (*schema.inputs, *schema.outputs)
+            if formal.option == _VARIADIC
+        ),
     )
 
 

@@ -1,14 +1,11 @@
 """Tensors between DequantizeLinear and QuantizeLinear: what they are on the outer side."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
-from onnx import NodeProto
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.types import TensorType
-from byoc.graph.unshare import is_dequantize, is_quantize
+from byoc.graph.outer import Outer, outer_of_made, outer_of_read
 from byoc.graph.values import constant_value
 from byoc.rules.objections import Kind, Objection
 from byoc.rules.schema import QuantizedRule
@@ -17,37 +14,12 @@ from byoc.rules.view import Use
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
-@dataclass(frozen=True, slots=True)
-class Outer:
-    """How a tensor is quantized: its type on the outer side, and the tensors of scale and zero point."""
-
-    kind: TensorType | None
-    scale: str
-    zero_point: str
-
-
 def outer(index: GraphIndex, use: Use) -> Outer | None:
     """Return how a tensor is quantized, None when it does not come from or go to a quantized one.
 
     An input is when a DequantizeLinear makes it, an output when only QuantizeLinear reads it.
     """
-    if not use.output:
-        number = index.producer.get(use.tensor)
-        node = None if number is None else index.nodes[number]
-        if node is None or not is_dequantize(node):
-            return None
-        return _outer(index, node, node.input[0])
-    readers = [index.nodes[number] for number in index.consumers.get(use.tensor, ())]
-    if not readers or use.tensor in index.outputs:
-        return None
-    if not all(is_quantize(node) and node.input[0] == use.tensor for node in readers):
-        return None
-    return _outer(index, readers[0], readers[0].output[0])
-
-
-def _outer(index: GraphIndex, node: NodeProto, tensor: str) -> Outer:
-    scale, zero_point = (*node.input[1:], "", "")[:2]
-    return Outer(index.types.get(tensor), scale, zero_point)
+    return (outer_of_made if use.output else outer_of_read)(index, use.tensor)
 
 
 def is_inner(index: GraphIndex, use: Use) -> bool:

@@ -80,7 +80,7 @@ class QuantizedRule(Strict):
     power_of_two: bool | None = _told("true: the scales are powers of two; false: not all are.")
 
 
-Broadcast = Literal["none", "scalar", "channel", "other"]
+Broadcast = Literal["none", "scalar", "channel", "last", "other"]
 _Broadcasts = Annotated[
     tuple[Broadcast, ...],
     Field(min_length=1),
@@ -108,7 +108,7 @@ class TensorRule(Strict):
     static: bool | None = _told("true: every dimension has a fixed extent; false: one has not.")
     broadcast: _Broadcasts | None = _told(
         "How this input relates to the first output: none (same shape), scalar (one element), channel "
-        "(ones but for axis 1), other."
+        "(ones but for axis 1), last (ones but for the last axis), other."
     )
     value: ElementRule | None = _told("What every element of this constant may be.")
     quantized: QuantizedRule | None = _told("The quantization; only in rules with `quantized: true`.")
@@ -171,6 +171,9 @@ PatternTexts = Annotated[
 ]
 
 
+_Library = Annotated[str, Field(json_schema_extra={"x-offered": "library"})]
+
+
 class CompositeRule(Strict):
     """Operators that the accelerator runs as one: a pattern, or one of the library."""
 
@@ -180,7 +183,7 @@ class CompositeRule(Strict):
     pattern: PatternTexts = Field(
         default=(), description="Lines such as `c = Conv(x, w, b?)`; a list holds variants."
     )
-    library: str | None = _told("The name of a composite of the library (byoc rules composites).")
+    library: _Library | None = _told("The name of a composite of the library (byoc rules composites).")
     where: Conditions = Field(default=(), description=_WHERE)
     check: str | None = _told(_CHECK)
     description: str = Field(default="", description="A line for people.")
@@ -203,28 +206,30 @@ _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+$")]
 
 
 class Layout(Strict):
-    """How the accelerator wants its data, in free words."""
+    """How the accelerator wants its data, in free words, for people."""
 
     activations: _Word | None = _told("Of what flows, such as NHWC.")
     weights: _Word | None = _told("Of weights, such as OHWI.")
 
 
 class QuantizedTensors(Strict):
-    """How one kind of tensor is quantized."""
+    """How one kind of tensor is quantized, unless a rule with `quantized: true` says more."""
 
     dtype: Dtypes | None = _told("The data types it may have.")
-    symmetric: bool | None = _told("Whether the zero point is 0.")
-    per_channel: bool | None = _told("Whether each channel has a scale of its own.")
+    symmetric: bool | None = _told("true: the zero points must be 0; false: they need not be.")
+    per_channel: bool | None = _told("true: each channel may have a scale; false: one for all.")
 
 
 class Quantization(Strict):
-    """The quantization scheme of the accelerator."""
+    """The quantization scheme of the accelerator: what holds in rules with `quantized: true`."""
 
-    activations: QuantizedTensors | None = _told("What flows.")
-    weights: QuantizedTensors | None = _told("Weights.")
-    bias: QuantizedTensors | None = _told("Biases.")
+    activations: QuantizedTensors | None = _told("What is computed.")
+    weights: QuantizedTensors | None = _told("Constants that are no bias.")
+    bias: QuantizedTensors | None = _told("Constants that are int32, or of one dimension beside others.")
     scales: Literal["any", "power_of_two"] | None = _told("What scales may be.")
-    convert: Literal["host", "device"] | None = _told("Who quantizes at the border of a region.")
+    convert: Literal["host", "device"] | None = _told(
+        "Who quantizes at the border of a region; for people."
+    )
 
 
 _Count = Annotated[int, Field(ge=1)]
@@ -237,7 +242,7 @@ class Limits(Strict):
     min_nodes: _Count | None = _told("The fewest nodes in a region.")
     max_nodes: _Count | None = _told("The most nodes in a region.")
     memory: Size | None = _told("The memory of a region: bytes, or text such as 1MiB.")
-    batch: _Count | None = _told("The most of dimension 0 of inputs and outputs of rank 2 and more.")
+    batch: _Count | None = _told("The most of dimension 0 of the model's inputs of rank 2 and more.")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -263,10 +268,19 @@ class Host(Nodes):
     )
 
 
+class Drop(Strict):
+    """What is not taken over from the file that this one extends."""
+
+    ops: Operators = Field(default=(), description="Operators whose rules are left out.")
+    composites: Names = Field(default=(), description="Names of composites that are left out.")
+    host: Host = Field(default=Host(), description="Entries of `host` that are left out, as written.")
+
+
 class RuleFile(Strict):
     """A target: its operators, its composites, and what it uses unless told otherwise."""
 
     extends: str | None = _told("The rule file to build on: a path from this one, or an installed name.")
+    drop: Drop = Field(default=Drop(), description="What is not taken over from the file it extends.")
     target: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=40)] = Field(
         description="The accelerator's name; functions get the domain byoc.NAME."
     )

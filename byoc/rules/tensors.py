@@ -1,6 +1,7 @@
 """Constraints on the tensors of a node: what they object to."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -48,7 +49,9 @@ def tensor_objections(  # noqa: PLR0913, PLR0917 - one tensor against all that a
     if rule.constant is not None and view.index.is_constant(use.tensor) != rule.constant:
         text = f"{use.formal} must {'' if rule.constant else 'not '}be a constant"
         yield Objection(f"{place}.constant", text)
-    yield from shape_objections(place, use.formal, known, rule, view)
+    found = outer(view.index, use) if quantized else None
+    dtype = found.kind.dtype if found is not None and found.kind is not None else known.dtype
+    yield from shape_objections(place, use.formal, replace(known, dtype=dtype), rule, view)
     if rule.value is not None:
         yield from islice(_value(f"{place}.value", use, rule.value, view), 1)
     if rule.quantized is not None:

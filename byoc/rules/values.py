@@ -20,6 +20,7 @@ _UNITS = {
     **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
+_SIZE_PATTERN = rf"^\s*[0-9]+(\.[0-9]+)?\s*({'|'.join(unit for unit in _UNITS if unit)})?\s*$"
 
 
 def _as_list(value: object) -> object:
@@ -94,7 +95,8 @@ Scalar = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
 Values = Annotated[tuple[Scalar, ...], _Listed, _list_of(bool | int | float | str)]
 """One value or a list of them."""
 
-Size = Annotated[int, Field(ge=0), BeforeValidator(_size, json_schema_input_type=int | str)]
+_Bytes = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=_SIZE_PATTERN)]
+Size = Annotated[int, Field(ge=0), BeforeValidator(_size, json_schema_input_type=_Bytes)]
 """A number of bytes, or text such as 512KiB."""
 
 Reference = Annotated[str, AfterValidator(_reference), Field(json_schema_extra={"pattern": _REFERENCE})]

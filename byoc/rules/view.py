@@ -10,6 +10,7 @@ from onnx import NodeProto
 from byoc.graph.attributes import effective, written
 from byoc.graph.facts import plain, tensor_facts
 from byoc.graph.index import GraphIndex
+from byoc.graph.outer import outer_of_made, outer_of_read
 from byoc.graph.types import TensorType
 from byoc.graph.walk import is_onnx
 from byoc.rules.operators import Formal, Signature
@@ -30,6 +31,7 @@ class View:
     """A node of a graph; `signature` is None for an operator that ONNX does not define."""
 
     index: GraphIndex
+    number: int
     node: NodeProto
     op: str
     signature: Signature | None
@@ -59,6 +61,14 @@ class View:
                 yield Use(formal.name, formal.type_str, output, tensor)
             else:
                 yield Use(f"{side} {position}", "", output, tensor)
+
+    @cached_property
+    def quantized(self) -> bool:
+        """Whether a DequantizeLinear makes what it reads, or QuantizeLinear reads what it makes."""
+        return any(
+            (outer_of_made if use.output else outer_of_read)(self.index, use.tensor) is not None
+            for use in self.uses
+        )
 
     def tensor(self, formal: str) -> str | None:
         """Return the first tensor in use under a formal name, None when it is left out."""

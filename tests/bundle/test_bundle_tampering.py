@@ -138,13 +138,13 @@ def test_a_file_without_a_hash_is_not_read(
     [
         ("", "not a manifest: Expecting value: line 1 column 1 (char 0)"),
         ("PK\x03\x04", "not a manifest: Expecting value: line 1 column 1 (char 0)"),
-        ("[1, 2]", "format None; this version of byoc reads format 1"),
-        ("{}", "format None; this version of byoc reads format 1"),
-        ('{"format": 2}', "format 2; this version of byoc reads format 1"),
-        ('{"format": "1"}', "format '1'; this version of byoc reads format 1"),
-        ('{"format": 1}', "not a manifest: versions: Field required"),
+        ("[1, 2]", "format None; this version of byoc reads format 2"),
+        ("{}", "format None; this version of byoc reads format 2"),
+        ('{"format": 1}', "format 1; this version of byoc reads format 2"),
+        ('{"format": "2"}', "format '2'; this version of byoc reads format 2"),
+        ('{"format": 2}', "not a manifest: versions: Field required"),
         ("[" * 100_000, "not a manifest: "),
-        ('{"format": 1, "asked": ' + '{"a":' * 100_000, "not a manifest: "),
+        ('{"format": 2, "asked": ' + '{"a":' * 100_000, "not a manifest: "),
     ],
 )
 def test_what_is_no_manifest(text: str, reason: str, bundle: Path) -> None:
@@ -157,7 +157,7 @@ def test_bytes_that_are_no_text(bundle: Path) -> None:
     assert _refused(bundle).startswith(f"{bundle / 'manifest.json'}: not a manifest: ")
 
 
-@pytest.mark.parametrize("key", ["versions", "asked", "target", "model", "regions", "report", "files"])
+@pytest.mark.parametrize("key", ["versions", "asked", "targets", "model", "regions", "report", "files"])
 def test_a_missing_key_is_named(key: str, bundle: Path) -> None:
     _edit(bundle, lambda content: {k: v for k, v in content.items() if k != key})
     assert _refused(bundle) == f"{bundle / 'manifest.json'}: not a manifest: {key}: Field required"

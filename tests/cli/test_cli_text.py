@@ -94,7 +94,7 @@ def test_inspect_repeats_the_report_and_lists_the_files(byoc: Cli) -> None:
     sizes = {row[0]: " ".join(row[1:-1]) for row in rows if row and row[0].endswith((".onnx", ".bin"))}
     assert set(sizes) == {"dla_0.onnx", "model.onnx", "weights.bin"}
     assert sizes["weights.bin"] == "0 B"
-    assert "asked: host_cost_model host, model net.onnx, rules dla, strategy min-cut" in ran.out
+    assert "asked: host_cost_model host, model net.onnx, objective latency, rules dla, " in ran.out
     assert re.search(r"^made with: byoc \S+, onnx \S+$", ran.out, re.MULTILINE)
 
 
@@ -106,7 +106,7 @@ def test_partition_as_json_is_one_document(byoc: Cli) -> None:
     report = _strict(ran.out)
     assert list(report) == [
         "model",
-        "target",
+        "targets",
         "strategy",
         "nodes",
         "compute",
@@ -240,14 +240,17 @@ def test_options_reach_the_pipeline(byoc: Cli) -> None:
     asked = _strict(Path("out/manifest.json").read_text("utf-8"))["asked"]
     assert asked == {
         "model": "open.onnx",
-        "rules": "dla",
+        "rules": ["dla"],
         "strategy": "all-supported",
+        "objective": "latency",
         "cost_model": "near.yaml",
         "host_cost_model": "slow.yaml",
+        "unknown_costs": "estimate",
         "codegen": "reference",
         "codegen_options": {},
         "dims": {"n": 3},
         "trips": {},
+        "placement": None,
     }
 
 

@@ -14,7 +14,7 @@ import pytest
 from support import Ran, parse
 
 from byoc.compare import Study, compare, geometric_means
-from byoc.compare.rows import KEYS, Row, rows_of
+from byoc.compare.rows import KEYS, rows_of
 from byoc.costs.link import with_link
 from byoc.costs.load import load_device_costs
 from byoc.costs.model import Price, Unknown

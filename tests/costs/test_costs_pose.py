@@ -6,9 +6,10 @@ import numpy as np
 from support import prepared
 
 from byoc.costs.file import Link
-from byoc.costs.pose import Posed, pose
+from byoc.costs.pose import Device, Posed, pose
 from byoc.costs.roofline import Roofline
 from byoc.patterns.group import group
+from byoc.patterns.joint import joint
 from byoc.patterns.pattern import parse
 from byoc.verdict import YES, Mark, refuse
 
@@ -36,7 +37,7 @@ def posed(text: str, *patterns: str, refused: tuple[int, ...] = (), connected: b
     index = prepared(text).index
     marks = [Mark(refuse("no")) if i in refused else TAKEN for i in range(len(index.nodes))]
     units = group(index, [parse(f"p{i}", text) for i, text in enumerate(patterns)], marks)
-    return pose(index, units, HOST, DEVICE, connected)
+    return pose(index, joint(index, [units], [marks]), HOST, [Device("device", DEVICE, connected)])
 
 
 def consumers(result: Posed) -> dict[str, list[int]]:
@@ -167,5 +168,6 @@ def test_the_dtype_is_that_of_the_result() -> None:
     device = DEVICE.model_copy(update={"peak": {"float32": 100.0, "int8": 400.0}})
     index = prepared("g (int8[10] x) => (int8[10] y) { y = Add (x, x) }").index
     units = group(index, [], [TAKEN])
-    seconds = pose(index, units, HOST, device, connected=True).problem.seconds
+    joined = joint(index, [units], [[TAKEN]])
+    seconds = pose(index, joined, HOST, [Device("device", device)]).problem.seconds
     assert seconds[0, 1] == 0.5 + max(10 / 400, 20 / 1000)

@@ -7,13 +7,14 @@ import pytest
 from support import prepared
 
 from byoc.costs.model import FREE, Policy, Price, Unknown
-from byoc.costs.pose import Posed, alone, pose
+from byoc.costs.pose import Device, Posed, alone, pose
 from byoc.costs.prices import device_prices, host_prices, launch_price, price, transfer_prices
 from byoc.costs.task import Task, tasks
 from byoc.costs.whole import whole
 from byoc.costs.work import Work
 from byoc.errors import InputError
 from byoc.patterns.group import Unit, group
+from byoc.patterns.joint import joint
 from byoc.patterns.pattern import parse
 from byoc.verdict import YES, Mark, refuse
 
@@ -56,6 +57,7 @@ class Guesses(Knows):
 
 HOST = Knows("host", Relu=10.0, Tanh=20.0)
 DEVICE = Guesses("acc", Relu=1.0)
+GIVES = Knows("acc", Relu=1.0, Tanh=20.0)
 
 
 def units_of(text: str = TEXT, *patterns: str, refused: tuple[int, ...] = ()) -> tuple[Any, list[Unit]]:
@@ -68,13 +70,14 @@ def posed(
     policy: Policy, host: Any = HOST, device: Any = DEVICE, refused: tuple[int, ...] = ()
 ) -> Posed:
     index, units = units_of(refused=refused)
-    return pose(index, units, host, device, connected=False, unknown=policy)
+    joined = joint(index, [units], [[Mark(YES, "r")] * len(index.nodes)])
+    return pose(index, joined, host, [Device("acc", device)], unknown=policy)
 
 
 def test_estimates_are_counted_and_views_are_free_without_asking() -> None:
     result = posed(Policy.estimate)
     assert result.problem.seconds.tolist() == [[10, 1], [20, 77], [0, 0], [10, 1]]
-    assert (result.estimated, result.kept) == (1, {})
+    assert (result.estimated, result.kept) == (1, ({},))
     assert result.problem.to_device.ravel().tolist() == [16.0] * 5
     assert result.problem.launch.tolist() == [1.0]
 
@@ -82,7 +85,7 @@ def test_estimates_are_counted_and_views_are_free_without_asking() -> None:
 def test_what_is_not_known_stays_on_the_host() -> None:
     result = posed(Policy.host)
     assert result.problem.seconds.tolist() == [[10, 1], [20, inf], [0, 0], [10, 1]]
-    assert result.kept == {1: "what it costs on acc is not known"}
+    assert result.kept == ({1: "what it costs on acc is not known"},)
     assert result.estimated == 0
 
 
@@ -100,7 +103,7 @@ def test_refusing_names_what_is_not_known_and_where() -> None:
 
 def test_a_unit_that_is_refused_anyhow_is_no_estimate() -> None:
     assert posed(Policy.estimate, refused=(1,)).estimated == 0
-    assert posed(Policy.host, refused=(1,)).kept == {}
+    assert posed(Policy.host, refused=(1,)).kept == ({},)
 
 
 def test_the_host_is_estimated_where_the_policy_is_the_host() -> None:
@@ -169,8 +172,9 @@ def test_no_price_is_more_than_sums_can_hold() -> None:
 
 def test_a_graph_all_on_one_device() -> None:
     index, _ = units_of()
-    assert alone(index, DEVICE) == (1 + 77 + 0 + 1, 4 + 20 + 0 + 4)
-    assert alone(index, DEVICE, Policy.host)[0] == inf
+    assert alone(index, GIVES) == (Price(1 + 20 + 0 + 1, 2 + 40 + 0 + 2), 4 + 20 + 0 + 4)
+    assert alone(index, DEVICE)[0].seconds == 1 + 77 + 0 + 1
+    assert alone(index, DEVICE, Policy.host)[0] == Price(inf, inf)
     with pytest.raises(InputError, match="1 of 4 units have no known cost on acc: Tanh 'b'"):
         alone(index, DEVICE, Policy.refuse)
 
@@ -183,6 +187,6 @@ def test_bodies_count_by_how_often_they_run() -> None:
           y = If <then_branch = t () => (float[4] u) { u = Tanh (a) },
                   else_branch = e () => (float[4] v) { v = Relu (a) }> (c)
         }""").index
-    assert whole(index, HOST)[0] == 10 + 20 / 2 + 10 / 2
+    assert whole(index, HOST)[0] == Price(10 + 20 / 2 + 10 / 2, 20 + 40 / 2 + 20 / 2)
     assert whole(index, HOST)[1] == 4 + 20 / 2 + 4 / 2
-    assert whole(index, DEVICE, unknown=Policy.host)[0] == inf
+    assert whole(index, DEVICE, unknown=Policy.host)[0] == Price(inf, inf)

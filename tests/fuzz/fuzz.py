@@ -23,10 +23,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import model_inputs
-import rule_inputs
-from shrink import shrink
-from targets import TARGETS, Models, Rules, peak_bytes, read_costs_once, signature
+sys.path[:0] = [str(Path(__file__).parents[1])]
+
+import model_inputs  # noqa: E402
+import rule_inputs  # noqa: E402
+from shrink import shrink  # noqa: E402
+from targets import TARGETS, Models, Rules, peak_bytes, read_costs_once, signature  # noqa: E402
 
 CORPUS = Path(__file__).parent / "corpus"
 MOST_SECONDS = 10

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+from cutting import planned
 
 import byoc.costs.load
 from byoc.errors import InputError
@@ -17,7 +18,6 @@ from byoc.patterns.group import group
 from byoc.placement import Strategy
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.placement.strategies.min_cut import MinCut
-from byoc.plan import make_plan
 from byoc.rules.annotate import annotate
 from byoc.rules.load import Target, load_rules
 
@@ -60,7 +60,7 @@ class Models:
         strategies: tuple[Strategy, ...] = (MinCut(), AllSupported())
         for target, strategy in zip(self._targets(), strategies, strict=True):
             try:
-                make_plan(model, target, strategy, ("host", "dla"), {}, lambda _: None)
+                planned(model, target, strategy)
             except InputError as error:
                 _check_sentence(error)
                 outcome = "loaded, plan refused"

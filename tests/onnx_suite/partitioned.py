@@ -12,17 +12,18 @@ from zlib import crc32
 
 import numpy as np
 import onnx
+from cutting import compilers
+from cutting import planned as cut_up
 from strategies import Alternating, Random
 from suite import Case, Values
 
 import byoc
 from byoc.bundle.staging import staged
 from byoc.bundle.write import make_manifest, write_bundle, write_manifest
-from byoc.codegen import find_codegen
 from byoc.graph.load import prepare
 from byoc.placement import Strategy
 from byoc.placement.strategies.all_supported import AllSupported
-from byoc.plan import Plan, make_plan
+from byoc.plan import Plan
 from byoc.rules.load import Target, load_rules
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 from byoc.verify.compare import Verification, compare, require
@@ -113,7 +114,7 @@ def planned(case: Case, way: Way) -> Plan:
     costs, target = _permissive(way.regions)
     model = prepare(case.model, case.name)
     asked = {"model": case.name}
-    plan = make_plan(model, target, way.strategy(case), ("host", costs), asked, lambda step: None)
+    plan = cut_up(model, target, way.strategy(case), costs=costs, asked=asked)
     silent = [unit for unit, verdict in plan.host_units if not str(verdict)]
     assert not silent, f"no reason why {silent[0]} is on the host"
     return plan
@@ -134,7 +135,7 @@ def check_bundle(case: Case, plan: Plan, originals: Sequence[Values]) -> None:
     with TemporaryDirectory(prefix="onnx-suite-") as folder:
         path = Path(folder, "case.byoc")
         with staged(path) as fresh:
-            entries = write_bundle(plan, fresh, find_codegen("reference"), {}, lambda step: None)
+            entries = write_bundle(plan, fresh, compilers(plan), lambda step: None)
             write_manifest(fresh, make_manifest(fresh, plan, entries))
         with unoptimized():
             session = byoc.load(path)

@@ -98,7 +98,7 @@ def test_what_was_in_the_way(body: str, pattern: Pattern, said: str) -> None:
 def test_a_node_that_the_rules_refuse() -> None:
     body = f"c0 = Conv (x, w)\n {NORM}\n out = Relu (n0)"
     (miss,) = misses(body, CONV_BN_RELU, out=NOTHING)
-    assert miss.reason == "matched to its second line; Relu 'out' is not taken by the rules"
+    assert miss.reason == "matched to its second line; Relu 'out' is not taken by the rules: no"
     assert (miss.pattern, miss.node, miss.matched, miss.lines) == ("conv_bn_relu", 1, 2, 3)
     assert (miss.nodes, miss.blocked) == ({0, 1}, 2)
     assert str(miss) == f"conv_bn_relu {miss.reason}"

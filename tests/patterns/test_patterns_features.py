@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import pytest
+from cutting import planned
 from strategies import Random
 from support import parse as onnx_text
 
 from byoc.graph.load import prepare
 from byoc.patterns.group import group
 from byoc.patterns.pattern import parse
-from byoc.pipeline import make_plan
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import Target
 from byoc.rules.schema import CompositeRule, OpRule, RuleFile
@@ -243,8 +243,8 @@ def target(case: Case) -> Target:
 def test_found_outlined_and_equal(case: Case, name: str, body: str) -> None:
     model = prepare(onnx_text(f"{HEAD}{body}\n}}"), "test")
     for strategy in (AllSupported(), Random(1)):
-        plan = make_plan(model, target(case), strategy, ("host", "dla"), {}, lambda step: None)
-        assert [unit.composite for unit in plan.units].count("p") >= 1
+        plan = planned(model, target(case), strategy)
+        assert [unit.on[0][0].composite for unit in plan.units].count("p") >= 1
         onnx.checker.check_model(plan.proto, full_check=True)
         inputs = sample_inputs(model.index, 0)
         expected = run_plain(model.proto, model, inputs)

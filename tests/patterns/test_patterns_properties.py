@@ -6,6 +6,7 @@ from itertools import permutations, product
 
 import numpy as np
 import onnx
+from cutting import planned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, helper
@@ -20,7 +21,6 @@ from byoc.patterns.group import group
 from byoc.patterns.pattern import Pattern, parse
 from byoc.patterns.syntax import PatternNode
 from byoc.placement.strategies.all_supported import AllSupported
-from byoc.plan import make_plan
 from byoc.rules.load import Target
 from byoc.rules.schema import CompositeRule, OpRule, RuleFile
 from byoc.verdict import YES, Mark, refuse
@@ -281,7 +281,7 @@ def test_the_partitioned_model_computes_the_same(
         target="t", cost_model="dla", dtype=("any",), ops=(OpRule(op=("*",)),), composites=tuple(rules)
     )
     strategy = Random(chance.randrange(1000)) if chance.random() < 0.5 else AllSupported()
-    plan = make_plan(model, Target("t", file), strategy, ("host", "dla"), {}, lambda step: None)
+    plan = planned(model, Target("t", file), strategy)
     onnx.checker.check_model(plan.proto, full_check=True)
     inputs = sample_inputs(model.index, 0)
     expected, actual = run_plain(model.proto, model, inputs), run_plain(plan.proto, model, inputs)

@@ -3,19 +3,20 @@
 import numpy as np
 import onnx
 import pytest
+from cutting import planned
 from strategies import Alternating, Random
 from support import prepared
 
 from byoc.costs.load import load_device_costs, load_host_costs
-from byoc.costs.pose import pose
+from byoc.costs.pose import Device, pose
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model, prepare
 from byoc.graph.unshare import unshared
 from byoc.patterns.group import group
+from byoc.patterns.joint import joint
 from byoc.patterns.pattern import Pattern, parse
 from byoc.patterns.unit import Unit
 from byoc.placement.strategies.all_supported import AllSupported
-from byoc.plan import make_plan
 from byoc.rules.load import Target
 from byoc.rules.schema import CompositeRule, OpRule, RuleFile
 from byoc.verdict import YES, Mark, refuse
@@ -179,10 +180,12 @@ def test_two_patterns_that_share_a_node() -> None:
 def test_it_costs_what_its_dtype_costs() -> None:
     index = unshared(model(CHAIN)).index
     units = group(index, [CONV_RELU], marks(index))
-    posed = pose(index, units, load_host_costs("host"), load_device_costs("dla"), False)
+    host, dla = load_host_costs("host"), Device("dla", load_device_costs("dla"))
+    said = marks(index)
+    posed = pose(index, joint(index, [units], [said]), host, [dla])
     rows = {unit.name: row for row, unit in enumerate(units)}
     plain = group(index, [CONV_RELU], [Mark(YES, "ops[0]")] * len(index.nodes))
-    apart = pose(index, plain, load_host_costs("host"), load_device_costs("dla"), False)
+    apart = pose(index, joint(index, [plain], [said]), host, [dla])
     alone = {unit.name: row for row, unit in enumerate(plain)}
     parts = sum(apart.problem.seconds[alone[name], 1] for name in ("xd", "r", "rq"))
     assert posed.problem.seconds[rows["r"], 1] < parts
@@ -201,7 +204,7 @@ def target(*ops: str) -> Target:
 @pytest.mark.parametrize("strategy", [AllSupported(), Alternating(), Random(5)])
 def test_the_partitioned_model_computes_the_same(strategy: Random) -> None:
     given = model(CHAIN)
-    plan = make_plan(given, target(), strategy, ("host", "dla"), {}, lambda step: None)
+    plan = planned(given, target(), strategy)
     onnx.checker.check_model(plan.proto, full_check=True)
     inputs = sample_inputs(given.index, 0)
     expected = run_plain(given.proto, given, inputs)
@@ -217,7 +220,7 @@ def test_the_partitioned_model_computes_the_same(strategy: Random) -> None:
 
 def test_constants_go_with_their_readers() -> None:
     """ONNX Runtime #26325: a DequantizeLinear of a weight is where its reader is, in each region."""
-    plan = make_plan(model(CHAIN), target(), Alternating(), ("host", "dla"), {}, lambda step: None)
+    plan = planned(model(CHAIN), target(), Alternating())
     regions = {f.name: f for f in plan.proto.functions if f.name.startswith("t_")}
     with_conv = [f for f in regions.values() if any(n.op_type in ("Conv", "conv_relu") for n in f.node)]
     assert with_conv

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cutting import planned
 from support import parse
 
 import byoc
 from byoc import plugins
 from byoc.placement import Placement, Problem
-from byoc.plan import make_plan
 from byoc.rules.load import load_rules
 
 MODEL = "g (float[1, 4] x) => (float[1, 4] y) { a = Relu(x)\n b = Sin(a)\n y = Relu(b) }"
@@ -44,7 +44,7 @@ class Chosen:
 def test_a_strategy_that_misbehaves(answer: Any, sentence: str) -> None:
     model = byoc.load_model(parse(MODEL))
     with pytest.raises(byoc.InputError) as caught:
-        make_plan(model, load_rules("dla"), Chosen(answer), ("host", "dla"), {}, lambda step: None)
+        planned(model, load_rules("dla"), Chosen(answer))
     assert str(caught.value) == sentence
 
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import onnx
 import pytest
+from cutting import compilers
+from cutting import planned as cut_up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import GraphMaker
@@ -12,9 +14,7 @@ from strategies import Random
 from byoc.bundle.read import open_bundle
 from byoc.bundle.staging import staged
 from byoc.bundle.write import make_manifest, write_bundle, write_manifest
-from byoc.codegen import find_codegen
 from byoc.graph.load import Model, prepare
-from byoc.pipeline import make_plan
 from byoc.placement import contraction_is_acyclic
 from byoc.plan import Plan
 from byoc.rules.load import Target, load_rules
@@ -54,9 +54,7 @@ def permissive(regions: str) -> Target:
 def planned(seed: int, size: int, regions: str) -> tuple[Model, Plan]:
     model = prepare(GraphMaker(seed).model(size), "random")
     strategy = Random(seed)
-    plan = make_plan(
-        model, permissive(regions), strategy, ("host", "dla"), {"model": "random"}, lambda step: None
-    )
+    plan = cut_up(model, permissive(regions), strategy, asked={"model": "random"})
     return model, plan
 
 
@@ -88,9 +86,8 @@ def test_bundle_computes_what_the_model_did(
 ) -> None:
     model, plan = planned(seed, 25, regions)
     path = tmp_path_factory.mktemp("bundle") / "random.byoc"
-    codegen = find_codegen("reference")
     with staged(path) as folder:
-        entries = write_bundle(plan, folder, codegen, {}, lambda step: None)
+        entries = write_bundle(plan, folder, compilers(plan), lambda step: None)
         write_manifest(folder, make_manifest(folder, plan, entries))
 
     verification = verify(open_bundle(path), model)

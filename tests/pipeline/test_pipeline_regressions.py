@@ -284,7 +284,7 @@ def test_what_the_runtime_cannot_run_is_not_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"target": "dlb"}, "the manifest and the model do not name the same regions"),
+        ({"targets": ["dlb"]}, "the manifest and the model do not name the same regions"),
         ({"regions": []}, "the manifest and the model do not name the same regions"),
         ({"model": "weights.bin"}, "'weights.bin' is not an ONNX model"),
     ],

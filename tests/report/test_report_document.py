@@ -15,7 +15,7 @@ from byoc.verify.compare import OutputError, Verification
 
 KEYS = [
     "model",
-    "target",
+    "targets",
     "strategy",
     "nodes",
     "compute",
@@ -54,7 +54,7 @@ def test_the_numbers_of_a_small_model(tmp_path: Path) -> None:
         y = Relu(b)
     }"""
     report = cut(parse(text), tmp_path / "b", dims={"N": 3}).report
-    assert (report["model"], report["target"], report["strategy"]) == ("g", "dla", "all-supported")
+    assert (report["model"], report["targets"], report["strategy"]) == ("g", ["dla"], "all-supported")
     assert report["nodes"] == {"total": 3, "offloaded": 2, "host": 1, "constant": 1}
     # One operation for each of 12 elements: Relu, Relu on the accelerator; Sigmoid on the host.
     assert report["compute"]["offloaded"] == pytest.approx(24 / report["compute"]["operations"])

@@ -9,7 +9,7 @@ from byoc.report.text import print_report, summary
 
 REPORT: dict[str, Any] = {
     "model": "m.onnx",
-    "target": "npu",
+    "targets": ["npu"],
     "strategy": "min-cut",
     "nodes": {"total": 5, "offloaded": 3, "host": 2, "constant": 1},
     "compute": {"operations": 100.0, "offloaded": 0.9999},

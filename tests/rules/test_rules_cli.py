@@ -66,13 +66,67 @@ def test_schema(byoc: Cli) -> None:
     assert json.loads(ran.out) == json_schema()
 
 
+def test_check_of_what_is_not_there(byoc: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(GOOD.replace("{op: Relu}, ", "").replace("dla", "dlaa") + "codegen: refrence\n")
+    child = tmp_path / "b.yaml"
+    child.write_text("extends: a.yaml\ncodegen: reference\n")
+    ran = byoc("rules", "check", path, child)
+    assert ran.code == 1
+    first, second, third = ran.out.splitlines()
+    assert first.startswith(
+        f"{path}: cost_model: dlaa: no such file and no installed cost model (did you"
+    )
+    assert second.startswith(
+        f"{path}: codegen: no such codegen 'refrence' (did you mean reference?); in"
+    )
+    assert third.startswith(f"{child}: a.yaml: cost_model: dlaa: no such file")
+
+
+def test_check_says_what_is_wrong_with_a_base_once(byoc: Cli, tmp_path: Path) -> None:
+    base, child, empty = tmp_path / "a.yaml", tmp_path / "b.yaml", tmp_path / "c.yaml"
+    base.write_text(GOOD.replace("Relu}", "Reluu}"))
+    child.write_text("extends: a.yaml\nops: [{op: Sinn}]\n")
+    empty.write_text("extends: a.yaml\n")
+    ran = byoc("rules", "check", base, child, empty)
+    assert ran.code == 1
+    assert ran.out.splitlines() == [
+        f"{base}: ops[0].op: ONNX has no operator 'Reluu' (did you mean Relu?)",
+        f"{child}: ops[0].op: ONNX has no operator 'Sinn' (did you mean Sin?)",
+        f"{empty}: builds on what is wrong above",
+    ]
+
+
+def test_a_composite_in_full(byoc: Cli) -> None:
+    assert byoc("rules", "composites", "silu").out.splitlines() == [
+        "silu: SiLU (Swish), x * sigmoid(x)",
+        "pattern:",
+        "  a = Mul(x, 1)?",
+        "  s = Sigmoid(a)",
+        "  y = Mul(x, s)",
+        "names: x, a, s, y",
+    ]
+    gelu = byoc("rules", "composites", "gelu").out
+    assert "pattern[1]:" in gelu
+    assert "(it must be halved exactly once)" in gelu
+    found = json.loads(byoc("rules", "composites", "silu", "--format", "json").out)
+    assert (found["name"], found["names"]) == ("silu", ["x", "a", "s", "y"])
+    assert found["pattern"] == ["a = Mul(x, 1)?\ns = Sigmoid(a)\ny = Mul(x, s)\n"]
+    ran = byoc("rules", "composites", "sillu")
+    assert ran.code == 1
+    assert "the library has no composite 'sillu' (did you mean silu?)" in ran.err
+
+
 def test_composites(byoc: Cli) -> None:
     rows = json.loads(byoc("rules", "composites", "--format", "json").out)
     silu = next(row for row in rows if row["name"] == "silu")
     assert silu["description"].startswith("SiLU")
     assert Path(silu["file"]).name == "activation.yaml"
     assert silu["problem"] == ""
-    assert "silu" in byoc("rules", "composites").out
+    assert silu["names"] == ["x", "a", "s", "y"]
+    text = byoc("rules", "composites").out
+    assert "silu" in text
+    assert "activation.yaml" not in text
 
 
 def test_the_list(byoc: Cli) -> None:

@@ -176,8 +176,11 @@ def test_problems_name_the_file_that_they_are_in(tmp_path: Path) -> None:
     )
     assert complaint(path) == (
         "one.yaml: ops[2].op: ONNX has no operator 'Mull' (did you mean Mul?)\n"
-        "one.yaml: composites[1].pattern: line 1: no rule in ops takes Mul"
+        "one.yaml: composites[1].pattern: line 1: no rule in ops takes Mul\n"
+        "two.yaml: ops[0].op: ONNX has no operator 'Sinn' (did you mean Sin?)"
     )
+    path = files(tmp_path, two="extends: one.yaml\ncomposites: [{name: a, pattern: y = Log(x)}]\n")
+    assert "two.yaml" not in complaint(path)  # what the base takes is not known
     path = files(
         tmp_path, one=BASE, two="extends: one.yaml\nops: [{op: Sinn}]\nlimits: {max_nodes: 1}\n"
     )
@@ -194,3 +197,66 @@ def test_composites_may_use_what_the_base_takes(tmp_path: Path) -> None:
     assert complaint(files(tmp_path, one=BASE, two=wrong)) == (
         "two.yaml: composites[0].pattern: line 1: no rule in ops takes Div"
     )
+
+
+def test_what_is_dropped(tmp_path: Path) -> None:
+    text = """
+extends: one.yaml
+drop: {ops: [Relu], composites: mul_relu, host: {ops: Exp, names: first, after: {ops: ArgMax}}}
+host: {after: {names: mine}}
+ops: [{op: Sub}]
+"""
+    derived = load(tmp_path, one=BASE.replace("op: Mul", "op: [Mul, Neg]"), two=text)
+    assert [rule.op for rule in derived.rules.ops] == [("Sub",), ("Add",), ("Mul", "Neg")]
+    assert [derived.place(f"ops[{i}]") for i in (1, 2)] == ["one.yaml: ops[0]", "one.yaml: ops[2]"]
+    assert [composite.called for composite in derived.rules.composites] == ["add_relu"]
+    host = derived.rules.host
+    assert (host.ops, host.names, host.after.ops, host.after.names) == ((), (), (), ("mine",))
+    further = load(tmp_path, three="extends: two.yaml\nops: [{op: Relu}]\n")
+    assert [rule.op[0] for rule in further.rules.ops] == ["Relu", "Sub", "Add", "Mul"]
+
+
+def test_what_cannot_be_dropped(tmp_path: Path) -> None:
+    text = """
+extends: one.yaml
+drop: {ops: [Sub, Relu], composites: add_rel, host: {ops: Log, after: {names: x}}}
+composites: [{name: a, pattern: "y = Relu(x)"}]
+"""
+    assert complaint(files(tmp_path, one=BASE, two=text)).splitlines() == [
+        "two.yaml: drop.ops[0]: there is no 'Sub' to drop",
+        "two.yaml: drop.composites[0]: there is no 'add_rel' to drop (did you mean add_relu?)",
+        "two.yaml: drop.host.ops[0]: there is no 'Log' to drop",
+        "two.yaml: drop.host.after.names[0]: there is no 'x' to drop",
+        "two.yaml: composites[0].pattern: line 1: no rule in ops takes Relu",
+    ]
+    path = files(tmp_path, two="extends: one.yaml\ndrop: {ops: [Relu, Add, Mul]}\n")
+    assert complaint(path) == "two.yaml: drop.ops: no rule for an operator is left"
+
+
+def test_null_takes_back_a_limit(tmp_path: Path) -> None:
+    derived = load(tmp_path, one=BASE, two="extends: one.yaml\nlimits: {memory: null}\n")
+    assert (derived.rules.limits.memory, derived.rules.limits.min_nodes) == (None, 2)
+
+
+COSTS = "kind: roofline\nrates: {float32: 1e9}\nbandwidth: 1e9\n"
+
+
+def test_a_cost_model_is_found_beside_the_file_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    near.mkdir()
+    far.mkdir()
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path, near, far):
+        (folder / "mine.yaml").write_text(COSTS)
+    base = files(far, one=BASE.replace("cost_model: dla", "cost_model: mine.yaml"))
+    assert load_rules("far/one.yaml").cost_model == "far/mine.yaml"
+    two = files(near, two=f"extends: {base}\n")
+    assert Path(load_rules(str(two)).cost_model) == far / "mine.yaml"
+    three = files(near, three=f"extends: {base}\ncost_model: mine.yaml\n")
+    assert Path(load_rules(str(three)).cost_model) == near / "mine.yaml"
+    (near / "mine.yaml").unlink()
+    with pytest.raises(InputError, match=r"three.yaml: cost_model: mine.yaml: no such file"):
+        _ = load_rules(str(three)).cost_model
+    assert Path(load_rules("dla").cost_model).name == "dla.yaml"

@@ -8,6 +8,8 @@ from support import prepared
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import prepare
 from byoc.rules.annotate import Annotator, annotate
+from byoc.rules.host import unmatched_host
+from byoc.rules.load import Target
 
 CHAIN = """
 g (float[2] x) => (float[2] y, float[2] z) {
@@ -114,3 +116,30 @@ def test_bodies() -> None:
     behind = after.format("Neg 'a'")
     assert inside("{after: {ops: Neg}}") == [["yes", behind], [behind, behind], [behind]]
     assert inside("{after: {ops: Abs}}") == [["yes", "yes"], ["yes", after.format("Abs 'n'")], ["yes"]]
+
+
+def test_names_that_match_nothing() -> None:
+    index = named(CHAIN)
+    ops = "\nops: [{op: Relu}]"
+    assert unmatched_host(index, target("host: {ops: Exp, names: ['/a$', '/[bc]$']}" + ops)) == []
+    host = "host: {names: ['/a$', head], after: {ops: TopK, names: '^tail/'}}"
+    assert unmatched_host(index, target(host + ops)) == [
+        "host.names[1]: no node has a name that matches 'head'",
+        "host.after.names[0]: no node has a name that matches '^tail/'",
+    ]
+    inherited = Target("test", target(host + ops).rules, {"host.names[1]": "dla.yaml: host.names[0]"})
+    assert unmatched_host(index, inherited)[0].startswith("dla.yaml: host.names[0]: no node")
+
+
+def test_names_in_bodies_match() -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(
+        prepared("""
+            g (bool c, float[2] x) => (float[2] y) {
+              y = If (c) <then_branch = a () => (float[2] p) { p = Neg (x) },
+                          else_branch = b () => (float[2] q) { q = Abs (x) }>
+            }""").proto
+    )
+    model.graph.node[0].attribute[0].g.node[0].name = "inner"
+    index = prepare(model, "test").index
+    assert unmatched_host(index, target("host: {names: inner}\nops: [{op: Relu}]")) == []

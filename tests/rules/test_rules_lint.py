@@ -105,6 +105,23 @@ WRONG = {
     "conditions of a composite": COMPOSITE + "where: [x.rank ==, q.rank == 1, y.rank == x.rank]\n",
     "names in conditions of a composite": COMPOSITE + "where: [q.rank == 1, y.rank == x.rank]\n",
     "a check of a composite": COMPOSITE + "check: my_check\n",
+    "conditions that are never true": CONV
+    + """where:
+      - attr.kernel_shape[0] * 2
+      - '"a" == 4'
+      - attr.auto_pad
+      - X.shape
+      - attr.group == 'a'
+      - "'NOTSET' == attr.auto_pad || attr.auto_pad == 4"
+      - attr.auto_pad > 3
+""",
+    "conditions on the outer side": CONV
+    + "quantized: true\n    where: [W.quantized.shape == 3, W.quantised.dtype == 'int8']\n",
+    "conditions of a composite that are never true": COMPOSITE
+    + "where: ['y.attr.axes[0] == 1', x.attr.axis == 1, 'y.shap[0] == 1', x.rank, y.op == 4]\n",
+    "a parameter without a near name": HEAD + "ops: [{op: Tanh, tensors: {X: {rank: 4}}}]\n",
+    "data types by other names": HEAD.replace("float32", "fp16") + "ops: [{op: Relu, dtype: qwert}]\n",
+    "nothing to drop from": RELU + "drop: {ops: [Relu]}\n",
     "a composite called as a region": RELU + 'composites: [{name: t_0, pattern: "y = Relu(x)"}]\n',
     "a composite called as a variant": RELU
     + 'composites: [{name: a, pattern: "y = Relu|Neg(x)"}, {name: a_neg, pattern: "y = Relu(x)"}]\n',
@@ -133,6 +150,21 @@ FINE = {
   - {op: Conv, attributes: {group: {min: 2, max: 8}}}
   - {op: Conv, tensors: {X: {dims: {1: {multiple_of: 8}}}}}
   - {op: Conv, tensors: {X: {dims: {1: {multiple_of: 12}, 2: {multiple_of: 8}}}}}
+""",
+    "conditions on what may be there": """ops:
+  - {op: Conv, where: "!B.given || B.elements == Y.shape[1]"}
+  - {op: If, where: "cond.value[0]"}
+  - {op: Concat, where: "inputs.all(t, t.rank == 4) && inputs[0].shape[0] * 2 < 8"}
+  - {op: LeakyRelu, where: "attr.alpha * 2.0 < 1.0"}
+  - {op: Softmax, where: "input.rank == 4 ? attr.axis in [1, -3] : attr.axis == -1"}
+  - {op: Slice, where: "starts.value[0] * 2 == 4"}
+""",
+    "quantized rules that the scheme tells apart": """quantization: {activations: {symmetric: true}}
+ops:
+  - {op: Relu, quantized: true, dtype: int8}
+  - {op: Relu, quantized: true, dtype: int8, tensors: {X: {quantized: {symmetric: null}}}}
+  - {op: Neg, quantized: true, dtype: [float32, int8]}
+  - {op: Neg, quantized: true}
 """,
     "any operator last": "ops: [{op: Conv, opset: {min: 7}}, {op: '*'}]",
     "the outer side may have any data type": """ops:

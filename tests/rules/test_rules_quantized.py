@@ -5,7 +5,7 @@ from ruling import target
 from support import parse
 
 from byoc.graph.load import prepare
-from byoc.rules.annotate import annotate
+from byoc.rules.annotate import Annotator, annotate
 from byoc.verdict import Mark
 
 QDQ = """
@@ -132,3 +132,136 @@ def test_a_constant_that_is_not_quantized() -> None:
     rule = target("ops: [{op: Add, quantized: true, dtype: int8, tensors: {B: {quantized: {}}}}]")
     index = prepare(parse(text), "test").index
     assert str(annotate(index, rule)[1].verdict) == "Add: B is not quantized"
+
+
+def scheme(quantization: str, rule: str = "", **options: str) -> str:
+    """Return what is said of Conv by a rule for it when quantized, under a scheme."""
+    text = f"quantization: {{{quantization}}}\nops: [{{op: Conv, quantized: true{rule}}}]"
+    return str(said(text, **options)[0].verdict).removeprefix("Conv: ")
+
+
+TYPES = "activations: {dtype: uint8}, weights: {dtype: int8}, bias: {dtype: int32}"
+ASYMMETRIC = "float ws = {1}, int8 wz = {7}"
+
+
+@pytest.mark.parametrize(
+    ("quantization", "options", "expected"),
+    [
+        (TYPES, {}, "yes"),
+        ("", {}, "X is uint8 outside; supported: float32; W is int8 outside; supported: float32; "
+         "B is int32 outside; supported: float32"),
+        (TYPES.replace("uint8", "int8"), {}, "X is uint8 outside; supported: int8"),
+        (TYPES.replace(": int8", ": int16"), {}, "W is int8 outside; supported: int16"),
+        (TYPES.replace("int32", "int16"), {}, "B is int32 outside; supported: int16"),
+        (f"{TYPES}, scales: any", {"scale": "0.3"}, "yes"),
+        (f"{TYPES}, scales: power_of_two", {}, "yes"),
+        (f"{TYPES}, scales: power_of_two", {"scale": "0.3"}, "the scale of X must be a power of two"),
+        (TYPES.replace("uint8", "uint8, symmetric: true"), {}, "the zero point of X must be 0"),
+        (TYPES.replace("uint8", "uint8, symmetric: true"), {"zero": "0"}, "yes"),
+        (TYPES.replace("uint8", "uint8, symmetric: false"), {"zero": "0"}, "yes"),
+        (TYPES.replace(": int8", ": int8, symmetric: true"), {}, "yes"),
+        (TYPES.replace(": int8", ": int8, symmetric: true"), {"weights": ASYMMETRIC},
+         "the zero point of W must be 0"),
+        (TYPES.replace(": int8", ": int8, per_channel: true"), {"weights": ONE}, "yes"),
+        (TYPES.replace(": int8", ": int8, per_channel: false"), {},
+         "W has a scale for each channel, which is not supported"),
+    ],
+)  # fmt: skip
+def test_the_scheme_holds(quantization: str, options: dict[str, str], expected: str) -> None:
+    assert scheme(quantization, **options) == expected
+
+
+def test_a_rule_goes_before_the_scheme() -> None:
+    wrong = TYPES.replace("uint8", "int8, symmetric: true") + ", scales: power_of_two"
+    own = ", tensors: {X: {dtype: uint8, quantized: {symmetric: null}}}"
+    assert scheme(wrong, own) == "yes"
+    assert scheme(wrong, own, scale="0.3") == "the scale of X must be a power of two"
+    assert scheme(wrong, ", dtype: any, tensors: {X: {quantized: {symmetric: false}}}") == "yes"
+
+
+def test_the_scheme_does_not_hold_in_rules_for_floats() -> None:
+    wrong = TYPES.replace("int8", "int16")
+    assert said(f"quantization: {{{wrong}}}\nops: [{{op: Conv}}]")[0].verdict
+
+
+def test_the_scheme_says_where_it_stands() -> None:
+    text = QDQ.format(weights=CHANNELS, scale="0.3", zero="3", data="xd", out=OUT)
+    index = prepare(parse(text), "test").index
+    rule = target(
+        "quantization: {activations: {dtype: int8, symmetric: true}, weights: {per_channel: false}, "
+        "scales: power_of_two}\nops: [{op: Conv, quantized: true, tensors: {W: {dtype: int8}, "
+        "B: {dtype: int32}}}]"
+    )
+    (attempt,) = Annotator(rule, index).attempts([n.op_type for n in index.nodes].index("Conv"))
+    assert [objection.place for objection in attempt.objections] == [
+        "quantization.activations.dtype",
+        "quantization.activations.symmetric",
+        "quantization.scales",
+        "quantization.weights.per_channel",
+    ]
+
+
+def test_constants_of_one_dimension_are_a_bias_only_beside_a_weight() -> None:
+    def role(line: str) -> str:
+        text = f"""
+            g (int8[4,4] x) => (int8[4,4] y)
+            <float s = {{1}}, int8 z = {{0}}, int8[4,4] w = {{{"1," * 15}1}}, int8[4] b = {{1,2,3,4}}> {{
+              d = DequantizeLinear (x, s, z)
+              wd = DequantizeLinear (w, s, z)
+              bd = DequantizeLinear (b, s, z)
+              a = {line}
+              y = QuantizeLinear (a, s, z)
+            }}"""
+        model = prepare(parse(text), "test").index
+        op = line.partition(" ")[0]
+        kinds = "activations: {dtype: int8}, weights: {dtype: int4}, bias: {dtype: int2}"
+        ops = target(f"quantization: {{{kinds}}}\nops: [{{op: {op}, quantized: true}}]")
+        number = [node.op_type for node in model.nodes].index(op)
+        return str(annotate(model, ops)[number].verdict)
+
+    assert role("Gemm (d, wd, bd)") == (
+        "Gemm: B is int8 outside; supported: int4; C is int8 outside; supported: int2"
+    )
+    assert role("Add (d, bd)") == "Add: B is int8 outside; supported: int4"
+
+
+def test_bytes_are_those_of_the_outer_side() -> None:
+    assert conv("W: {bytes: {max: 6}}, X: {bytes: {max: 32}}") == "yes"
+    assert conv("W: {bytes: {max: 5}}") == "the size of W in bytes is 6, at most 5 is supported"
+    assert str(said("ops: [{op: Conv, tensors: {W: {bytes: {max: 23}}}}]")[0].verdict) == (
+        "Conv: the size of W in bytes is 24, at most 23 is supported"
+    )
+
+
+def test_expressions_see_the_outer_side() -> None:
+    where = "W.quantized.dtype == 'int8' && W.quantized.bytes == 6 && W.bytes == 24"
+    assert said(f'ops: [{{op: Conv, where: "{where} && !has(Y.quantized)"}}]')[0].verdict
+    assert said("ops: [{op: Relu, where: \"Y.quantized.dtype == 'uint8'\"}]")[1].verdict
+
+
+FLOAT_AND_INT8 = """
+g (float[2,2] f, int8[2] x) => (float[2,2] g, int8[2] y) <float s = {1}, int8 z = {0}> {
+  g = Relu (f)
+  d = DequantizeLinear (x, s, z)
+  r = Relu (d)
+  y = QuantizeLinear (r, s, z)
+}
+"""
+
+
+def test_the_kind_of_rule_that_fits_comes_first() -> None:
+    index = prepare(parse(FLOAT_AND_INT8), "test").index
+    rule = target(
+        "ops: [{op: Relu, tensors: {X: {rank: 3, static: false}}}, "
+        "{op: Relu, quantized: true, dtype: any}]"
+    )
+    annotator = Annotator(rule, index)
+    assert [(a.rule, a.fits) for a in annotator.attempts(0)] == [("ops[0]", True), ("ops[1]", False)]
+    assert [(a.rule, a.fits) for a in annotator.attempts(2)] == [("ops[1]", True), ("ops[0]", False)]
+    rule = target(
+        "ops: [{op: Relu, tensors: {X: {rank: 3, static: false}}}, "
+        "{op: Relu, quantized: true, dtype: any, tensors: {X: {rank: 4}}}]"
+    )
+    first, _, second, _ = annotate(index, rule)
+    assert str(first.verdict) == "Relu: X has rank 2; supported: 3; every dimension of X is fixed"
+    assert str(second.verdict) == "Relu: X has rank 1; supported: 4"

@@ -13,6 +13,7 @@ g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,2,3,5] w, float[4] b> {
 }
 """
 ADD = "g (float[2,3,4,5] x, float{} z) => (float[2,3,4,5] y) {{ y = Add (x, z) }}"
+OTHER = "B is broadcast otherwise than by one element, channel or last axis"
 OPEN = "g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add (x, z) }"
 
 
@@ -109,15 +110,17 @@ def test_unknown_ranks(constraint: str, expected: str) -> None:
         ("[1,1,1]", "scalar", "B is one element broadcast"),
         ("[3,1,1]", "channel", "B is broadcast along all but axis 1"),
         ("[1,3,1,1]", "channel", "B is broadcast along all but axis 1"),
-        ("[5]", "other", "B is broadcast otherwise than by one element or channel"),
-        ("[2,1,1,1]", "other", "B is broadcast otherwise than by one element or channel"),
-        ("[2,3,1,1]", "other", "B is broadcast otherwise than by one element or channel"),
+        ("[5]", "last", "B is broadcast along all but the last axis"),
+        ("[1,1,5]", "last", "B is broadcast along all but the last axis"),
+        ("[4,5]", "other", OTHER),
+        ("[2,1,1,1]", "other", OTHER),
+        ("[2,3,1,1]", "other", OTHER),
     ],
 )
 def test_broadcasts(shape: str, kind: str, told: str) -> None:
     model = ADD.format(shape)
     assert says(model, "Add", f"B: {{broadcast: {kind}}}") == "yes"
-    others = [other for other in ("none", "scalar", "channel", "other") if other != kind]
+    others = [other for other in ("none", "scalar", "channel", "last", "other") if other != kind]
     listed = ", ".join(others)
     assert says(model, "Add", f"B: {{broadcast: [{listed}]}}") == f"{told}; supported: {listed}"
 
@@ -127,10 +130,18 @@ def test_broadcasts_of_symbolic_shapes() -> None:
     assert broadcast_kind(("N", 3), ("M", 3)) is None
     assert broadcast_kind((None, 3), (None, 3)) is None
     assert broadcast_kind((1, 3), ("N", 3)) == "channel"
+    assert broadcast_kind((3,), ("N", "M", 3)) == "last"
     assert broadcast_kind((), ("N", 3)) == "scalar"
     assert broadcast_kind((3, 4), ("N", 3, 4)) == "other"
     assert broadcast_kind((2, 3, 4), (3, 4)) == "other"
     assert broadcast_kind((2, 3), ("N", 3)) is None
+
+
+def test_of_a_matrix_the_last_axis_is_the_channel() -> None:
+    text = "g (float[2,3] x, float[3] z) => (float[2,3] y) { y = Add (x, z) }"
+    for kind in ("channel", "last"):
+        assert says(text, "Add", f"B: {{broadcast: {kind}}}") == "yes"
+    assert says(text, "Add", "B: {broadcast: other}").startswith("B is broadcast along all but axis 1")
 
 
 def test_values_of_computed_constants() -> None:
@@ -152,7 +163,7 @@ def test_each_of_a_variadic_input_is_held_to_its_constraints() -> None:
     assert says(text, "Concat", "inputs: {dims: {0: 2}}") == "dimension 0 of inputs is 3; supported: 2"
 
 
-def test_the_batch_of_all_that_is_not_constant() -> None:
+def test_the_batch_is_that_of_the_models_inputs() -> None:
     text = "g (float[{0},4] x, float[9] z) => (float[{0},9] y) <float[4,9] w> {{ y = Gemm (x, w, z) }}"
     ops = target("limits: {batch: 3}\nops: [{op: Gemm}]")
 
@@ -161,10 +172,26 @@ def test_the_batch_of_all_that_is_not_constant() -> None:
         return str(annotate(prepared(model).index, ops)[0].verdict)
 
     assert said("3") == "yes"
-    assert said("4") == (
-        "Gemm: the batch of A is 4, at most 3 is supported; the batch of Y is 4, at most 3 is supported"
-    )
-    assert said("N") == "Gemm: the batch of A is not known; the batch of Y is not known"
+    assert said("4") == "Gemm: the batch of the model's input 'x' is 4, at most 3 is supported"
+    assert said("N") == "Gemm: the batch of the model's input 'x' is not known"
+
+
+def test_the_batch_counts_where_it_is_computed_from() -> None:
+    text = """
+        g (float[1,64,8] x, float[9,8] other, bool c) => (float[64,8] y, float[9,8] z, float[9,8] v) {
+          flat = Squeeze (x)
+          y = Relu (flat)
+          z = Relu (other)
+          v = If (c) <then_branch = a () => (float[9,8] p) { p = Neg (z) },
+                      else_branch = b () => (float[9,8] q) { q = Neg (z) }>
+        }"""
+    ops = target("limits: {batch: 1}\nops: [{op: [Squeeze, Relu, Neg]}]")
+    index = prepared(text).index
+    told = "Relu: the batch of the model's input 'other' is 9, at most 1 is supported"
+    squeeze, first, second, _ = annotate(index, ops)
+    assert (str(squeeze.verdict), str(first.verdict), str(second.verdict)) == ("yes", "yes", told)
+    (body, _) = index.bodies[3]
+    assert str(annotate(body.index, ops)[0].verdict) == told.replace("Relu", "Neg")
 
 
 def test_an_absent_tensor_meets_all_but_absent() -> None:

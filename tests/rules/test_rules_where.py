@@ -53,12 +53,38 @@ def test_what_does_not_hold_is_told() -> None:
 def test_what_is_not_known_is_told_as_that_whatever_the_reason() -> None:
     text = "g (float[N,3] x) => (float[N,3] y) { y = Relu (x) }"
     assert says("[{expr: 'X.shape[0] < 4', reason: small batches}]", text, "Relu") == (
-        "`X.shape[0] < 4` cannot be worked out: its parts do not go together, or one is not known"
+        "`X.shape[0] < 4` cannot be worked out: X.shape[0] is not fixed"
     )
     assert says("X.elements < 4", text, "Relu") == (
-        "`X.elements < 4` cannot be worked out: elements is not known"
+        "`X.elements < 4` cannot be worked out: X.shape[0] is not fixed"
     )
-    assert says("X.rank", text, "Relu") == "`X.rank` is 2, neither true nor false"
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("B.shape[0] == 4", "B is not given"),
+        ("X.shape[X.rank - 2] > 1 && X.shape[3] > 0", "X.shape[3] is not there: X has"),
+        ("X.shape[-1] > 1", "X.shape[-1] is not there: elements are counted from 0"),
+        ("X.value[0] == 1.0", "X.value is not known"),
+        ("W.quantized.bytes < 9", "W.quantized is not known"),
+        ("(has(B.shape) && B.rank == 4) || W.value[9] > 1.0", "W.value[9] is not there"),
+        ("!B.given || B.rank == 1 ? W.shape[2] > 3 : true", "W.shape[2] is not there"),
+        ("X.shape.all(d, d > 3)", "X.shape[1] is not fixed"),
+        ("has(attr.nothing) || X.bytes > 3", "X.shape[1] is not fixed"),
+    ],
+)
+def test_what_cannot_be_worked_out_names_what_is_not_known(where: str, expected: str) -> None:
+    facts = {
+        "X": {"given": True, "shape": [4, None], "rank": 2},
+        "W": {"given": True, "shape": [1, 2], "rank": 2, "value": [1.0, 2.0]},
+        "B": {"given": False},
+        "attr": {},
+    }
+    holds, said = compile_expression(where).answer(facts)
+    expected = expected.replace("X has", "X.shape has 2 elements")
+    assert holds is None
+    assert said.startswith(f"`{where}` cannot be worked out: {expected}")
 
 
 def test_parameters_that_are_left_out_and_variadic_ones() -> None:
@@ -118,6 +144,12 @@ def test_check_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdict(CONV, "[{op: Conv, check: wrong}]") == "Conv: check wrong gave bool, not a text"
 
 
+def test_a_check_function_is_asked_when_nothing_else_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, failing=f"{__name__}:failing")
+    for other in ("attributes: {group: {max: 1}}", "where: attr.group == 1", "opset: {max: 9}"):
+        assert "failing" not in verdict(CONV, f"[{{op: Conv, check: failing, {other}}}]")
+
+
 def test_check_functions_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, odd_one=f"{__name__}:no_such", text="os:sep")
     content = {
@@ -175,8 +207,10 @@ def test_regular_expressions_are_linear() -> None:
     begin = time.monotonic()
     assert not matches("(a+)+$", "a" * 5000 + "b")
     assert time.monotonic() - begin < 2
-    with pytest.raises(ValueError, match="is not a regular expression"):
+    with pytest.raises(ValueError, match=r"is not a regular expression: look-around"):
         compile_regex("(?=a)")
+    with pytest.raises(ValueError, match=r"'\(' is not a regular expression: unclosed group$"):
+        compile_regex("(")
 
 
 def test_facts_of_a_rule_for_any_operator() -> None:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
+from cutting import compilers, planned
 from strategies import Alternating, Random
 
 import byoc
 from byoc.bundle.read import open_bundle
-from byoc.codegen import find_codegen
 from byoc.emit import emit
 from byoc.placement.strategies.all_supported import AllSupported
-from byoc.plan import make_plan
 from byoc.rules.load import load_rules
 from byoc.verify.compare import Verification
 from byoc.verify.run import NotVerifiableError, verify
@@ -48,10 +47,10 @@ def rows(name: str) -> Iterator[Row]:
             (here / "near.yaml").write_text(COSTS, encoding="utf-8")
             (here / "any.yaml").write_text(RULES, encoding="utf-8")
             target = load_rules(str(here / "any.yaml"))
-            costs = ("host", str(here / "near.yaml"))
+            costs = str(here / "near.yaml")
             asked = {"model": f"zoo:{name}", "dims": {}}
-            plan = make_plan(model, target, strategy, costs, asked, lambda step: None)
-            outcome = emit(plan, here / "b", find_codegen("reference"), {}, True, lambda step: None)
+            plan = planned(model, target, strategy, costs=costs, asked=asked)
+            outcome = emit(plan, here / "b", compilers(plan), True, lambda step: None)
             if isinstance(outcome, str):
                 raise NotVerifiableError(outcome)
             again: Verification = verify(open_bundle(here / "b"), model)

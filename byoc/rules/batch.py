@@ -1,0 +1,40 @@
+"""The batch: dimension 0 of a model's inputs, and the nodes that it reaches."""
+
+from collections.abc import Iterator, Mapping
+
+from byoc.graph.index import GraphIndex
+from byoc.rules.host import parent
+from byoc.rules.objections import Kind, Objection
+
+
+def batch_objections(index: GraphIndex, most: int, place: str) -> Mapping[int, Objection]:
+    """Return for each node that is computed from an input with more than `most` in its batch why not.
+
+    Inputs of rank 2 or more have a batch. What is in a body of such a node is computed from it, too.
+    """
+    if index.outer is not None:
+        around = batch_objections(index.outer, most, place).get(parent(index))
+        return {} if around is None else dict.fromkeys(range(len(index.nodes)), around)
+    found: dict[int, Objection] = {}
+    for tensor, objection in _inputs(index, most, place):
+        pending = [tensor]
+        while pending:
+            for reader in index.consumers.get(pending.pop(), ()):
+                if reader not in found:
+                    found[reader] = objection
+                    pending.extend(index.nodes[reader].output)
+    return found
+
+
+def _inputs(index: GraphIndex, most: int, place: str) -> Iterator[tuple[str, Objection]]:
+    for name in index.inputs:
+        known = index.types.get(name)
+        if known is None or (known.shape is not None and len(known.shape) < 2):
+            continue
+        batch = known.shape[0] if known.shape else None
+        if not isinstance(batch, int):
+            text = f"the batch of the model's input '{name}' is not known"
+            yield name, Objection(place, text, Kind.UNKNOWN)
+        elif batch > most:
+            text = f"the batch of the model's input '{name}' is {batch}, at most {most} is supported"
+            yield name, Objection(place, text)

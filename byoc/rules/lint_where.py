@@ -1,0 +1,181 @@
+"""What is wrong with conditions: what they ask of operators and tensors, and what they come to.
+
+A condition is tried on facts of the kinds that the schemas give. One that is a number there, or that
+puts together what does not go together, never holds.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from byoc.errors import nearest
+from byoc.expressions import Expression, compile_expression
+from byoc.graph.facts import QUANTIZED_FACTS, TENSOR_FACTS
+from byoc.patterns.pattern import Pattern
+from byoc.rules.operators import Operator, operator
+from byoc.rules.schema import Condition
+from byoc.rules.values import ANY
+from byoc.rules.view import NODE_FACTS
+
+_TEXT = re.compile(r"\"[^\"]*\"|'[^']*'")
+_NAME = r"[A-Za-z_]\w*"
+_MEMBER = re.compile(rf"(?<![\w.])({_NAME})\s*\.\s*({_NAME})\b(?!\s*\()")
+_OF_ATTR = re.compile(rf"(?<![\w.])({_NAME})\s*\.\s*attr\s*\.\s*({_NAME})\b(?!\s*\()")
+_OF_OUTER = re.compile(rf"(?<![\w.])({_NAME})\s*\.\s*quantized\s*\.\s*({_NAME})\b(?!\s*\()")
+_EQUAL = re.compile(
+    rf"(?<![\w.)\]])({_NAME}(?:\.{_NAME}|\[\d+\])*)\s*[=!]=\s*('[^']*'|\"[^\"]*\"|-?\d+(?:\.\d+)?)"
+    r"(?!\s*[-+*/%.\w])"
+)
+_LINE_FACTS = (*TENSOR_FACTS, "op", "domain", "opset", "attr")
+_SAMPLES: Mapping[str, Any] = {
+    **{"INT": 1, "FLOAT": 1.5, "STRING": "NOTSET"},
+    **{"INTS": [1] * 8, "FLOATS": [1.5] * 8, "STRINGS": ["NOTSET"] * 8},
+}
+_TENSOR: Mapping[str, Any] = {
+    **{"given": True, "name": "x", "constant": True, "dtype": "float32", "shape": [2] * 8, "rank": 8},
+    **{"elements": 256, "bytes": 1024, "quantized": {"dtype": "int8", "bytes": 256}},
+}
+
+
+def condition_problems(
+    condition: Condition, ops: Sequence[str], known: Sequence[Operator]
+) -> Iterator[str]:
+    """Yield a sentence for each thing wrong with a condition of a rule for some operators."""
+    try:
+        expression = compile_expression(condition.expr)
+    except ValueError as error:
+        yield str(error)
+        return
+    found = {op.name: op for op in known}
+    problems = dict.fromkeys(
+        problem for name in ops for problem in _of_operator(expression, name, found.get(name))
+    )
+    yield from problems
+
+
+def _of_operator(expression: Expression, name: str, op: Operator | None) -> Iterator[str]:
+    formals = op.formals if op else ()
+    facts = {*NODE_FACTS, *formals}
+    unknown = sorted(expression.names - facts)
+    for read in unknown:
+        hint = nearest(read, facts)
+        whose = name if op else f"an operator without a schema ({name})"
+        yield f"{whose} has no '{read}'{hint}; known: {', '.join([*NODE_FACTS, *sorted(formals)])}"
+    members = list(_members(expression, op)) if op else []
+    yield from members
+    if not unknown and not members:
+        yield from _of_kind(expression, _sample(op) if op else {"op": "A", "opset": 1, "name": "a"})
+
+
+def _members(expression: Expression, op: Operator) -> Iterator[str]:
+    """Yield what is asked of attributes and tensors that there is not."""
+    for name, member in _asked(_MEMBER, expression):
+        if name == "attr" and member not in op.attributes:
+            yield f"{op.name} has no attribute '{member}'{nearest(member, op.attributes)}"
+        elif name in op.formals:
+            yield from _fact(member, TENSOR_FACTS)
+    yield from _outer(expression, op.formals)
+
+
+def pattern_problems(pattern: Pattern, number: int) -> Iterator[str]:
+    """Yield a sentence for each thing wrong with a condition of a pattern."""
+    expression = pattern.where[number].expression
+    lines = {
+        name: frozenset(
+            op for form in pattern.forms if name in form.made for op in form.made[name][0].ops
+        )
+        for name in pattern.names
+        if name not in pattern.inputs
+    }
+    problems: list[str] = []
+    for name, member in _asked(_MEMBER, expression):
+        if name in expression.names:
+            problems.extend(_fact(member, _LINE_FACTS if name in lines else TENSOR_FACTS))
+    for name, member in _asked(_OF_ATTR, expression):
+        known = [operator(op) for op in sorted(lines.get(name, ()))]
+        found = [op for op in known if op is not None]
+        if found and len(found) == len(known) and not any(member in op.attributes for op in found):
+            there = {attribute for op in found for attribute in op.attributes}
+            names = " or ".join(op.name for op in found)
+            problems.append(f"{names} has no attribute '{member}'{nearest(member, there)}")
+    problems.extend(_outer(expression, pattern.names))
+    if not problems:
+        problems.extend(_of_kind(expression, {name: _line(lines.get(name)) for name in pattern.names}))
+    yield from problems
+
+
+def _asked(what: re.Pattern[str], expression: Expression) -> list[tuple[str, str]]:
+    return list(dict.fromkeys(what.findall(_TEXT.sub("''", expression.source))))
+
+
+def _fact(member: str, there: Sequence[str]) -> Iterator[str]:
+    if member not in there:
+        hint = nearest(member, there)
+        yield f"nothing called '{member}' is known of a tensor{hint}; known: {', '.join(there)}"
+
+
+def _outer(expression: Expression, names: Collection[str]) -> Iterator[str]:
+    for name, member in _asked(_OF_OUTER, expression):
+        if name in names and member not in QUANTIZED_FACTS:
+            there = ", ".join(QUANTIZED_FACTS)
+            yield f"nothing called '{member}' is known of {name}.quantized; known: {there}"
+
+
+def _sample(op: Operator) -> dict[str, Any]:
+    """Return facts as a node of the operator may have them; what may be of several kinds is left out."""
+    facts: dict[str, Any] = {"op": op.name, "domain": "", "opset": 1, "name": "a"}
+    facts["attr"] = {
+        name: _SAMPLES[min(kinds)]
+        for name, kinds in op.attributes.items()
+        if len(kinds) == 1 and min(kinds) in _SAMPLES
+    }
+    return {**facts, **{name: [_TENSOR] * 2 if name in op.variadic else _TENSOR for name in op.formals}}
+
+
+def _line(ops: Collection[str] | None) -> dict[str, Any]:
+    """Return facts of a name of a pattern, None for an input, else with those of the operator."""
+    if ops is None:
+        return {**_TENSOR}
+    found = operator(min(ops)) if len(ops) == 1 and ANY not in ops else None
+    of_node = (
+        {key: value for key, value in _sample(found).items() if key in _LINE_FACTS} if found else {}
+    )
+    return {"op": "A", "domain": "", "opset": 1, **of_node, **_TENSOR}
+
+
+def _of_kind(expression: Expression, facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why a condition never says yes or no, as tried on some facts."""
+    source = expression.source
+    if not expression.names:
+        yield f"`{source}` reads nothing of the node"
+        return
+    for path, literal in _EQUAL.findall(source):
+        value, is_text = _value(path, facts), literal[0] in "'\""
+        if isinstance(value, (str, int, float)) and isinstance(value, str) != is_text:
+            kinds = ("a number", "a text") if is_text else ("a text", "a number")
+            yield f"`{path}` is {kinds[0]}, and {literal} is {kinds[1]}: they are never equal"
+    try:
+        result = expression.program.execute(
+            {name: facts[name] for name in expression.names if name in facts}
+        )
+    except TypeError:
+        yield f"`{source}` puts together what does not go together, such as 1 and 1.0"
+        return
+    except Exception:  # the facts are samples: an index, or what is left out, may not be there
+        return
+    if not isinstance(result, bool):
+        kind = (
+            "a text"
+            if isinstance(result, str)
+            else "a number"
+            if isinstance(result, (int, float))
+            else ""
+        )
+        yield f"`{source}` is {kind or 'a list or a mapping'}, neither true nor false"
+
+
+def _value(path: str, facts: Mapping[str, Any]) -> Any:
+    try:
+        return compile_expression(path).program.execute(dict(facts))
+    except Exception:  # as above
+        return None

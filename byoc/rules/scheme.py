@@ -1,0 +1,75 @@
+"""The file's quantization scheme, which holds in rules for quantized operators unless they say more.
+
+What the scheme names is the most that the accelerator can do: where weights may have a scale for each
+channel, one for all of them is fine, and where zero points need not be 0, they may be.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from byoc.rules.objections import Objection
+from byoc.rules.quantized import outer, quantization_objections
+from byoc.rules.schema import Quantization, QuantizedRule, QuantizedTensors, TensorRule
+from byoc.rules.view import Use, View
+
+_BIAS = "int32"
+
+
+@dataclass(frozen=True, eq=False)
+class Scheme:
+    """A quantization scheme; `place` gives where a merged place is written."""
+
+    quantization: Quantization
+    place: Callable[[str], str]
+
+    def dtypes(self, use: Use, view: View) -> tuple[str, Sequence[str]] | None:
+        """Return where the scheme names the data types of a tensor, and these; None if it does not."""
+        if outer(view.index, use) is None:
+            return None
+        role, part = self._part(use, view)
+        return (f"{self.place(f'quantization.{role}')}.dtype", part.dtype) if part.dtype else None
+
+    def objections(self, use: Use, rule: TensorRule | None, view: View) -> Iterator[Objection]:
+        """Yield what the scheme has against how a tensor is quantized, where its rule says nothing."""
+        if outer(view.index, use) is None:
+            return
+        role, part = self._part(use, view)
+        own = rule.quantized.model_fields_set if rule and rule.quantized else frozenset()
+        if part.symmetric and "symmetric" not in own:
+            yield from self._held(f"quantization.{role}", QuantizedRule(symmetric=True), use, view)
+        if part.per_channel is False and "per_channel" not in own:
+            yield from self._held(f"quantization.{role}", QuantizedRule(per_channel=False), use, view)
+        if self.quantization.scales == "power_of_two" and "power_of_two" not in own:
+            yield from self._held("quantization.scales", QuantizedRule(power_of_two=True), use, view)
+
+    def _held(self, key: str, rule: QuantizedRule, use: Use, view: View) -> Iterator[Objection]:
+        place = self.place(key)
+        for objection in quantization_objections(place, use, rule, view.index):
+            at = place if key.endswith(".scales") else objection.place
+            yield Objection(at, objection.text, objection.kind)
+
+    def _part(self, use: Use, view: View) -> tuple[str, QuantizedTensors]:
+        role = role_of(use, view)
+        return role, getattr(self.quantization, role) or QuantizedTensors()
+
+
+def role_of(use: Use, view: View) -> str:
+    """Return whether a quantized tensor is of the `activations`, the `weights` or a `bias`.
+
+    What is computed is an activation. A constant is a bias if it is int32, or has one dimension and
+    stands beside a constant of more.
+    """
+    index = view.index
+    if use.output or not index.is_constant(use.tensor):
+        return "activations"
+    found = outer(index, use)
+    if found is not None and found.kind is not None and found.kind.dtype == _BIAS:
+        return "bias"
+    others = (other.tensor for other in view.uses if not other.output and other.tensor != use.tensor)
+    ranks = [_rank(view, other) for other in others if index.is_constant(other)]
+    return "bias" if _rank(view, use.tensor) == 1 and max(ranks, default=0) > 1 else "weights"
+
+
+def _rank(view: View, tensor: str) -> int:
+    known = view.index.types.get(tensor)
+    return len(known.shape) if known and known.shape is not None else 0

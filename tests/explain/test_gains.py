@@ -1,0 +1,159 @@
+"""What a relaxed constraint is said to gain: relax it in the file, ask again, and compare the nodes."""
+
+import copy
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import prepared
+
+from byoc import zoo
+from byoc.explain import Explanation, explain
+from byoc.explain.gains import gains
+from byoc.graph.load import Model, prepare
+from byoc.rules.load import Target
+from byoc.rules.schema import RuleFile
+
+Taken = Counter[tuple[str, str, str]]
+
+
+def asked(model: Model, rules: dict[str, Any]) -> Explanation:
+    return explain(model, Target("t", RuleFile.model_validate(rules)))
+
+
+def taken(explanation: Explanation) -> Taken:
+    """Return the nodes that are taken: the graph, the operator and what it makes."""
+    nodes = (
+        (graph, graph.index.nodes[number]) for graph in explanation.graphs for number in graph.taken
+    )
+    return Counter((graph.graph, node.op_type, str(node.output[0])) for graph, node in nodes)
+
+
+def without(rules: dict[str, Any], place: str, ops: list[str]) -> dict[str, Any]:
+    """Return the data of a rule file with a constraint relaxed, as a person would."""
+    result = copy.deepcopy(rules)
+    if place == "ops":
+        result["ops"].append({"op": ops[0]})
+        return result
+    found = re.findall(r"\[(-?\d+)\]|(\w+)", place)
+    keys = [int(number) if number else name for number, name in found]
+    part: Any = result
+    for key in keys[:-1]:
+        part = part[key]
+    if keys[-1] == "dtype":
+        part["dtype"] = "any"
+    else:
+        del part[keys[-1]]
+    return result
+
+
+def check(model: Model, rules: dict[str, Any]) -> set[str]:
+    """Relax each constraint that is said to gain something; return the places."""
+    before = asked(model, rules)
+    found = gains(before)
+    for gain in found:
+        after = asked(model, without(rules, gain.place, list(gain.operators)))
+        more, less = taken(after) - taken(before), taken(before) - taken(after)
+        assert more.total() - less.total() == gain.nodes, gain
+        assert Counter(op for _, op, _ in more.elements()) == gain.operators, gain
+        saved = before.refused_operations - after.refused_operations
+        assert saved == pytest.approx(gain.operations), gain
+    return {gain.place for gain in found}
+
+
+OPS = {"Relu": 1, "Neg": 1, "Tanh": 1, "Add": 2, "Mul": 2, "Conv": 1, "Softmax": 1, "Q": 1}
+HEAD = """g (float[1,4,4,4] x) => (float[1,4,4,4] out)
+<float[4,4,1,1] w = {%s}, float s = {0.5}, int8 z = {0}, uint8 u = {0}> {
+""" % ",".join("1" * 16)  # noqa: UP031 - braces
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Model:
+    """Draw a graph of few operators; `Q` stands for a QuantizeLinear and a DequantizeLinear."""
+    names, lines = ["x"], []
+    for i in range(draw(st.integers(2, 10))):
+        op = draw(st.sampled_from(sorted(OPS)))
+        reads = [draw(st.sampled_from(names[-3:])) for _ in range(OPS[op])]
+        if op == "Q":
+            zero = draw(st.sampled_from("zu"))
+            lines.append(f" q{i} = QuantizeLinear ({reads[0]}, s, {zero})")
+            lines.append(f" [n{i}] t{i} = DequantizeLinear (q{i}, s, {zero})")
+        elif op == "Conv":
+            lines.append(f" [n{i}] t{i} = Conv ({reads[0]}, w)")
+        else:
+            lines.append(f" [n{i}] t{i} = {op} ({', '.join(reads)})")
+        names.append(f"t{i}")
+    return prepared(f"{HEAD}{chr(10).join(lines)}\n out = Identity ({names[-1]})\n}}")
+
+
+RELU: dict[str, Any] = {"X": {"dims": {1: {"multiple_of": 8}}}}
+RULES: list[dict[str, Any]] = [
+    {"op": ["Relu", "Neg"]},
+    {"op": "Relu", "tensors": RELU},
+    {"op": "Relu", "tensors": {"X": {"rank": 3}}, "standalone": False},
+    {"op": ["Relu", "Tanh"], "opset": {"min": 18}},
+    {"op": "Conv", "attributes": {"kernel_shape": {"each": {"min": 3}}}},
+    {"op": "Conv", "quantized": True, "dtype": "int8"},
+    {"op": ["Add", "Mul"], "dtype": "float16"},
+    {"op": ["Add", "Relu", "Softmax"], "quantized": True, "dtype": "uint8"},
+    {"op": "Mul", "standalone": False, "where": ["A.shape[1] == 3"]},
+    {"op": ["Mul", "Neg"], "where": ["opset > 20", "opset == 17"]},
+    {"op": ["DequantizeLinear", "QuantizeLinear"], "dtype": "any"},
+    {"op": ["DequantizeLinear", "QuantizeLinear"], "dtype": "any", "standalone": False},
+]
+COMPOSITES = [
+    {"name": "conv_relu", "pattern": "c = Conv(x, w!)\ny = Relu(c)"},
+    {"name": "mul_neg", "pattern": "m = Mul(a, b)\nn = Neg(m)?\ny = Relu|Tanh|Neg(n)"},
+    {"name": "qdq", "pattern": "d = DequantizeLinear(x, s!, z!)\nc = Conv|Relu|Softmax(d, w!?)\n"
+     "y = QuantizeLinear(c, t!, u!)"},
+    {"name": "both", "pattern": "a = Add(x, z)\nr = Relu|Neg|Tanh(a)\nreturn a, r"},
+]  # fmt: skip
+HOSTS: list[dict[str, Any]] = [
+    *({}, {"ops": ["Relu", "Conv"]}, {"names": ["n[02468]"]}),
+    *({"after": {"ops": ["Tanh"]}}, {"after": {"names": ["n1", "n3"]}}),
+]
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_is_said_to_be_gained_is(data: st.DataObject) -> None:
+    rules = {
+        "target": "t",
+        "cost_model": "dla",
+        "dtype": data.draw(st.sampled_from(["float32", "float16", "int8"])),
+        "host": data.draw(st.sampled_from(HOSTS)),
+        "limits": data.draw(st.sampled_from([{}, {"batch": 1}])),
+        "ops": data.draw(st.lists(st.sampled_from(RULES), min_size=1, max_size=6, unique_by=str)),
+        "composites": data.draw(st.lists(st.sampled_from(COMPOSITES), unique_by=str)),
+    }
+    check(data.draw(models()), rules)
+
+
+ZOO = """
+target: t
+cost_model: dla
+dtype: float32
+host: {after: {names: [fc, classifier]}, ops: [GlobalAveragePool]}
+ops:
+  - op: Conv
+    tensors:
+      X: {dims: {1: {multiple_of: 16}}}
+      W: {bytes: {max: 512KiB}}
+      Y: {dims: {1: {multiple_of: 32}}}
+    attributes: {kernel_shape: {each: {max: 3}}, group: {one_of: 1}}
+  - {op: Conv, standalone: false, dtype: float16}
+  - {op: [Relu, BatchNormalization, Sum, MaxPool], opset: {min: 9}}
+  - {op: [Gemm, Softmax, Reshape], tensors: {}, where: ['opset > 100']}
+composites:
+  - {name: conv_relu, pattern: "c = Conv(x, w!, b?)\\ny = Relu(c)"}
+"""
+
+
+@pytest.mark.parametrize("name", ["shufflenet", "inception_v1"])
+def test_so_in_models_of_the_zoo(name: str) -> None:
+    places = check(prepare(zoo.structure(name), name), yaml.safe_load(ZOO))
+    assert len(places) > 2

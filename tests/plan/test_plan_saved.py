@@ -1,0 +1,233 @@
+"""Placements as files: saved, edited, given back; what no longer fits is told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from accelerators import Files, everywhere, notes
+from cutting import CHAIN
+from support import parse
+
+from byoc import InputError, Result, partition
+from byoc.pipeline import save_placement
+
+# Its first Neg and Abs have names, the rest do not.
+NAMED = """
+named (float[1, 4] x) => (float[1, 4] y) {
+  [first] a = Neg(x)
+  [second] b = Abs(a)
+  c = Tanh(b)
+  [twice] d = Neg(c)
+  [twice] e = Relu(d)
+  y = Add(e, a)
+}
+"""
+BODIES = """
+bodies (float[4] x, bool c, int64 n) => (float[4] y, float[4] z) {
+  a = Relu (x)
+  [choice] y = If <then_branch = t () => (float[4] u) { s = Neg (a) u = Relu (s) },
+                   else_branch = e () => (float[4] v) { v = Relu (x) }> (c)
+  [round] z = Loop <body = l (int64 i, bool k, float[4] p) => (bool m, float[4] q)
+     { m = Identity (k) r = Neg (p) q = Relu (r) }> (n, c, a)
+}
+"""
+
+
+def saved(result: Result, path: Path) -> dict[str, Any]:
+    save_placement(result.plan, path)
+    content = yaml.safe_load(path.read_text("utf-8"))
+    assert isinstance(content, dict)
+    return content
+
+
+def write(path: Path, nodes: dict[str, str], **more: Any) -> Path:
+    path.write_text(yaml.safe_dump({"format": 1, "nodes": nodes, **more}), "utf-8")
+    return path
+
+
+def test_what_is_saved_comes_back(files: Files, tmp_path: Path) -> None:
+    rules = [files.rules("one", "Neg", "Abs"), files.rules("two", "Relu", "Add", "Neg")]
+    first = partition(parse(NAMED), rules, strategy="all-supported")
+    content = saved(first, tmp_path / "p.yaml")
+    assert content["model"] == "named"
+    # Two nodes have one name: these go by their outputs, as do nodes without a name.
+    assert list(content["nodes"]) == list(content["signatures"]) == [
+        *("first", "second", "c", "d", "e", "y"),
+    ]
+    assert set(content["nodes"].values()) == {"host", "one", "two"}
+    for strategy in ("host-only", "launch-aware", "exact"):
+        if strategy == "host-only":
+            continue
+        again = partition(parse(NAMED), rules, strategy=strategy, placement=tmp_path / "p.yaml")
+        assert everywhere(again) == everywhere(first)
+        save_placement(again.plan, tmp_path / "q.yaml")
+        assert (tmp_path / "q.yaml").read_text() == (tmp_path / "p.yaml").read_text()
+
+
+def test_an_edited_file_is_followed(files: Files, tmp_path: Path) -> None:
+    """What is listed goes where it is said to be; the strategy has the rest."""
+    rules = files.rules("one", "Neg", "Abs", "Relu", "Add")
+    path = write(tmp_path / "p.yaml", {"second": "host", "e": "one"})
+    result = partition(parse(NAMED), rules, placement=path)
+    assert everywhere(result) == {
+        **dict.fromkeys(("a", "d", "e", "y"), "one"),
+        **dict.fromkeys(("b", "c"), "host"),
+    }
+    reasons = [row["reason"] for row in result.report["host_reasons"]]
+    assert "the placement that was given has it on the host" in reasons
+    assert result.plan.asked["placement"] == str(path)
+
+
+def test_a_slow_device_is_used_where_the_file_says_so(files: Files, tmp_path: Path) -> None:
+    rules = files.rules("far", "Relu", costs=files.costs("far", peak="1.0", launch="10.0"))
+    assert set(everywhere(partition(parse(CHAIN), rules)).values()) == {"host"}
+    path = write(tmp_path / "p.yaml", {"y": "far"})
+    result = partition(parse(CHAIN), rules, placement=path)
+    assert everywhere(result) == {"a": "host", "b": "host", "y": "far"}
+
+
+def test_renamed_nodes_are_found_by_what_they_are(files: Files, tmp_path: Path) -> None:
+    rules = files.rules("one", "Neg", "Abs", "Relu", "Add")
+    content = saved(partition(parse(NAMED), rules, strategy="all-supported"), tmp_path / "p.yaml")
+    content["nodes"] |= {"second": "host"}
+    write(tmp_path / "p.yaml", content["nodes"], signatures=content["signatures"])
+    renamed = NAMED.replace("[second]", "[renamed]").replace("[first]", "[other]")
+    result = partition(parse(renamed), rules, placement=tmp_path / "p.yaml")
+    assert everywhere(result) == {**dict.fromkeys("adey", "one"), "b": "host", "c": "host"}
+    assert not [note for note in notes(result) if "p.yaml" in note]
+    # Without signatures they are gone.
+    write(tmp_path / "p.yaml", content["nodes"])
+    result = partition(parse(renamed), rules, placement=tmp_path / "p.yaml")
+    assert f"{tmp_path / 'p.yaml'}: not in the model: 'first', 'second'; placed anew" in notes(result)
+    assert everywhere(result)["b"] == "one"
+
+
+def test_two_that_look_alike_are_not_guessed(files: Files, tmp_path: Path) -> None:
+    text = "g (float[4] x) => (float[4] y, float[4] z) { [p] y = Relu(x)\n [q] z = Relu(x) }"
+    rules = files.rules("one", "Relu")
+    content = saved(partition(parse(text), rules, strategy="all-supported"), tmp_path / "p.yaml")
+    assert len(set(content["signatures"].values())) == 1
+    write(tmp_path / "p.yaml", dict.fromkeys("pq", "host"), signatures=content["signatures"])
+    renamed = text.replace("[p]", "[r]").replace("[q]", "[s]")
+    result = partition(parse(renamed), rules, placement=tmp_path / "p.yaml")
+    assert f"{tmp_path / 'p.yaml'}: not in the model: 'p', 'q'; placed anew" in notes(result)
+    assert set(everywhere(result).values()) == {"one"}
+
+
+def test_a_name_that_is_another_nodes_output(files: Files, tmp_path: Path) -> None:
+    """Each entry means one node, whatever exporters call theirs."""
+    text = "g (float[4] x) => (float[4] y, float[4] z) { [z] y = Relu(x)\n z = Neg(x) }"
+    rules = files.rules("one", "Neg")
+    content = saved(partition(parse(text), rules, strategy="all-supported"), tmp_path / "p.yaml")
+    assert content["nodes"] == {"y": "host", "z": "one"}
+
+
+def test_what_is_gone_or_refused_is_told(files: Files, tmp_path: Path) -> None:
+    rules = files.rules("one", "Neg", "Abs")
+    wanted = {f"gone_{number}": "host" for number in range(7)} | {"e": "one", "first": "one"}
+    path = write(tmp_path / "p.yaml", wanted)
+    result = partition(parse(NAMED), rules, placement=path)
+    assert sorted(notes(result)[:2], reverse=True) == [
+        f"{path}: not taken by the device: 'e'; placed anew",
+        f"{path}: not in the model: 'gone_0', 'gone_1', 'gone_2', 'gone_3', 'gone_4' and 2 more; "
+        "placed anew",
+    ]
+    assert everywhere(result)["a"] == "one"
+    assert everywhere(result)["e"] == "host"
+
+
+def test_what_runs_as_one_now_and_was_apart(files: Files, tmp_path: Path) -> None:
+    more = "composites:\n- {name: pair, pattern: 'a = Neg(x)\n\n    y = Relu(a)'}\n"
+    rules = files.rules("one", "Neg", "Relu", more=more)
+    path = write(tmp_path / "p.yaml", {"d": "one", "e": "host"})
+    result = partition(parse(NAMED), rules, placement=path)
+    told = f"{path}: on several devices, and now run as one: 'd', 'e'; placed anew"
+    assert told in notes(result)
+
+
+def test_a_device_that_is_not_there(files: Files, tmp_path: Path) -> None:
+    path = write(tmp_path / "p.yaml", {"first": "ones"})
+    with pytest.raises(InputError) as caught:
+        partition(parse(NAMED), files.rules("one", "Neg"), placement=path)
+    assert str(caught.value) == (
+        f"{path}: nodes.first: no device 'ones' here (did you mean one?); there are host, one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("format: 1\nnodes: {}\n", "nodes: "),
+        ("format: 2\nnodes: {a: host}\n", "format: "),
+        ("format: 1\nnods: {a: host}\n", "nods: no such key (did you mean nodes?)"),
+        ("format: 1\nnodes: {a: [1]}\n", "nodes.a: "),
+        ("a: [", ""),
+    ],
+)
+def test_a_file_that_is_none(text: str, sentence: str, files: Files, tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(InputError) as caught:
+        partition(parse(NAMED), files.rules("one", "Neg"), placement=path)
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(f"{path}:") for line in lines)
+    assert any(line.startswith(f"{path}: {sentence}".rstrip()) for line in lines)
+
+
+def test_no_such_file(files: Files, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"p\.yaml: no such file"):
+        partition(parse(NAMED), files.rules("one", "Neg"), placement=tmp_path / "p.yaml")
+
+
+def test_nodes_of_bodies_are_placed_too(files: Files, tmp_path: Path) -> None:
+    rules = files.rules("one", "Relu", "Neg")
+    options: dict[str, Any] = {"trips": {"round": 3}}
+    first = partition(parse(BODIES), rules, **options)
+    content = saved(first, tmp_path / "p.yaml")
+    assert set(content["nodes"]) == {
+        *("a", "choice", "choice/then_branch/s", "choice/then_branch/u", "choice/else_branch/v"),
+        *("round", "round/body/m", "round/body/r", "round/body/q"),
+    }
+    again = partition(parse(BODIES), rules, placement=tmp_path / "p.yaml", **options)
+    assert everywhere(again) == everywhere(first)
+    here = {"choice/then_branch/s": "host", "round/body/q": "host"}
+    edited = partition(parse(BODIES), rules, placement=write(tmp_path / "q.yaml", here), **options)
+    assert everywhere(edited) == everywhere(first) | {"s": "host", "q": "host"}
+    assert everywhere(first)["q"] == everywhere(first)["s"] == "one"
+
+
+def test_bodies_of_nodes_of_one_name(files: Files, tmp_path: Path) -> None:
+    branch = "If <then_branch = t () => (float[4] {0}) {{ {0} = Relu (x) }}, "
+    branch += "else_branch = e () => (float[4] {1}) {{ {1} = Neg (x) }}> (c)"
+    text = f"""g (float[4] x, bool c) => (float[4] y, float[4] z) {{
+        [same] y = {branch.format("p", "q")}
+        [same] z = {branch.format("r", "s")}
+    }}"""
+    rules = files.rules("one", "Relu", "Neg")
+    path = write(tmp_path / "p.yaml", {"z/then_branch/r": "host", "y/else_branch/q": "host"})
+    result = partition(parse(text), rules, placement=path)
+    where = everywhere(result)
+    assert {name for name in "pqrs" if where[name] == "host"} == {"r", "q"}
+    assert not [note for note in notes(result) if "p.yaml" in note]
+
+
+def test_a_quantized_model_comes_back(files: Files, tmp_path: Path) -> None:
+    """A DequantizeLinear of two readers becomes two; names still tell them apart."""
+    text = """g (int8[4] x) => (int8[4] y, int8[4] z)
+        <float s = {0.5}, int8 o = {0}> {
+      [shared] d = DequantizeLinear(x, s, o)
+      r = Relu(d)
+      y = QuantizeLinear(r, s, o)
+      n = Neg(d)
+      z = QuantizeLinear(n, s, o)
+    }"""
+    rules = files.rules("one", "{op: Relu, quantized: true}", "{op: Neg, quantized: true}")
+    first = partition(parse(text), rules, strategy="all-supported")
+    assert list(everywhere(first).values()).count("one") == 6
+    content = saved(first, tmp_path / "p.yaml")
+    assert partition(parse(text), rules, placement=tmp_path / "p.yaml").report["nodes"]["host"] == 0
+    assert len(content["nodes"]) == 6
+    path = write(tmp_path / "q.yaml", {"n": "host", "z": "host"})
+    where = everywhere(partition(parse(text), rules, placement=path))
+    assert [where[name] for name in "rynz"] == ["one", "one", "host", "host"]
