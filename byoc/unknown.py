@@ -51,10 +51,29 @@ def _gaps(name: str, steps: str, facts: Mapping[str, Any]) -> Iterator[tuple[typ
             path, value = f"{path}[{number}]", value[number]
         else:
             return
+    yield from _within(path, value)
+
+
+def _within(path: str, value: Any) -> Iterator[tuple[type[Exception], str]]:
+    """Yield what is not known of what a path leads to."""
     if value is None:
         yield TypeError, f"{path} is not fixed"
     elif isinstance(value, list) and None in value:
         yield TypeError, f"{path}[{value.index(None)}] is not fixed"
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            if isinstance(part, Mapping):
+                yield from _of_part(f"{path}[{number}]", part)
+
+
+def _of_part(path: str, facts: Mapping[str, Any]) -> Iterator[tuple[type[Exception], str]]:
+    """Yield what is not known of the shape of one of several tensors."""
+    shape = facts.get("shape")
+    if shape is None:
+        yield KeyError, f"{path}.shape is not known"
+    elif None in shape:
+        for kind in (TypeError, KeyError):  # without an extent, `elements` and `bytes` are not there
+            yield kind, f"{path}.shape[{shape.index(None)}] is not fixed"
 
 
 def _missing(path: str, key: str, facts: Mapping[str, Any]) -> str:

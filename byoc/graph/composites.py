@@ -91,7 +91,7 @@ def _function(domain: str, instances: list[Composite]) -> FunctionProto:
     first = instances[0]
     if len({_body(instance) for instance in instances}) > 1:
         raise InputError(
-            f"the composite {first.composite} has two functions {first.name} that differ: call its lines "
+            f"the composite {first.composite} has two functions {first.name} that differ: call lines "
             "something else"
         )
     nodes = []

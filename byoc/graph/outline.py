@@ -5,7 +5,7 @@ in it a call of a function of its own. Functions cannot capture outer names, so 
 inputs of its function; what computes a constant goes into each region that reads it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx import (

@@ -1,4 +1,4 @@
-"""A DequantizeLinear for each of its readers, so that every QDQ group has its own.
+"""Copies of a DequantizeLinear that several operators read, so that every QDQ group has its own.
 
 Quantizers write one DequantizeLinear for a tensor that several operators read. What it makes is the same
 wherever it stands, so that each reader may have a copy.
@@ -18,6 +18,7 @@ _Copies = dict[int, list[NodeProto]]
 _Renamed = dict[int, dict[str, str]]
 
 _DEQUANTIZE = "DequantizeLinear"
+_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
@@ -31,19 +32,29 @@ def is_quantize(node: NodeProto) -> bool:
     return node.op_type == "QuantizeLinear" and node.domain in _DOMAINS
 
 
+def is_float(index: GraphIndex, name: str) -> bool:
+    """Return whether a tensor has a part in quantization: indices and shapes have none."""
+    known = index.types.get(name)
+    return known is None or known.dtype in _FLOATS
+
+
 def unshared(model: Model) -> Model:
-    """Return a model in which no node shares a DequantizeLinear of an activation with another.
+    """Return a model in which no two QDQ groups could share a DequantizeLinear of an activation.
+
+    Readers that give one another floating-point numbers can only be in a group together, as the two of
+    x * sigmoid(x) are; they go on to share one, so that a pattern that reads it twice still matches.
 
     The first reader keeps the original, unless the graph gives its output out or a body captures it;
     copies are named `NAME_for_K`. Those fed by constants alone are left, since each goes wherever its
     readers are, and so is what bodies hold. A model that has nothing to copy is returned as it is.
     """
     index = model.index
+    islands = _islands(index)
     shared = {
         number: readers
         for number, node in enumerate(index.nodes)
         if is_dequantize(node) and number not in index.constant_nodes
-        if (readers := _readers(index, number))
+        if (readers := _readers(index, number, islands))
     }
     if not shared:
         return model
@@ -53,10 +64,11 @@ def unshared(model: Model) -> Model:
     values = dict(model.inferred.values)
     for number, readers in shared.items():
         output = index.nodes[number].output[0]
-        for reader in readers:
+        for together in readers:
             copy = _copy(index.nodes[number], names)
             copies.setdefault(number, []).append(copy)
-            renamed.setdefault(reader, {})[output] = copy.output[0]
+            for reader in together:
+                renamed.setdefault(reader, {})[output] = copy.output[0]
             if output in values:
                 values[copy.output[0]] = values[output]
     proto = copy_without(model.proto, "node")
@@ -81,13 +93,41 @@ def _typed(graph: GraphProto, copies: _Copies, renamed: _Renamed) -> GraphProto:
     return result
 
 
-def _readers(index: GraphIndex, number: int) -> Sequence[int]:
-    """Return the nodes that need a DequantizeLinear of their own."""
+def _readers(index: GraphIndex, number: int, islands: Sequence[int]) -> Sequence[Sequence[int]]:
+    """Return the nodes that need a DequantizeLinear of their own, those together that can share one."""
     output = index.nodes[number].output[0]
     users = index.consumers.get(output, ())
     direct = [user for user in users if output in index.nodes[user].input and user not in index.bodies]
     kept = output in index.outputs or len(direct) < len(users)
-    return direct if kept else direct[1:]
+    together: dict[int, list[int]] = {}
+    for user in direct:
+        together.setdefault(islands[user], []).append(user)
+    found = list(together.values())
+    return found if kept else found[1:]
+
+
+def _islands(index: GraphIndex) -> Sequence[int]:
+    """Return for each node a number that it shares with those that can only be in one group with it.
+
+    These give one another floating-point numbers without a DequantizeLinear or QuantizeLinear between
+    them, so that a group has all of them inside or none.
+    """
+    parent = list(range(len(index.nodes)))
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for number, node in enumerate(index.nodes):
+        for name in index.reads[number]:
+            maker = index.producer.get(name)
+            if maker is None or maker in index.constant_nodes or not is_float(index, name):
+                continue
+            if not any(is_dequantize(n) or is_quantize(n) for n in (node, index.nodes[maker])):
+                parent[root(number)] = root(maker)
+    return [root(number) for number in range(len(parent))]
 
 
 class _Names:

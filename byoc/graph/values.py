@@ -9,9 +9,78 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from byoc.graph.index import GraphIndex
+from byoc.graph.types import read_type
 
 _MOST_ELEMENTS = 1024
 _MOST_NODES = 16
+_MOST_BETWEEN = 65_536
+# What exporters leave in a file for the loader to compute. The work of each is bounded by what it reads
+# and makes, and ONNX's inference knows how much that will be before it is made.
+_EVALUATED = frozenset(
+    {
+        *(
+            "Abs",
+            "Add",
+            "And",
+            "Cast",
+            "CastLike",
+            "Ceil",
+            "Clip",
+            "Concat",
+            "Constant",
+            "ConstantOfShape",
+        ),
+        *(
+            "Cos",
+            "CumSum",
+            "DequantizeLinear",
+            "Div",
+            "Equal",
+            "Erf",
+            "Exp",
+            "Expand",
+            "EyeLike",
+            "Flatten",
+        ),
+        *(
+            "Floor",
+            "Gather",
+            "GatherElements",
+            "GatherND",
+            "Greater",
+            "GreaterOrEqual",
+            "Identity",
+            "Less",
+        ),
+        *("LessOrEqual", "Log", "MatMul", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "NonZero", "Not"),
+        *("OneHot", "Or", "Pad", "Pow", "QuantizeLinear", "Range", "Reciprocal", "ReduceMax"),
+        *(
+            "ReduceMean",
+            "ReduceMin",
+            "ReduceProd",
+            "ReduceSum",
+            "Relu",
+            "Reshape",
+            "Round",
+            "ScatterElements",
+        ),
+        *(
+            "ScatterND",
+            "Shape",
+            "Sigmoid",
+            "Sign",
+            "Sin",
+            "Size",
+            "Slice",
+            "Split",
+            "Sqrt",
+            "Squeeze",
+            "Sub",
+        ),
+        *("Sum", "Tanh", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"),
+    }
+)
+_NO_MORE_THAN_READ = frozenset({"NonZero"})  # a number for each element and axis
 # What a Constant node may hold beside a tensor (ONNX's documentation of Constant).
 _WRITTEN: dict[str, type] = {
     "value_float": np.float32,
@@ -63,25 +132,70 @@ def _computed(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
     known = index.types.get(tensor)
     if known is not None and (known.elements is None or known.elements > _MOST_ELEMENTS):
         return None
-    nodes = [index.nodes[i] for i in index.constants_behind([tensor])]
-    needed = [name for node in nodes for name in node.input if name in index.stored]
-    if len(nodes) > _MOST_NODES or any(_read(index.stored[name]) is None for name in needed):
+    numbers = index.constants_behind([tensor])
+    if len(numbers) > _MOST_NODES:
         return None
-    graph = helper.make_graph(
-        nodes,
-        "constant",
-        [],
-        [onnx.ValueInfoProto(name=tensor)],
-        [_named(index.stored[name], name) for name in dict.fromkeys(needed)],
-    )
-    model = helper.make_model(
-        graph, opset_imports=index.proto.opset_import, ir_version=index.proto.ir_version
-    )
+    values: dict[str, NDArray[Any]] = {}
+    for number in numbers:
+        node = index.nodes[number]
+        for name in node.input:
+            if name in index.stored and name not in values:
+                stored = _read(index.stored[name])
+                if stored is None:
+                    return None
+                values[name] = stored
+        made = _made(index, node, [values[name] for name in node.input if name])
+        if made is None:
+            return None
+        values.update(zip(node.output, made, strict=False))
+    value = values.get(tensor)
+    return value if value is not None and value.size <= _MOST_ELEMENTS else None
+
+
+def _made(index: GraphIndex, node: NodeProto, given: list[NDArray[Any]]) -> list[NDArray[Any]] | None:
+    """Return the outputs of a node for some inputs, None where they are not known to be few numbers.
+
+    What it makes has to be small before it is made: a scalar can be the sum of a tensor that no machine
+    can hold, of a few bytes in the file.
+    """
+    if node.op_type == "Constant" and not node.attribute[0].name.startswith("value_string"):
+        value = _written(node)
+        return None if value is None else [value]
+    if node.op_type not in _EVALUATED:
+        return None
+    names = [name for name in node.input if name]
+    outputs = [name for name in node.output if name]
     try:
-        result: object = next(iter(ReferenceEvaluator(model).run(None, {})))
-    except Exception:  # an operator without a reference implementation: the value is not known
+        graph = helper.make_graph(
+            [node],
+            "constant",
+            [],
+            [onnx.ValueInfoProto(name=name) for name in outputs],
+            [
+                _named(numpy_helper.from_array(a), name)
+                for name, a in dict(zip(names, given, strict=True)).items()
+            ],
+        )
+        model = helper.make_model(
+            graph, opset_imports=index.proto.opset_import, ir_version=index.proto.ir_version
+        )
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=False)
+        sizes = {value.name: _elements(value.type) for value in inferred.graph.output}
+        if node.op_type not in _NO_MORE_THAN_READ and any(
+            size is None or size > _MOST_BETWEEN for size in map(sizes.get, outputs)
+        ):
+            return None
+        made = ReferenceEvaluator(model).run(None, {})
+    except Exception:  # an operator that the reference implementation lacks, or wrong attributes
         return None
-    return result if isinstance(result, np.ndarray) and result.size <= _MOST_ELEMENTS else None
+    found = dict(zip(outputs, made, strict=True))
+    result = [found.get(name) for name in node.output]
+    return [np.zeros(0) if value is None else np.asarray(value) for value in result]
+
+
+def _elements(kind: onnx.TypeProto) -> int | None:
+    known = read_type(kind)
+    return known.elements if known is not None else None
 
 
 def _read(tensor: TensorProto) -> NDArray[Any] | None:

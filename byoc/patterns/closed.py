@@ -1,7 +1,6 @@
 """Whether a match can be taken out of its graph as one node, and why not."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from byoc.graph.facts import node_facts, tensor_facts
@@ -10,9 +9,6 @@ from byoc.patterns.form import Form
 from byoc.patterns.pattern import Pattern
 from byoc.patterns.search import Bound
 from byoc.patterns.table import Table
-
-# A path that leaves a match and comes back is looked for among so many nodes; matches are local.
-_MOST_VISITED = 20_000
 
 
 def closed_objection(form: Form, bound: Bound, table: Table) -> tuple[str, int | None]:
@@ -41,56 +37,10 @@ def closed_objection(form: Form, bound: Bound, table: Table) -> tuple[str, int |
                 reader = table.called(other)
                 return f"the output of {table.called(number)} has another consumer, {reader}", number
     if len({form.made[name][0].output for name in form.outputs}) > 1:
-        returning = Order(table).returns(inside)
+        returning = table.order.returns(inside)
         if returning is not None:
             return f"a path leaves it and comes back through {table.called(returning)}", None
     return "", None
-
-
-@dataclass(frozen=True)
-class Order:
-    """Which nodes of a graph are one already, to tell whether more can be without making a cycle."""
-
-    table: Table
-    unit: dict[int, Collection[int]] = field(default_factory=dict)
-    far: dict[int, int] = field(default_factory=dict)
-
-    def join(self, nodes: Collection[int]) -> None:
-        """Make one of some nodes."""
-        last = max(nodes)
-        self.unit.update(dict.fromkeys(nodes, nodes))
-        for number in range(min(nodes), last):
-            self.far[number] = max(self.far.get(number, number), last)
-
-    def returns(self, nodes: Collection[int]) -> int | None:
-        """Return a node outside on a path that leaves some nodes and comes back, None without one.
-
-        Where there is too much to look through, a node that was reached counts as one on such a path.
-        """
-        index = self.table.index
-        last = max(nodes)
-        while self.far.get(last, last) > last:  # what is one with a node before may lead back from there
-            last = self.far[last]
-        start = [n for n in self._readers(nodes) if n not in nodes]
-        before = dict.fromkeys(n for n in start if n <= last)
-        pending = list(before)
-        while pending:
-            number = pending.pop()
-            if len(before) > _MOST_VISITED:
-                return number
-            same = self.unit.get(number, (number,))
-            for reader in self._readers(same):
-                if reader in nodes:
-                    return number
-                if reader <= last and reader not in before and reader not in index.constant_nodes:
-                    before[reader] = None
-                    pending.append(reader)
-        return None
-
-    def _readers(self, nodes: Collection[int]) -> Sequence[int]:
-        consumers = self.table.index.consumers
-        outputs = (name for number in nodes for name in self.table.outputs[number] if name)
-        return [number for name in outputs for number in consumers.get(name, ())]
 
 
 def condition_objection(pattern: Pattern, form: Form, bound: Bound, index: GraphIndex) -> str:

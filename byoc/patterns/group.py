@@ -11,11 +11,10 @@ from typing import TypeVar
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import describe
 from byoc.patterns.candidates import candidates
-from byoc.patterns.closed import Order
 from byoc.patterns.match import Match
+from byoc.patterns.order import Order
 from byoc.patterns.pattern import Pattern
 from byoc.patterns.qdq import wrap
-from byoc.patterns.table import Table
 from byoc.patterns.unit import HasNodes, Unit
 from byoc.verdict import YES, Mark, refuse
 
@@ -53,25 +52,12 @@ def chosen(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]
 def _chosen(index: GraphIndex, found: Iterable[Match]) -> list[Match]:
     taken: set[int] = set()
     kept: list[Match] = []
-    order = Order(Table.of(index))
-    several = False  # one node each, matches with one output can only form a cycle through others
+    order = Order(index)
     for match in found:
         nodes = set(match.nodes.values())
-        if not taken.isdisjoint(nodes):
-            continue
-        exits = len({match.form.made[name][0].output for name in match.form.outputs})
-        if several and order.returns(nodes) is not None:
-            continue
-        if exits > 1 and not several:
-            several = True
-            for other in kept:
-                order.join(set(other.nodes.values()))
-            if order.returns(nodes) is not None:
-                continue
-        if several:
-            order.join(nodes)
-        taken |= nodes
-        kept.append(match)
+        if taken.isdisjoint(nodes) and order.join(nodes) is None:
+            taken |= nodes
+            kept.append(match)
     return kept
 
 

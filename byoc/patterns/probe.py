@@ -10,6 +10,7 @@ from byoc.patterns.qdq import border_objection
 from byoc.patterns.search import Attempts, Bound, Search
 from byoc.patterns.syntax import PatternNode
 from byoc.patterns.table import Table
+from byoc.patterns.unit import not_taken
 from byoc.verdict import Mark
 
 _MOST_ATTEMPTS = 500  # in one search; what is found out until then is told
@@ -86,6 +87,8 @@ class Explorer:
         for line in reversed(form.nodes):
             part = parts[line.output]
             for number in self._numbers(line):
+                if self.left[0] <= 0:
+                    return
                 if number in barred or (looked_at is not None and number not in looked_at):
                     continue
                 probe = self._probe(part, number, known)
@@ -197,9 +200,7 @@ class Explorer:
     def _why(self, number: int) -> str:
         if number in self.table.index.constant_nodes:
             return f"{self.table.called(number)} is known before the model runs"
-        first = next(iter(self.marks[number].verdict.reasons), "")
-        because = first.removeprefix(f"{self.table.ops[number]}: ")
-        return f"{self.table.called(number)} is not taken by the rules: {because}"
+        return not_taken(self.table.index.nodes[number], self.marks[number])
 
 
 def _up_to(form: Form, line: PatternNode) -> Form:

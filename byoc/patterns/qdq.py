@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from onnx import NodeProto
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.unshare import is_dequantize, is_quantize
+from byoc.graph.unshare import is_dequantize, is_float, is_quantize
 from byoc.graph.walk import describe
-from byoc.patterns.unit import Unit
+from byoc.patterns.order import Order
+from byoc.patterns.unit import Unit, not_taken
 from byoc.verdict import Mark, refuse
-
-_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 def wrap(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> list[Unit]:
@@ -24,9 +23,13 @@ def wrap(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> lis
     and the QuantizeLinear nodes that alone read what it makes. Where one of these is missing and no
     other rule accepts the unit, it is refused with what is in the way. A DequantizeLinear fed by
     constants alone is a constant, and goes with its reader as any other does. A composite may hold
-    DequantizeLinear and QuantizeLinear nodes of its own; there the group needs no others.
+    DequantizeLinear and QuantizeLinear nodes of its own; there the group needs no others. A path that
+    leaves a group and comes back, by a scale that is computed, is in the way, too.
     """
     grouper = _Grouper(index, {node: unit for unit in units for node in unit.nodes})
+    order = Order(index)
+    for unit in units:
+        order.join(unit.nodes)
     result: dict[int, Unit] = {}
     absorbed: set[int] = set()
     for unit in units:
@@ -34,6 +37,11 @@ def wrap(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> lis
         if not quantized or _is_border(index, unit):
             continue
         around, reason = grouper.around(unit.nodes)
+        if not reason:
+            between = order.join((*unit.nodes, *around))
+            if between is not None:
+                called = describe(index.nodes[between])
+                reason = f"a path leaves it and comes back through {called}"
         if not reason:
             absorbed.update(around)
             nodes = tuple(sorted((*unit.nodes, *around)))
@@ -61,7 +69,7 @@ def border_objection(index: GraphIndex, nodes: Iterable[int], marks: Sequence[Ma
         return ""
     core = [node for node in inside if not is_border(index.nodes[node])]
     if not core or not all(marks[node].quantized for node in core):
-        return f"{describe(index.nodes[unasked[0]])} is not taken by the rules"
+        return not_taken(index.nodes[unasked[0]], marks[unasked[0]])
     reason = _Grouper(index).around(inside)[1]
     return f"it is no whole QDQ group: {reason}" if reason else ""
 
@@ -88,7 +96,7 @@ class _Grouper:
         made = {name for node in nodes for name in self.index.nodes[node].output if name}
         entering = (name for node in nodes for name in self._reads(node) if name not in made)
         for name in dict.fromkeys(entering):
-            if self.index.is_constant(name) or not self._is_float(name):
+            if self.index.is_constant(name) or not is_float(self.index, name):
                 continue
             reason = self._before(name, inside, found)
             if reason:
@@ -96,7 +104,7 @@ class _Grouper:
         for name in sorted(made, key=lambda name: self.index.producer[name]):
             readers = self.index.consumers.get(name, ())
             leaves = name in self.index.outputs or not inside.issuperset(readers)
-            if not leaves or not self._is_float(name):
+            if not leaves or not is_float(self.index, name):
                 continue
             reason = self._behind(name, inside, found)
             if reason:
@@ -144,7 +152,3 @@ class _Grouper:
             return f"{describe(self.index.nodes[number])} belongs to another composite"
         found[number] = None
         return ""
-
-    def _is_float(self, name: str) -> bool:
-        known = self.index.types.get(name)
-        return known is None or known.dtype in _FLOATS

@@ -8,6 +8,7 @@ from typing import Any
 from byoc.graph.attributes import effective, written
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import describe, is_onnx
+from byoc.patterns.order import Order
 from byoc.patterns.syntax import ANY
 
 CONSTANT = "!"
@@ -47,6 +48,11 @@ class Table:
         for number, op in enumerate(self.ops):
             found.setdefault(op, []).append(number)
         return found
+
+    @cached_property
+    def order(self) -> Order:
+        """The order of the nodes while none are one yet."""
+        return Order(self.index)
 
     def attributes(self, number: int) -> Mapping[str, Any]:
         """Return the attributes in effect on a node."""

@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from onnx import NodeProto
+
+from byoc.graph.walk import describe
 from byoc.patterns.match import Match
-from byoc.verdict import Verdict
+from byoc.verdict import Mark, Verdict
 
 Kind = Literal["node", "composite", "qdq"]
 
@@ -39,3 +42,9 @@ class Unit:
     def composite(self) -> str | None:
         """The composite's name, None for a single node."""
         return self.match.pattern.name if self.match else None
+
+
+def not_taken(node: NodeProto, mark: Mark) -> str:
+    """Return that the rules do not take a node, with the first of their reasons."""
+    reason = next(iter(mark.verdict.reasons), "").removeprefix(f"{node.op_type}: ")
+    return f"{describe(node)} is not taken by the rules: {reason}"

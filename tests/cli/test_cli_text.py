@@ -113,6 +113,7 @@ def test_partition_as_json_is_one_document(byoc: Cli) -> None:
         "predicted",
         "regions",
         "host_reasons",
+        "what_if",
         "notes",
         "verification",
         "not_verified",

@@ -48,7 +48,13 @@ def without(rules: dict[str, Any], place: str, ops: list[str]) -> dict[str, Any]
         part["dtype"] = "any"
     else:
         del part[keys[-1]]
-    return result
+    return {key: _kept(value) if key == "host" else value for key, value in result.items()}
+
+
+def _kept(host: dict[str, Any]) -> dict[str, Any]:
+    """Return `host` without lists that became empty, which no file may have."""
+    kept = {key: _kept(value) if key == "after" else value for key, value in host.items()}
+    return {key: value for key, value in kept.items() if value}
 
 
 def check(model: Model, rules: dict[str, Any]) -> set[str]:

@@ -60,13 +60,13 @@ def acyclic(index: GraphIndex, blocks: Sequence[Sequence[int]]) -> bool:
 
 
 def unit(index: GraphIndex, *nodes: int) -> Unit:
-    kind = "composite" if len(nodes) > 1 else "node"
-    return Unit(index.nodes[nodes[-1]].output[0], nodes, YES, ("ops[0]",), kind=kind)
+    name = index.nodes[nodes[-1]].output[0]
+    return Unit(name, nodes, YES, ("ops[0]",), kind="composite" if len(nodes) > 1 else "node")
 
 
 def random_units(index: GraphIndex, chance: random.Random) -> list[Unit]:
     """Return units that one accelerator alone could have: each node once, and no circle."""
-    blocks = [(node,) for node in range(len(index.nodes))]
+    blocks: list[tuple[int, ...]] = [(node,) for node in range(len(index.nodes))]
     for _ in range(len(blocks)):
         if len(blocks) < 2:
             break

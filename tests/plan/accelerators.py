@@ -17,9 +17,7 @@ class Files:
 
     folder: Path
 
-    def costs(
-        self, name: str, *, peak: str = "1.0e+12", launch: str = "0.0", more: str = LINK
-    ) -> str:
+    def costs(self, name: str, *, peak: str = "1.0e+12", launch: str = "0.0", more: str = LINK) -> str:
         """Return the path of a roofline for an accelerator; `more` is the rest of the file."""
         path = self.folder / f"{name}.costs.yaml"
         path.write_text(COSTS.format(name=name, peak=peak, launch=launch) + more, "utf-8")

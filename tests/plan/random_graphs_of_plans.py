@@ -9,7 +9,7 @@ _OPS = ("Relu", "Neg", "Tanh", "Add", "Mul", "Sub")
 
 
 def random_model(seed: int, size: int) -> onnx.ModelProto:
-    """Return a model of two inputs whose nodes have names and one output each; what nobody reads goes out."""
+    """Return a model of two inputs; its nodes have names, and what nobody reads is an output."""
     chance = random.Random(seed)
     tensors = ["x0", "x1"]
     nodes = []
@@ -36,7 +36,8 @@ def shuffled(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     result = onnx.ModelProto()
     result.CopyFrom(model)
     waiting = list(model.graph.node)
-    made = {value.name for value in (*model.graph.input, *model.graph.initializer)} | {""}
+    made = {value.name for value in model.graph.input} | {""}
+    made.update(tensor.name for tensor in model.graph.initializer)
     del result.graph.node[:]
     while waiting:
         ready = [node for node in waiting if made.issuperset(node.input)]

@@ -52,9 +52,13 @@ def test_what_is_saved_comes_back(files: Files, tmp_path: Path) -> None:
     content = saved(first, tmp_path / "p.yaml")
     assert content["model"] == "named"
     # Two nodes have one name: these go by their outputs, as do nodes without a name.
-    assert list(content["nodes"]) == list(content["signatures"]) == [
-        *("first", "second", "c", "d", "e", "y"),
-    ]
+    assert (
+        list(content["nodes"])
+        == list(content["signatures"])
+        == [
+            *("first", "second", "c", "d", "e", "y"),
+        ]
+    )
     assert set(content["nodes"].values()) == {"host", "one", "two"}
     for strategy in ("host-only", "launch-aware", "exact"):
         if strategy == "host-only":

@@ -1,4 +1,4 @@
-"""Two accelerators at once: who takes what, each region in its domain, and the same numbers as before."""
+"""Two accelerators at once: who takes what, each region in its domain, the same numbers."""
 
 from pathlib import Path
 from typing import Any

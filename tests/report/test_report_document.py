@@ -22,6 +22,7 @@ KEYS = [
     "predicted",
     "regions",
     "host_reasons",
+    "what_if",
     "notes",
     "verification",
     "not_verified",

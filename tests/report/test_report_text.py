@@ -20,6 +20,7 @@ REPORT: dict[str, Any] = {
         "launch": 0.0005,
         "host_only": 0.01,
         "bound": None,
+        "objective": "latency",
     },
     "regions": [
         {
@@ -35,6 +36,7 @@ REPORT: dict[str, Any] = {
         }
     ],
     "host_reasons": [],
+    "what_if": [],
     "notes": [],
     "verification": None,
     "not_verified": "nobody asked",
@@ -91,6 +93,16 @@ def test_the_commonest_reasons_are_told_and_the_rest_counted() -> None:
     ]
     assert _printed(host_reasons=reasons[:3])[-1] == "      8  reason 2"
     assert _printed(host_reasons=reasons[:4])[-1] == "      7  for 1 other reason (--reasons)"
+
+
+def test_what_more_support_would_save() -> None:
+    item = {"target": "npu", "operator": "Conv", "reason": "Conv: too wide", "nodes": 2, "gain": 0.001}
+    lines = _printed(what_if=[item])
+    assert lines[-2] == "If it were supported:"
+    assert lines[-1].split() == ["-1", "ms", "Conv", "(2", "nodes):", "too", "wide"]
+    joules = REPORT["predicted"] | {"objective": "energy"}
+    lines = _printed(what_if=[item], predicted=joules, targets=["npu", "dsp"])
+    assert lines[-1].split() == ["-0.001", "Conv", "(2", "nodes)", "on", "npu:", "too", "wide"]
 
 
 def test_notes_and_the_place_come_last() -> None:

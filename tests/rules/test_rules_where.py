@@ -72,6 +72,8 @@ def test_what_is_not_known_is_told_as_that_whatever_the_reason() -> None:
         ("!B.given || B.rank == 1 ? W.shape[2] > 3 : true", "W.shape[2] is not there"),
         ("X.shape.all(d, d > 3)", "X.shape[1] is not fixed"),
         ("has(attr.nothing) || X.bytes > 3", "X.shape[1] is not fixed"),
+        ("inputs.all(t, t.shape[1] > 1)", "inputs[1].shape[1] is not fixed"),
+        ("others.all(t, t.rank == 1)", "others[0].shape is not known"),
     ],
 )
 def test_what_cannot_be_worked_out_names_what_is_not_known(where: str, expected: str) -> None:
@@ -79,6 +81,8 @@ def test_what_cannot_be_worked_out_names_what_is_not_known(where: str, expected:
         "X": {"given": True, "shape": [4, None], "rank": 2},
         "W": {"given": True, "shape": [1, 2], "rank": 2, "value": [1.0, 2.0]},
         "B": {"given": False},
+        "inputs": [{"given": True, "shape": [4, 4]}, {"given": True, "shape": [4, None]}],
+        "others": [{"given": True}],
         "attr": {},
     }
     holds, said = compile_expression(where).answer(facts)

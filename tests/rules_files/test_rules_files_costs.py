@@ -4,7 +4,16 @@ import pytest
 from shipped_rules import target
 
 from byoc.costs.load import load_device_costs
+from byoc.costs.roofline import Roofline
+from byoc.costs.task import Task
 from byoc.costs.work import Work
+
+
+def costs_of(name: str) -> Roofline:
+    """Return the cost model that a rule file names."""
+    costs = load_device_costs(target(name).cost_model)
+    assert isinstance(costs, Roofline)
+    return costs
 
 
 @pytest.mark.parametrize(
@@ -17,23 +26,25 @@ from byoc.costs.work import Work
     ],
 )
 def test_a_peak_rate_is_the_published_one(name: str, dtype: str, rate: float) -> None:
-    costs = load_device_costs(target(name).rules.cost_model)
-    bound = costs.execution(Work(operations=10**15, bytes=0), dtype) - costs.overhead
+    costs = costs_of(name)
+    bound = (
+        costs.estimate(Task("Conv", Work(operations=10**15, bytes=0), dtype)).seconds - costs.overhead
+    )
     assert bound == pytest.approx(1e15 / rate)
 
 
 @pytest.mark.parametrize("name", ["tensorrt-dla", "ethos-u55"])
 def test_memory_that_is_shared_costs_nothing_to_cross(name: str) -> None:
-    assert load_device_costs(target(name).rules.cost_model).transfer(10**9) == 0
+    assert costs_of(name).transfer(10**9).seconds == 0
 
 
 def test_crossing_to_the_nnpa_is_a_conversion_of_each_element() -> None:
-    costs = load_device_costs(target("nnpa").rules.cost_model)
+    costs = costs_of("nnpa")
     stick, unstick = 2 * 97.4e-12, 2 * 104.8e-12
-    assert costs.transfer(4 * 10**6) == pytest.approx((stick + unstick) / 2 * 1e6, rel=0.02)
+    assert costs.transfer(4 * 10**6).seconds == pytest.approx((stick + unstick) / 2 * 1e6, rel=0.02)
 
 
 def test_an_addition_on_the_nnpa_takes_what_was_measured() -> None:
-    costs = load_device_costs(target("nnpa").rules.cost_model)
-    seconds = costs.execution(Work(operations=10**7, bytes=12 * 10**7), "float32")
-    assert seconds == pytest.approx(2.1e-6 + 2 * 38.84e-12 * 1e7, rel=0.01)
+    costs = costs_of("nnpa")
+    found = costs.estimate(Task("Add", Work(operations=10**7, bytes=12 * 10**7), "float32"))
+    assert found.seconds == pytest.approx(2.1e-6 + 2 * 38.84e-12 * 1e7, rel=0.01)

@@ -263,6 +263,11 @@ CASES = [
     ({"x": "2,8,20,20"}, "y = Tanh (x)", {}, "", BATCH),
     (X, "y = Exp (x)", {}, "", "yes"),
     (X, "y = PRelu (x, w)", {"w": "int8[8,1,1]"}, "", "yes"),
+    # a constant among activations is quantized as they are, a weight is not
+    (X, "y = PRelu (x, w)", {"w": "!int8[8,1,1]"}, "", "yes"),
+    (X, "y = Add (x, w)", {"w": "!int8[1,8,20,20]"}, "", "yes"),
+    (X, "y = Concat <axis = 1> (x, w)", {"w": "!int8[1,8,20,20]"}, "", "yes"),
+    (X, "y = Conv (x, w)", {"w": "!int8[4,8,3,3]"}, "", "the zero point of W must be 0"),
     ({"x": "2,8,20,20"}, "y = PRelu (x, w)", {"w": "int8[8,1,1]"}, "", BATCH),
     ({**X, "w": "8,1,1"}, "y = PRelu (x, w)", {}, "", "slope must be a constant"),
     (X, "y = Clip (x, low, high)", {}, "float low = {0}, float high = {6}", "yes"),

@@ -1,0 +1,88 @@
+"""Explaining takes seconds, whatever the graph and the patterns."""
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+from onnx import NodeProto, TensorProto, helper
+
+from byoc.explain import explain
+from byoc.explain.document import document
+from byoc.graph.load import Model, prepare
+from byoc.patterns.explain import near_misses
+from byoc.patterns.pattern import Pattern, parse
+from byoc.pipeline import load_model
+from byoc.rules.library import library
+from byoc.rules.load import load_rules
+from byoc.verdict import YES, Mark
+
+SIZE = 20_000
+_MOST_SECONDS = 20  # several times what is usual
+
+
+def graph(nodes: list[NodeProto]) -> Model:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "z", "out")]
+    made = helper.make_graph(nodes, "g", values[:2], values[2:])
+    return prepare(
+        helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "t"
+    )
+
+
+def chain(other: Callable[[int], str]) -> Model:
+    names = ["x", *(f"t{i}" for i in range(SIZE - 1)), "out"]
+    return graph(
+        [
+            helper.make_node("Add", [names[i], other(i)], [names[i + 1]], names[i + 1])
+            for i in range(SIZE)
+        ]
+    )
+
+
+def fan() -> Model:
+    ends = [f"f{i}" for i in range(5_000)]
+    ops = (helper.make_node("Neg" if i % 2 else "Abs", ["h"], [end], end) for i, end in enumerate(ends))
+    return graph([helper.make_node("Relu", ["x"], ["h"]), *ops, helper.make_node("Sum", ends, ["out"])])
+
+
+def adds(last: str) -> Pattern:
+    """Return a pattern of 50 lines, the order of whose operands can be chosen at each."""
+    lines = [f"a{i} = Add({f'a{i - 1}' if i else 'x'}, z{i})" for i in range(49)]
+    return parse("adds", "\n".join([*lines, f"y = {last}(a48, z)"]))
+
+
+@pytest.mark.parametrize(
+    ("model", "pattern"),
+    [
+        (lambda: chain(lambda _: "z"), adds("Add")),
+        (lambda: chain(lambda _: "z"), adds("Mul")),
+        (lambda: chain(lambda i: f"t{i - 2}" if i > 1 else "z"), adds("Add")),
+        (fan, parse("p", "r = Relu(x)\nn = Neg(r)\ny = Exp(n)")),
+        (fan, parse("p", "r = Relu(x)\nn = Neg(r)\na = Abs(r)\ny = Mul(n, a)")),
+        (fan, parse("p", "n = Neg(r)\na = Abs(r)\ne = Exp(a)\nreturn n, e")),
+    ],
+)
+def test_what_nearly_matched_is_found_in_seconds(model: Callable[[], Model], pattern: Pattern) -> None:
+    index = model().index
+    start = perf_counter()
+    near_misses(index, [pattern], [Mark(YES, "ops[0]")] * len(index.nodes), matches=())
+    assert perf_counter() - start < _MOST_SECONDS
+
+
+def test_ten_thousand_nodes_and_the_whole_library(tmp_path: Path) -> None:
+    """Most of the nodes refused, each by some constraint."""
+    composites = "".join(f"  - library: {name}\n" for name in sorted(library().entries))
+    (tmp_path / "t.yaml").write_text(
+        "target: t\ncost_model: dla\ndtype: float32\nlimits: {batch: 4096}\nops:\n"
+        "  - {op: MatMul, tensors: {B: {constant: true}}}\n"
+        "  - {op: Add, tensors: {A: {rank: 2}}}\n"
+        "  - {op: [Mul, Div, Softmax, Erf], opset: {min: 99}}\n"
+        "  - {op: '*', where: ['opset > 99']}\n"
+        f"composites:\n{composites}"
+    )
+    model, target = load_model("zoo:transformer_10k"), load_rules(str(tmp_path / "t.yaml"))
+    start = perf_counter()
+    found = document(explain(model, target))
+    assert perf_counter() - start < _MOST_SECONDS
+    assert found["nodes"]["refused"] > 5_000
+    assert found["relax"]
