@@ -18,7 +18,7 @@ from byoc.pipeline import load_model, load_settings
 from byoc.placement import Problem, Strategy
 from byoc.placement.strategies.launch_aware import LaunchAware
 from byoc.placement.strategies.min_cut import MinCut
-from byoc.plan.extract import posed, units_of
+from byoc.plan.extract import pose_units, units_of
 
 _RULES = ("dla", "openvino-cpu")
 _MODELS = ("transformer_10k", "transformer_100k")
@@ -42,7 +42,7 @@ def decided(model: Model, rules: str, reading: float) -> None:
     settings = load_settings([rules])
     marking, units = timed(units_of, model.index, settings)
     show("annotate and group", marking, reading)
-    extracting, found = timed(posed, model.index, units, settings)
+    extracting, found = timed(pose_units, model.index, units, settings)
     show("extract", extracting, reading)
     for strategy in (MinCut(), LaunchAware()):
         solved(strategy, found.problem, reading)

@@ -127,17 +127,17 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     files = [rules] if isinstance(rules, (str, Path)) else list(rules)
     asked = {
         "model": _called(model),
-        "rules": [str(name) for name in files],
+        "rules": [_called(name) for name in files],
         "strategy": strategy,
         "objective": objective,
         "cost_model": _plain(cost_model),
-        "host_cost_model": host_cost_model,
+        "host_cost_model": _called(host_cost_model),
         "unknown_costs": unknown_costs,
         "codegen": _plain(codegen),
         "codegen_options": dict(codegen_options or {}),
         "dims": dict(dims or {}),
         "trips": dict(trips or {}),
-        "placement": None if placement is None else str(placement),
+        "placement": None if placement is None else _called(placement),
     }
     if output is not None:
         check_destination(Path(output))
@@ -229,7 +229,10 @@ def save_placement(plan: Plan, path: str | Path) -> None:
 
 
 def _plain(choice: str | Mapping[str, str] | None) -> str | dict[str, str] | None:
-    return choice if choice is None or isinstance(choice, str) else dict(choice)
+    """Return a choice of files or plug-ins as the manifest names it."""
+    if choice is None or isinstance(choice, str):
+        return choice and _called(choice)
+    return {target: _called(name) for target, name in choice.items()}
 
 
 def _each(

@@ -9,10 +9,10 @@ from byoc.costs.link import with_link
 from byoc.errors import ByocError
 from byoc.graph.load import Model
 from byoc.graph.unshare import unshared
-from byoc.patterns.joint import JointUnit
 from byoc.pipeline import load_model, load_settings
 from byoc.placement import Placement, Problem, Strategy, moved
 from byoc.plan.data import GraphPlan
+from byoc.plan.extract import Units
 from byoc.plan.planner import Planner
 from byoc.plan.settings import Settings
 from byoc.plan.solve import called
@@ -65,7 +65,7 @@ def rows_of(name: str, study: Study) -> list[Row]:
             model = unshared(model)
     except ByocError as error:
         return failed(name, study, str(error))
-    units: dict[int, list[JointUnit]] = {}
+    units: dict[int, Units] = {}
     rows = []
     for link in study.links:
         costs = base.costs if link is None else tuple(with_link(c, link * _GIGA) for c in base.costs)
@@ -93,7 +93,7 @@ def _row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what they
     link: float | None,
     strategy: str,
     settings: Settings,
-    units: dict[int, list[JointUnit]],
+    units: dict[int, Units],
 ) -> Row:
     row = _empty(name, link, strategy)
     try:

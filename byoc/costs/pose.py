@@ -25,7 +25,8 @@ from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import describe
 from byoc.patterns.joint import JointUnit
-from byoc.placement import UNLIMITED, Problem
+from byoc.patterns.unit import Unit
+from byoc.placement import UNLIMITED, Fusion, Problem
 
 # More than any memory holds; shapes can state more than an integer of 64 bits.
 _MOST_BYTES = 2**62
@@ -62,6 +63,15 @@ class BodyCost:
 
 
 @dataclass(frozen=True, eq=False)
+class Alternative:
+    """Units, by number, that an accelerator (1 on) may run as one composite: the placement decides."""
+
+    device: int
+    rows: tuple[int, ...]
+    unit: Unit
+
+
+@dataclass(frozen=True, eq=False)
 class Posed:
     """A problem and what its rows stand for.
 
@@ -72,7 +82,8 @@ class Posed:
     each accelerator those, by number, that may not run there for that, with the reason. `sizes`
     (int64, one per tensor) are the bytes that cross, `willing` (float64, (units, devices)) what each
     accelerator would take in the units of the objective, units that it refuses included; infinite or not
-    a number where that is not known.
+    a number where that is not known. `alternatives` are the composites behind the problem's fusions, one
+    each.
     """
 
     problem: Problem
@@ -84,6 +95,7 @@ class Posed:
     kept: tuple[Mapping[int, str], ...]
     sizes: NDArray[np.int64]
     willing: NDArray[np.float64]
+    alternatives: tuple[Alternative, ...] = ()
 
 
 def pose(  # noqa: PLR0913, PLR0917 - what costs where
@@ -94,6 +106,7 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
     bodies: Mapping[int, BodyCost] = MappingProxyType({}),
     unknown: Policy = Policy.estimate,
     objective: Objective = LATENCY,
+    alternatives: Sequence[Alternative] = (),
 ) -> Posed:
     """Return the placement problem of the units on a host and some accelerators.
 
@@ -139,10 +152,21 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
     crossing, launches = [m[1] for m in moving], [p.joules for p in starting]
     known = not any(np.isnan(part).any() for part in (joules, *crossing, np.array(launches)))
     energy = _priced(latency, joules, crossing, launches) if known else None
+    problem = _combined(latency, energy, objective, (host, *(device.costs for device in devices)))
+    fused = [
+        (alternative, device_prices(devices[alternative.device - 1].costs, works, [alternative.unit]))
+        for alternative in alternatives
+    ]
+    left_open = [
+        (alternative, float(prices.seconds[0]), float(prices.joules[0]))
+        for alternative, prices in fused
+        if _saving(problem, alternative, objective.of(prices.seconds[0], prices.joules[0])) > 0
+    ]
     return Posed(
-        problem=_combined(latency, energy, objective, (host, *(device.costs for device in devices))),
-        latency=latency,
-        energy=energy,
+        problem=_fusing(problem, [(a, objective.of(s, j)) for a, s, j in left_open]),
+        latency=_fusing(latency, [(a, s) for a, s, _ in left_open]),
+        energy=None if energy is None else _fusing(energy, [(a, j) for a, _, j in left_open]),
+        alternatives=tuple(alternative for alternative, _, _ in left_open),
         tensors=tuple(moved.names),
         operations=operations,
         estimated=int(rough.sum()),
@@ -150,6 +174,22 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
         sizes=np.array([min(size, _MOST_BYTES) for size in moved.sizes], np.int64),
         willing=willing,
     )
+
+
+def _saving(problem: Problem, alternative: Alternative, fused: float) -> float:
+    """Return what running some units as one saves; nothing where one of them may not run there."""
+    saving = float(problem.seconds[list(alternative.rows), alternative.device].sum()) - fused
+    return saving if saving < inf else 0.0
+
+
+def _fusing(problem: Problem, priced: Sequence[tuple[Alternative, float]]) -> Problem:
+    """Return a problem with the composites that are left to the placement, at the prices given."""
+    if not priced:
+        return problem
+    fusions = [
+        Fusion(each.rows, each.device, max(0.0, _saving(problem, each, price))) for each, price in priced
+    ]
+    return replace(problem, fusions=tuple(fusions))
 
 
 def _on_device(costs: CostModel, works: Tasks, units: Sequence[JointUnit], number: int) -> Prices:

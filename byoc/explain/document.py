@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from byoc.costs.trips import called
-from byoc.explain.collect import Explained, Explanation, Refusal, operator
+from byoc.explain.data import Explained, Explanation, Refusal, operator
 from byoc.explain.gains import gains
 from byoc.graph.index import GraphIndex
 from byoc.patterns.explain import NearMiss, near_misses

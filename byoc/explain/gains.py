@@ -5,11 +5,11 @@ be about are annotated and grouped again: what is said to be gained is what woul
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from byoc.explain.collect import Explained, Explanation, Refusal, operator
+from byoc.explain.data import Explained, Explanation, Refusal, operator
 from byoc.explain.relax import MISSING, concerned, relaxed
 from byoc.patterns.candidates import allowed, free_nodes, possible
 from byoc.patterns.group import grouped
@@ -18,6 +18,7 @@ from byoc.rules.annotate import Annotator
 from byoc.rules.load import Target
 from byoc.verdict import Mark
 
+_BORDERS = frozenset({"DequantizeLinear", "QuantizeLinear"})
 _Key = tuple[str, str]
 _Changes = Mapping[int, Mark]
 
@@ -40,14 +41,16 @@ def gains(explanation: Explanation) -> list[Gain]:
     """Return what each constraint would gain if it alone were dropped, the most compute first.
 
     Where a data type is objected to it becomes `any`, and an operator that the file does not have gets
-    a rule without constraints. Of the nodes only those asked about count.
+    a rule without constraints. Of the nodes only those asked about count. What would gain nothing but
+    DequantizeLinear and QuantizeLinear is left out where rules speak of quantized operators: they go
+    with what is between them.
     """
     target = explanation.target
     keys = [key for key in dict.fromkeys(_lone(explanation.refusals)) if relaxed(target, *key)]
     asked: dict[int, set[int]] = {id(graph): set() for graph in explanation.graphs}
     for graph, number in explanation.asked:
         asked[id(graph)].add(number)
-    rows = {(place, op): Gain(place, {op: 0} if op else {}, 0, 0.0) for place, op in keys}
+    rows = {(place, op): Gain(place, {}, 0, 0.0) for place, op in keys}
     for graph in explanation.graphs:
         changes = {key: _changes(graph, target, key) for key in keys}
         again = _Again(graph, target, [each for each in changes.values() if each])
@@ -55,8 +58,18 @@ def gains(explanation: Explanation) -> list[Gain]:
             if changed:
                 taken = again.taken(changed)
                 rows[key] = _more(rows[key], graph, taken & asked[id(graph)], asked[id(graph)])
-    found = [gain for gain in rows.values() if gain.nodes > 0]
+    found = [
+        replace(gain, operators=_ordered(gain.operators, concerned(target, *key)))
+        for key, gain in rows.items()
+        if gain.nodes > 0 and not (target.quantized and _BORDERS.issuperset(gain.operators))
+    ]
     return sorted(found, key=lambda gain: (-gain.operations, -gain.nodes, gain.place, *gain.operators))
+
+
+def _ordered(counts: Mapping[str, int], first: Collection[str] | None) -> dict[str, int]:
+    """Return how many there are of each operator, first of those that a constraint is about."""
+    ahead = first or ()
+    return dict(sorted(counts.items(), key=lambda item: (item[0] not in ahead, -item[1], item[0])))
 
 
 def _lone(refusals: Iterable[Refusal]) -> Iterator[_Key]:
@@ -98,8 +111,6 @@ def _more(gain: Gain, graph: Explained, after: Set[int], asked: Set[int]) -> Gai
     ops.update(operator(graph.index.nodes[number]) for number in new)
     operations = sum(graph.operations[n] for n in new) - sum(graph.operations[n] for n in lost)
     nodes = gain.nodes + len(new) - len(lost)
-    if gain.place != MISSING:  # there the operator that is missing stands first
-        ops = Counter(dict(ops.most_common()))
     return Gain(gain.place, dict(ops), nodes, gain.operations + operations)
 
 

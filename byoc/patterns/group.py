@@ -33,7 +33,7 @@ def grouped(index: GraphIndex, found: Iterable[Match], marks: Sequence[Mark]) ->
     """Return the units as `group` does, where the candidates are known."""
     matches = _chosen(index, found)
     inner = {node for match in matches for node in match.nodes.values()}
-    units = [_composite(index, match, marks) for match in matches]
+    units = [composite(index, match, marks) for match in matches]
     for number, mark in enumerate(marks):
         if number not in inner and number not in index.constant_nodes:
             units.append(single(index, number, mark))
@@ -61,7 +61,8 @@ def _chosen(index: GraphIndex, found: Iterable[Match]) -> list[Match]:
     return kept
 
 
-def _composite(index: GraphIndex, match: Match, marks: Sequence[Mark]) -> Unit:
+def composite(index: GraphIndex, match: Match, marks: Sequence[Mark]) -> Unit:
+    """Return a match as a unit."""
     nodes = tuple(sorted(match.nodes.values()))
     return Unit(
         name=_name(index, match.root),

@@ -66,7 +66,7 @@ def _operands(
 def _kept(node: PatternNode, names: Collection[str]) -> Iterator[str]:
     """Yield a sentence for each name that a line needs for what has none in the pattern."""
     for name in sorted(names):
-        found = re.fullmatch(rf"{node.output}_(output_)?(0|[1-9][0-9]{0, 8})", name)
+        found = re.fullmatch(rf"{node.output}_(output_)?(0|[1-9][0-9]{{0,8}})", name)
         if found is None:
             continue
         if found[1]:

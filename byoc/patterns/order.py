@@ -1,8 +1,8 @@
 """Which nodes can be one without a circle: paths that leave some nodes and come back to them.
 
-Each node has a place in an order in which what it reads stands before it, so that only what lies between
-the first and the last of some nodes can be on such a path. Where nodes become one, the order changes as
-little as it has to (Pearce and Kelly, A dynamic topological sort algorithm, JEA 2006).
+Each node has a place, later than those of all that it reads, so that only what lies between the first
+and the last of some nodes can be on such a path. Where nodes become one, places change as little as they
+have to (Pearce and Kelly, A dynamic topological sort algorithm for directed acyclic graphs, JEA 2006).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -28,23 +28,21 @@ class Order:
     index: GraphIndex
     one: dict[int, Collection[int]] = field(default_factory=dict)
     """The nodes that a node was joined with."""
+    _apart: list[bool] = field(default_factory=list)
     _looked: list[int] = field(default_factory=lambda: [0])
 
     @cached_property
     def place(self) -> list[int]:
-        """The place of each node: by the length of the longest path to it, then by number.
+        """The place of each node: the length of the longest path to it, as long as that will do.
 
-        By number alone, a branch that is written far away would lie between all nodes of another.
+        By its number, a branch that is written far away would lie between all nodes of another.
         """
         index = self.index
         length = [0] * len(index.nodes)
         for number, names in enumerate(index.reads):
             makers = (index.producer[name] for name in names if name in index.producer)
             length[number] = max((length[maker] + 1 for maker in makers), default=0)
-        place = [0] * len(length)
-        for position, number in enumerate(sorted(range(len(length)), key=length.__getitem__)):
-            place[number] = position
-        return place
+        return length
 
     @cached_property
     def _readers(self) -> dict[int, Sequence[int]]:
@@ -70,6 +68,9 @@ class Order:
         """Make one of some nodes; where a path leaves and comes back, return a node on it instead."""
         inside = self._whole(nodes)
         found, after, before = self._search(inside, both=True)
+        if found is None and after and before and not self._apart:
+            self._set_apart()
+            found, after, before = self._search(inside, both=True)
         if found is not None:
             return found
         places = [self.place[node] for node in inside]
@@ -87,6 +88,17 @@ class Order:
                 self._put(unit, place)
         self.one.update(dict.fromkeys(inside, inside))
         return None
+
+    def _set_apart(self) -> None:
+        """Give each node a place that no other has, but those that are one."""
+        ordered = sorted(range(len(self.place)), key=self.place.__getitem__)
+        position = 0
+        for number in ordered:
+            whole = self.one.get(number, (number,))
+            if number == min(whole):
+                self._put(whole, position)
+                position += 1
+        self._apart.append(True)
 
     def _put(self, nodes: Collection[int], place: int) -> None:
         for node in nodes:
@@ -106,7 +118,9 @@ class Order:
         Both directions go on in turn until one has come to its end, which says that there is no path;
         with `both`, until the other has as well, unless the first found nothing.
         """
-        after, before = _Side(self, inside, self._after), _Side(self, inside, self._before)
+        ties = int(both)  # beside each other is too near for what is to stand behind
+        after = _Side(self, inside, self._after, ties)
+        before = _Side(self, inside, self._before, ties)
         sides, most = (after, before), self._most
         while True:
             pending = [side for side in sides if side.pending]
@@ -149,14 +163,15 @@ class _Side:
     order: Order
     inside: frozenset[int]
     neighbours: Callable[[int], Sequence[int]]
+    ties: int
     found: set[int] = field(default_factory=set)
     looked: int = 0
     last: int = -1
 
     def __post_init__(self) -> None:
         place = self.order.place
-        self.low = min(place[node] for node in self.inside)
-        self.high = max(place[node] for node in self.inside)
+        self.low = min(place[node] for node in self.inside) - self.ties
+        self.high = max(place[node] for node in self.inside) + self.ties
         self.pending: list[int] = []
         for number in self.inside:
             self._look(number, frozenset())

@@ -16,6 +16,7 @@ from byoc.plan.data import GraphPlan, Plan, PlannedRegion
 from byoc.plan.planner import Planner
 from byoc.plan.settings import Settings
 from byoc.plan.whatif import what_ifs
+from byoc.rules.host import unmatched_host
 
 
 def make_plan(
@@ -39,8 +40,9 @@ def make_plan(
     names = [target.name for target in settings.targets]
     pins = settings.saved.resolve(index, names) if settings.saved else None
     root = _named(Planner(settings, pins).plan(index), numbers)
-    if pins is not None:
-        root = replace(root, notes=(*root.notes, *pins.notes))
+    more = [note for target in settings.targets for note in unmatched_host(index, target)]
+    more += pins.notes if pins is not None else []
+    root = replace(root, notes=(*root.notes, *more))
     progress("outline")
     try:
         proto = outline(_cuts(root))

@@ -1,21 +1,22 @@
 """Planning a graph: annotate, group, pose, place; first what is inside its nodes, then the whole."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from byoc.costs.model import Price
-from byoc.costs.pose import BodyCost, Posed
+from byoc.costs.pose import Alternative, BodyCost, Posed
 from byoc.costs.trips import Trips, partitionable, trips
 from byoc.costs.whole import whole_bodies
 from byoc.graph.index import GraphIndex
 from byoc.graph.interface import interface
 from byoc.patterns.joint import JointUnit
+from byoc.patterns.unit import Unit
 from byoc.placement import Placement, evaluate
 from byoc.plan.data import GraphPlan, PlannedRegion
-from byoc.plan.extract import posed, units_of
+from byoc.plan.extract import Units, pose_units, units_of
 from byoc.plan.saved import Pins, body_place
 from byoc.plan.settings import Settings
 from byoc.plan.solve import keys, pinned, solve
@@ -31,7 +32,7 @@ class Planner:
 
     settings: Settings
     pins: Pins | None = None
-    units: dict[int, list[JointUnit]] = field(default_factory=dict)
+    units: dict[int, Units] = field(default_factory=dict)
 
     def plan(self, index: GraphIndex, expected: float = 1.0, place: str = "") -> GraphPlan:
         """Return the plan of a graph that is expected to run so often; the regions have no names yet.
@@ -56,8 +57,9 @@ class Planner:
                     for body in index.bodies[number]
                 )
             costs[number] = self._body_cost(index, number, each, inner.get(number, ()))
-        units = self._units(index)
-        found = posed(index, units, settings, costs)
+        extracted = self._units(index)
+        units = extracted.units
+        found = pose_units(index, extracted, settings, costs)
         names = keys(index, units)
         pins = self.pins.of(index, units, found.problem) if self.pins else {}
         placement = solve(settings.strategy, pinned(found.problem, pins), names)
@@ -88,7 +90,7 @@ class Planner:
             pinned={row: label for row, label in pins.items() if label == 0},
         )
 
-    def _units(self, index: GraphIndex) -> list[JointUnit]:
+    def _units(self, index: GraphIndex) -> Units:
         if id(index) in self.units:
             return self.units[id(index)]
         return self.units.setdefault(id(index), units_of(index, self.settings))
@@ -122,13 +124,36 @@ class Planner:
         expected: float,
     ) -> tuple[PlannedRegion, ...]:
         regions = []
+        fused = {
+            row: posed.alternatives[chosen]
+            for chosen in placement.fusions
+            for row in posed.alternatives[chosen].rows
+        }
         for number in range(int(placement.regions.max(initial=-1)) + 1):
             rows = np.flatnonzero(placement.regions == number).tolist()
             device = int(placement.labels[rows[0]])
-            members = tuple(part for row in rows for part in units[row].on[device - 1])
+            members = _members(units, rows, device, fused)
             latency = posed.latency
             seconds = latency.seconds[rows, device].sum() + latency.launch[device - 1]
+            seconds -= sum(
+                latency.fusions[chosen].saving
+                for chosen in placement.fusions
+                if latency.fusions[chosen].members[0] in rows
+            )
             border = interface(index, sorted(node for unit in members for node in unit.nodes))
             target = self.settings.targets[device - 1]
             regions.append(PlannedRegion("", target, index, members, border, float(seconds), expected))
         return tuple(regions)
+
+
+def _members(
+    units: Sequence[JointUnit], rows: Sequence[int], device: int, fused: Mapping[int, Alternative]
+) -> tuple[Unit, ...]:
+    """Return what the units of a region are on its device, those that run as one as that composite."""
+    members: list[Unit] = []
+    for row in rows:
+        if row not in fused:
+            members += units[row].on[device - 1]
+        elif row == fused[row].rows[0]:
+            members.append(fused[row].unit)
+    return tuple(members)

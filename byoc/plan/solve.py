@@ -1,5 +1,6 @@
 """Having a strategy, which may be somebody else's code, solve a problem, and holding it to its word."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -32,10 +33,16 @@ def solve(strategy: Strategy, problem: Problem, keys: Sequence[str]) -> Placemen
         limits = replace(ordered, launch=np.zeros_like(ordered.launch), fusions=())
         untold = unhonoured(strategy, limits)  # a cost that it ignores breaks nothing
         because = f" ({'; '.join(untold)})" if untold else ""
-        raise InputError(f"strategy {name}: {wrong}{because}")
+        names = [keys[unit] for unit in order.tolist()]
+        raise InputError(f"strategy {name}: {_with_names(wrong, names)}{because}")
     told = [f"strategy {name}: {sentence}" for sentence in ignored]
     notes = tuple(dict.fromkeys((*placement.notes, *told)))
     return replace(placed_back(ordered, placement, order), notes=notes)
+
+
+def _with_names(sentence: str, names: Sequence[str]) -> str:
+    """Return a sentence on `unit 3` with that unit's name: its number says nothing to a user."""
+    return re.sub(r"\bunit (\d+)", lambda found: f"unit '{names[int(found[1])]}'", sentence)
 
 
 def called(strategy: Strategy) -> str:

@@ -291,6 +291,10 @@ class RuleFile(Strict):
         default="connected",
         description="connected: a region hangs together; phase: branches may share one.",
     )
+    overlaps: Literal["largest", "placement"] = Field(
+        default="largest",
+        description="Of composites that overlap: the largest is formed, or the placement chooses.",
+    )
     dtype: Dtypes = Field(description="The data types that the accelerator computes in, or any.")
     layout: Layout = Field(default=Layout(), description="How the accelerator wants its data.")
     quantization: Quantization = Field(

@@ -37,7 +37,7 @@ class Chosen:
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        ([1, 1, 1], "strategy chosen: it placed unit 1 on device 1, which refuses it"),
+        ([1, 1, 1], "strategy chosen: it placed unit 'b' on device 1, which refuses it"),
         (KeyError("no"), "strategy chosen: failed with KeyError: 'no'"),
     ],
 )

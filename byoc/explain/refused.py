@@ -1,0 +1,73 @@
+"""Why nodes are refused: by the rules, by the grouper, or because what they go with is."""
+
+from collections.abc import Iterator
+
+from byoc.explain.data import Explained, Refusal
+from byoc.graph.index import GraphIndex
+from byoc.graph.unshare import is_dequantize
+from byoc.graph.walk import describe
+from byoc.patterns.qdq import is_border
+from byoc.patterns.unit import Unit
+from byoc.rules.annotate import Annotator, Attempt, Objection
+
+
+def refusals(graph: Explained, annotator: Annotator) -> Iterator[Refusal]:
+    """Yield the nodes of a graph that the accelerator does not take, with the reasons."""
+    for unit in graph.units:
+        if unit.verdict:
+            continue
+        for number in unit.nodes:
+            attempts: tuple[Attempt, ...] = ()
+            goes_with = _goes_with(graph, unit)
+            if goes_with:
+                reasons: tuple[Objection, ...] = (Objection("", goes_with),)
+            else:
+                attempts = _attempts(graph, unit, number, annotator)
+                reasons = attempts[0].objections
+            yield Refusal(graph.graph, graph.index, number, attempts, reasons, graph.operations[number])
+
+
+def _attempts(graph: Explained, unit: Unit, number: int, annotator: Annotator) -> tuple[Attempt, ...]:
+    """Return what speaks against a node: of the rules, and of the grouper where one accepts it."""
+    tried = [attempt for attempt in annotator.attempts(number) if attempt.objections]
+    mark = graph.marks[number]
+    if not mark.verdict:
+        return tuple(tried)
+    key = "standalone" if mark.plain and not mark.standalone else "quantized"
+    said = (Objection(f"{mark.rule}.{key}", reason) for reason in unit.verdict.reasons)
+    own = Attempt(mark.rule, tuple(said))
+    if mark.quantized and not mark.plain and not _is_between(graph.index, unit):
+        return (*tried, own)  # no rule for quantized operators was meant
+    return (own, *tried)
+
+
+def _is_between(index: GraphIndex, unit: Unit) -> bool:
+    """Return whether a DequantizeLinear or a QuantizeLinear is in a unit or next to it."""
+    return any(
+        is_border(index.nodes[near])
+        for number in unit.nodes
+        for near in (number, *_before(index, number), *_behind(index, number))
+        if near not in index.constant_nodes
+    )
+
+
+def _before(index: GraphIndex, number: int) -> Iterator[int]:
+    yield from (index.producer[name] for name in index.nodes[number].input if name in index.producer)
+
+
+def _behind(index: GraphIndex, number: int) -> Iterator[int]:
+    for name in index.nodes[number].output:
+        yield from index.consumers.get(name, ())
+
+
+def _goes_with(graph: Explained, unit: Unit) -> str:
+    """Return with which refused operator a DequantizeLinear or QuantizeLinear goes, empty: with none."""
+    index, number = graph.index, unit.nodes[0]
+    node = index.nodes[number]
+    if len(unit.nodes) > 1 or not is_border(node) or not graph.quantized:
+        return ""
+    near = _behind(index, number) if is_dequantize(node) else _before(index, number)
+    for other in near:
+        if not is_border(index.nodes[other]) and other in graph.unit_of and other not in graph.taken:
+            return f"it goes with {describe(index.nodes[other])}, which is refused"
+    return ""

@@ -1,0 +1,97 @@
+"""What can be one without a circle, held against the graph of what was joined so far; and its speed."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from time import process_time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import NodeProto, helper
+
+from byoc.graph.index import GraphIndex
+from byoc.patterns.group import group
+from byoc.patterns.order import Order
+from byoc.patterns.pattern import parse
+from byoc.verdict import YES, Mark
+
+
+def index_of(nodes: Sequence[NodeProto]) -> GraphIndex:
+    x = helper.make_tensor_value_info("x", 1, [2])
+    return GraphIndex(helper.make_model(helper.make_graph(nodes, "g", [x], [])), {})
+
+
+def random_index(size: int, chance: random.Random) -> GraphIndex:
+    names, nodes = ["x"], []
+    for number in range(size):
+        recent = names[-5:] if chance.random() < 0.6 else names
+        nodes.append(helper.make_node("Sum", chance.choices(recent, k=2), [f"t{number}"]))
+        names.append(f"t{number}")
+    return index_of(nodes)
+
+
+def circular(index: GraphIndex, one: Mapping[int, int]) -> bool:
+    """Return whether the units that nodes were joined to wait for one another, by taking out the ready."""
+    waits: dict[int, set[int]] = {one[number]: set() for number in range(len(index.nodes))}
+    for name, users in index.consumers.items():
+        for user in users if name in index.producer else ():
+            waits[one[user]] |= {one[index.producer[name]]} - {one[user]}
+    while ready := [unit for unit, others in waits.items() if not others & waits.keys()]:
+        for unit in ready:
+            del waits[unit]
+    return bool(waits)
+
+
+def merged(one: Mapping[int, int], nodes: Iterable[int]) -> dict[int, int]:
+    units = {one[node] for node in nodes}
+    return {node: min(units) if unit in units else unit for node, unit in one.items()}
+
+
+@settings(derandomize=True, deadline=None, database=None, max_examples=400)
+@given(st.integers(2, 24), st.randoms(use_true_random=False))
+def test_joining_makes_no_circle_and_refuses_nothing_else(size: int, chance: random.Random) -> None:
+    index = random_index(size, chance)
+    order = Order(index)
+    one = {number: number for number in range(size)}
+    for _ in range(size):
+        near = chance.randrange(size)
+        nodes = {near, *(min(size - 1, near + chance.randrange(6)) for _ in range(chance.randint(1, 3)))}
+        after = merged(one, nodes)
+        back = circular(index, after)
+        assert (order.returns(nodes) is not None) == back
+        found = order.join(nodes)
+        assert (found is not None) == back
+        if found is None:
+            one = after
+        else:
+            assert found not in nodes
+
+
+@pytest.mark.parametrize("count", [5_000, 20_000])
+def test_one_tensor_with_many_readers(count: int) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["r"])]
+    nodes += [helper.make_node(("Neg", "Abs")[i % 2], ["r"], [f"f{i}"]) for i in range(count)]
+    assert grouped(index_of(nodes), "r = Relu(x)\na = Neg(r)\nb = Abs(r)\nreturn r, a, b") == 1
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_long_chain_with_a_reader_of_each(far: bool) -> None:
+    chain = [helper.make_node("Relu", [f"a{i}" if i else "x"], [f"a{i + 1}"]) for i in range(5_000)]
+    sides = [helper.make_node("Neg", [f"a{i + 1}"], [f"b{i}"]) for i in range(5_000)]
+    mixed = [node for pair in zip(chain, sides, strict=True) for node in pair]
+    index = index_of([*chain, *sides] if far else mixed)
+    assert grouped(index, "a = Relu(x)\nb = Neg(a)\nreturn a, b") == 5_000
+
+
+def test_a_chain_and_many_nodes_beside_it() -> None:
+    chain = [helper.make_node("Relu", [f"a{i}" if i else "x"], [f"a{i + 1}"]) for i in range(5_000)]
+    beside = [helper.make_node("Neg", ["x"], [f"b{i}"]) for i in range(5_000)]
+    assert grouped(index_of([*chain, *beside]), "a = Relu(x)\nb = Neg(x)\nreturn a, b") == 1
+
+
+def grouped(index: GraphIndex, text: str) -> int:
+    """Return how many composites there are; each model took half a minute and more once."""
+    start = process_time()
+    units = group(index, [parse("p", text)], [Mark(YES, "ops[0]")] * len(index.nodes))
+    assert process_time() - start < 15
+    return sum(unit.kind == "composite" for unit in units)
