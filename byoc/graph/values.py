@@ -17,68 +17,14 @@ _MOST_BETWEEN = 65_536
 # What exporters leave in a file for the loader to compute. The work of each is bounded by what it reads
 # and makes, and ONNX's inference knows how much that will be before it is made.
 _EVALUATED = frozenset(
-    {
-        *(
-            "Abs",
-            "Add",
-            "And",
-            "Cast",
-            "CastLike",
-            "Ceil",
-            "Clip",
-            "Concat",
-            "Constant",
-            "ConstantOfShape",
-        ),
-        *(
-            "Cos",
-            "CumSum",
-            "DequantizeLinear",
-            "Div",
-            "Equal",
-            "Erf",
-            "Exp",
-            "Expand",
-            "EyeLike",
-            "Flatten",
-        ),
-        *(
-            "Floor",
-            "Gather",
-            "GatherElements",
-            "GatherND",
-            "Greater",
-            "GreaterOrEqual",
-            "Identity",
-            "Less",
-        ),
-        *("LessOrEqual", "Log", "MatMul", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "NonZero", "Not"),
-        *("OneHot", "Or", "Pad", "Pow", "QuantizeLinear", "Range", "Reciprocal", "ReduceMax"),
-        *(
-            "ReduceMean",
-            "ReduceMin",
-            "ReduceProd",
-            "ReduceSum",
-            "Relu",
-            "Reshape",
-            "Round",
-            "ScatterElements",
-        ),
-        *(
-            "ScatterND",
-            "Shape",
-            "Sigmoid",
-            "Sign",
-            "Sin",
-            "Size",
-            "Slice",
-            "Split",
-            "Sqrt",
-            "Squeeze",
-            "Sub",
-        ),
-        *("Sum", "Tanh", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"),
-    }
+    """
+    Abs Add And Cast CastLike Ceil Clip Concat Constant ConstantOfShape Cos CumSum DequantizeLinear
+    Div Equal Erf Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater
+    GreaterOrEqual Identity Less LessOrEqual Log MatMul Max Mean Min Mod Mul Neg NonZero Not OneHot
+    Or Pad Pow QuantizeLinear Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
+    Relu Reshape Round ScatterElements ScatterND Shape Sigmoid Sign Sin Size Slice Split Sqrt
+    Squeeze Sub Sum Tanh Tile Transpose Trilu Unsqueeze Where Xor
+    """.split()
 )
 _NO_MORE_THAN_READ = frozenset({"NonZero"})  # a number for each element and axis
 # What a Constant node may hold beside a tensor (ONNX's documentation of Constant).
@@ -130,7 +76,7 @@ def _written(node: NodeProto) -> NDArray[Any] | None:
 
 def _computed(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
     known = index.types.get(tensor)
-    if known is not None and (known.elements is None or known.elements > _MOST_ELEMENTS):
+    if known is not None and (known.elements or 0) > _MOST_ELEMENTS:
         return None
     numbers = index.constants_behind([tensor])
     if len(numbers) > _MOST_NODES:

@@ -94,19 +94,19 @@ class _Grouper:
         found: dict[int, None] = {}
         inside = set(nodes)
         made = {name for node in nodes for name in self.index.nodes[node].output if name}
+        entering = (name for node in nodes for name in self._reads(node) if name not in made)
+        for name in dict.fromkeys(entering):
+            if self.index.is_constant(name) or not is_float(self.index, name):
+                continue
+            reason = self._before(name, inside, found)
+            if reason:
+                return [], reason
         for name in sorted(made, key=lambda name: self.index.producer[name]):
             readers = self.index.consumers.get(name, ())
             leaves = name in self.index.outputs or not inside.issuperset(readers)
             if not leaves or not is_float(self.index, name):
                 continue
             reason = self._behind(name, inside, found)
-            if reason:
-                return [], reason
-        entering = (name for node in nodes for name in self._reads(node) if name not in made)
-        for name in dict.fromkeys(entering):
-            if self.index.is_constant(name) or not is_float(self.index, name):
-                continue
-            reason = self._before(name, inside, found)
             if reason:
                 return [], reason
         if not found and not any(is_border(self.index.nodes[node]) for node in nodes):

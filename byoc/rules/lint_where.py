@@ -4,10 +4,11 @@ A condition is tried on facts of the kinds that the schemas give. One that is a 
 puts together what does not go together, never holds.
 """
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from byoc.cel_syntax import Literal, Made, path_of, paths, subtrees
+from byoc.cel_values import ExhaustedError, MismatchError, NoValueError, evaluate, kind
 from byoc.errors import nearest
 from byoc.expressions import Expression, compile_expression
 from byoc.graph.facts import QUANTIZED_FACTS, TENSOR_FACTS
@@ -17,15 +18,6 @@ from byoc.rules.schema import Condition
 from byoc.rules.values import ANY
 from byoc.rules.view import NODE_FACTS
 
-_TEXT = re.compile(r"\"[^\"]*\"|'[^']*'")
-_NAME = r"[A-Za-z_]\w*"
-_MEMBER = re.compile(rf"(?<![\w.])({_NAME})\s*\.\s*({_NAME})\b(?!\s*\()")
-_OF_ATTR = re.compile(rf"(?<![\w.])({_NAME})\s*\.\s*attr\s*\.\s*({_NAME})\b(?!\s*\()")
-_OF_OUTER = re.compile(rf"(?<![\w.])({_NAME})\s*\.\s*quantized\s*\.\s*({_NAME})\b(?!\s*\()")
-_EQUAL = re.compile(
-    rf"(?<![\w.)\]])({_NAME}(?:\.{_NAME}|\[\d+\])*)\s*[=!]=\s*('[^']*'|\"[^\"]*\"|-?\d+(?:\.\d+)?)"
-    r"(?!\s*[-+*/%.\w])"
-)
 _LINE_FACTS = (*TENSOR_FACTS, "op", "domain", "opset", "attr")
 _SAMPLES: Mapping[str, Any] = {
     **{"INT": 1, "FLOAT": 1.5, "STRING": "NOTSET"},
@@ -69,7 +61,7 @@ def _of_operator(expression: Expression, name: str, op: Operator | None) -> Iter
 
 def _members(expression: Expression, op: Operator) -> Iterator[str]:
     """Yield what is asked of attributes and tensors that there is not."""
-    for name, member in _asked(_MEMBER, expression):
+    for name, member in _members_read(expression):
         if name == "attr" and member not in op.attributes:
             yield f"{op.name} has no attribute '{member}'{nearest(member, op.attributes)}"
         elif name in op.formals:
@@ -88,10 +80,10 @@ def pattern_problems(pattern: Pattern, number: int) -> Iterator[str]:
         if name not in pattern.inputs
     }
     problems: list[str] = []
-    for name, member in _asked(_MEMBER, expression):
+    for name, member in _members_read(expression):
         if name in expression.names:
             problems.extend(_fact(member, _LINE_FACTS if name in lines else TENSOR_FACTS))
-    for name, member in _asked(_OF_ATTR, expression):
+    for name, member in _members_read(expression, "attr"):
         known = [operator(op) for op in sorted(lines.get(name, ()))]
         found = [op for op in known if op is not None]
         if found and len(found) == len(known) and not any(member in op.attributes for op in found):
@@ -104,8 +96,11 @@ def pattern_problems(pattern: Pattern, number: int) -> Iterator[str]:
     yield from problems
 
 
-def _asked(what: re.Pattern[str], expression: Expression) -> list[tuple[str, str]]:
-    return list(dict.fromkeys(what.findall(_TEXT.sub("''", expression.source))))
+def _members_read(expression: Expression, of: str = "") -> list[tuple[str, str]]:
+    """Return the facts that are read and the members asked of them, or of a member `of` of theirs."""
+    before = 2 if of else 1
+    read = (path for path in paths(expression.tree) if len(path) > before)
+    return list(dict.fromkeys((path[0], path[before]) for path in read if not of or path[1] == of))
 
 
 def _fact(member: str, there: Sequence[str]) -> Iterator[str]:
@@ -115,7 +110,7 @@ def _fact(member: str, there: Sequence[str]) -> Iterator[str]:
 
 
 def _outer(expression: Expression, names: Collection[str]) -> Iterator[str]:
-    for name, member in _asked(_OF_OUTER, expression):
+    for name, member in _members_read(expression, "quantized"):
         if name in names and member not in QUANTIZED_FACTS:
             there = ", ".join(QUANTIZED_FACTS)
             yield f"nothing called '{member}' is known of {name}.quantized; known: {there}"
@@ -149,33 +144,36 @@ def _of_kind(expression: Expression, facts: Mapping[str, Any]) -> Iterator[str]:
     if not expression.names:
         yield f"`{source}` reads nothing of the node"
         return
-    for path, literal in _EQUAL.findall(source):
-        value, is_text = _value(path, facts), literal[0] in "'\""
-        if isinstance(value, (str, int, float)) and isinstance(value, str) != is_text:
-            kinds = ("a number", "a text") if is_text else ("a text", "a number")
-            yield f"`{path}` is {kinds[0]}, and {literal} is {kinds[1]}: they are never equal"
+    yield from _never_equal(expression, facts)
     try:
-        result = expression.program.execute(
-            {name: facts[name] for name in expression.names if name in facts}
-        )
-    except TypeError:
+        result = evaluate(expression.tree, facts)
+    except MismatchError:
         yield f"`{source}` puts together what does not go together, such as 1 and 1.0"
         return
-    except Exception:  # the facts are samples: an index, or what is left out, may not be there
+    except (
+        NoValueError,
+        ExhaustedError,
+    ):  # the facts are samples: an index, or what is left out, may not be there
         return
     if not isinstance(result, bool):
-        kind = (
-            "a text"
-            if isinstance(result, str)
-            else "a number"
-            if isinstance(result, (int, float))
-            else ""
-        )
-        yield f"`{source}` is {kind or 'a list or a mapping'}, neither true nor false"
+        yield f"`{source}` is {kind(result)}, neither true nor false"
 
 
-def _value(path: str, facts: Mapping[str, Any]) -> Any:
-    try:
-        return compile_expression(path).program.execute(dict(facts))
-    except Exception:  # as above
-        return None
+def _never_equal(expression: Expression, facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield that a text is compared with a number."""
+    for part in subtrees(expression.tree):
+        if not (isinstance(part, Made) and part.by in ("==", "!=")):
+            continue
+        for one, other in (part.given, part.given[::-1]):
+            path = path_of(one)
+            if path is None or not isinstance(other, Literal):
+                continue
+            try:
+                value = evaluate(one, facts)
+            except (NoValueError, ExhaustedError):  # as a name that a walk gives
+                continue
+            literal = f"'{other.value}'" if isinstance(other.value, str) else str(other.value)
+            kinds = kind(value), kind(other.value)
+            if {*kinds} == {"a text", "a number"}:
+                name = ".".join(path)
+                yield f"`{name}` is {kinds[0]}, and {literal} is {kinds[1]}: they are never equal"

@@ -3,6 +3,7 @@
 import copy
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from support import prepared
 from byoc import zoo
 from byoc.explain import Explanation, explain
 from byoc.explain.gains import gains
+from byoc.explain.relax import relaxed
 from byoc.graph.load import Model, prepare
-from byoc.rules.load import Target
+from byoc.rules.load import Target, load_rules
 from byoc.rules.schema import RuleFile
 
 Taken = Counter[tuple[str, str, str]]
@@ -163,3 +165,28 @@ composites:
 def test_so_in_models_of_the_zoo(name: str) -> None:
     places = check(prepare(zoo.structure(name), name), yaml.safe_load(ZOO))
     assert len(places) > 2
+
+
+def test_what_is_inherited_is_relaxed_where_it_is_written(tmp_path: Path) -> None:
+    base = "target: b\ncost_model: dla\ndtype: float16\nlimits: {batch: 1}\n"
+    (tmp_path / "base.yaml").write_text(f"{base}ops: [{{op: Neg, dtype: float32}}, {{op: Relu}}]\n")
+    own = "ops: [{op: Neg, dtype: float32, opset: {min: 99}}]\nhost: {names: [r]}\n"
+    (tmp_path / "t.yaml").write_text(f"target: t\nextends: base.yaml\n{own}")
+    model = prepared(
+        "g (float[2,4] x, float[1,4] z) => (float[2,4] y, float[1,4] r, float[1,4] n) {\n"
+        " y = Relu (x)\n [r] r = Relu (z)\n n = Neg (z)\n}"
+    )
+    found = explain(model, load_rules(str(tmp_path / "t.yaml")))
+    assert {gain.place: gain.nodes for gain in gains(found)} == {"ops[0].opset.min": 1}
+    any_batch = relaxed(found.target, "base.yaml: limits.batch")
+    any_dtype = relaxed(found.target, "base.yaml: dtype")
+    assert any_batch is not None
+    assert any_dtype is not None
+    assert any_batch.rules.limits.batch is None
+    assert any_dtype.rules.dtype == ("any",)
+    free = relaxed(found.target, "ops[0].opset.min")
+    assert free is not None
+    assert [rule.opset.min for rule in free.rules.ops] == [None, None]
+    assert free.rules.ops[0].dtype == ("float32",)
+    for place in ("base.yaml: ops[1]", "ops[0]", "nothing.yaml: ops[0].dtype", "ops[9].dtype", ""):
+        assert relaxed(found.target, place) is None

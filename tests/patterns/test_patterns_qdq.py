@@ -44,6 +44,7 @@ CHAIN = """ c = Conv (xd, wd)
 """
 QUANTIZED = Mark(YES, "ops[0]", plain=False, quantized=True)
 BOTH = Mark(YES, "ops[0]", plain=True, quantized=True)
+PLAIN = Mark(YES, "ops[1]")
 NO = Mark(refuse("no"))
 BORDERS = ("QuantizeLinear", "DequantizeLinear")
 
@@ -256,3 +257,50 @@ def test_copies_leave_outputs_bodies_and_constants_alone() -> None:
 def test_a_model_with_nothing_to_copy_is_the_same() -> None:
     given = model("out = Conv (xd, wd)\n")
     assert unshared(given) is given
+
+
+SCALED = """ r = Relu (xd)
+ q1 = QuantizeLinear (r, s, z)
+ d1 = DequantizeLinear (q1, s, z)
+ m = ReduceMax <keepdims = 0> (d1)
+ q2 = QuantizeLinear (r, m, z)
+ out = DequantizeLinear (q2, m, z)
+"""
+
+
+def test_a_scale_that_is_computed_from_the_group_itself() -> None:
+    """The group would wait for its own scale; once it ended with 'units form a cycle'."""
+    units = grouped(SCALED)
+    assert str(units["r"].verdict).startswith(
+        "Relu is no whole QDQ group: a path leaves it and comes back through "
+    )
+    assert sum(len(unit.nodes) for unit in units.values()) == 8
+    given = model(SCALED)
+    plan = planned(given, target("Relu", "ReduceMax"), AllSupported())
+    inputs = sample_inputs(given.index, 0)
+    expected = run_plain(given.proto, given, inputs)["out"]
+    np.testing.assert_array_equal(run_plain(plan.proto, given, inputs)["out"], expected)
+
+
+def test_what_can_only_be_a_group_together_shares_a_dequantizelinear() -> None:
+    """A pattern that reads one input twice was lost as soon as any rule was for quantized operators."""
+    body = """ g = Sigmoid (xd)
+ u = Mul (xd, g)
+ uq = QuantizeLinear (u, s, z)
+ n = Neg (xd)
+ nq = QuantizeLinear (n, s, z)
+ nd = DequantizeLinear (nq, s, z)
+ ud = DequantizeLinear (uq, s, z)
+ a = Add (nd, ud)
+ aq = QuantizeLinear (a, s, z)
+ out = DequantizeLinear (aq, s, z)
+"""
+    silu = parse("silu", "g = Sigmoid(x)\ny = Mul(x, g)")
+    index = unshared(model(body)).index
+    units = {unit.name: unit for unit in group(index, [silu], marks(index))}
+    assert (units["u"].composite, units["u"].kind) == ("silu", "qdq")
+    assert outputs(index, units["u"]) == {"xd", "g", "u", "uq"}
+    assert outputs(index, units["n"]) == {"xd_for_1", "n", "nq"}
+    assert (outputs(index, units["a"]), units["a"].kind) == ({"nd", "ud", "a", "aq"}, "qdq")
+    plain = {unit.name: unit for unit in group(index, [silu], marks(index, g=PLAIN, u=PLAIN))}
+    assert plain["u"].composite == "silu"

@@ -324,6 +324,6 @@ def test_an_operand_that_is_always_left_out_is_left_out_of_the_function(tmp_path
 
     assert verified(partition(model, tmp_path, composites))
     function = next(
-        f for f in onnx.load(tmp_path / "out.byoc" / "model.onnx").functions if f.name == "glu"
+        f for f in onnx.load(tmp_path / "out.byoc" / "model.onnx").functions if f.name.startswith("glu")
     )
     assert list(function.node[0].input) == ["x"]

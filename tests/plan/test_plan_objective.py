@@ -4,7 +4,7 @@ import sys
 from importlib.metadata import EntryPoint
 from math import nan
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from accelerators import Files, everywhere, notes
@@ -88,8 +88,8 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def where(files: Files, objective: str, *costs: str, unknown: str = "estimate") -> dict[str, str]:
     rules = [files.rules(name, "Relu", "Neg", "Abs", costs=name) for name in costs]
-    options = {"host_cost_model": "slow", "unknown_costs": unknown}
-    return everywhere(partition(parse(TEXT), rules, objective=objective, **options))  # type: ignore[arg-type]
+    options: dict[str, Any] = {"host_cost_model": "slow", "unknown_costs": unknown}
+    return everywhere(partition(parse(TEXT), rules, objective=objective, **options))
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_bodies_count_in_joules(files: Files) -> None:
       [round] y = Loop <body = l (int64 i, bool k, float[4] p) => (bool m, float[4] q)
         { m = Identity (k) r = Neg (p) q = Relu (r) }> (n, c, x) }"""
     rules = files.rules("frugal", "Relu", "Neg", costs="frugal")
-    options = {"objective": "energy", "host_cost_model": "slow", "trips": {"round": 3}}
-    result = partition(parse(text), rules, **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"objective": "energy", "host_cost_model": "slow", "trips": {"round": 3}}
+    result = partition(parse(text), rules, **options)
     assert {name for name, device in everywhere(result).items() if device == "frugal"} == {"r", "q"}
     assert result.report["predicted"]["joules"] == pytest.approx(10 + 3 * (0.5 + 1 + 1))
     assert result.report["predicted"]["seconds"] == pytest.approx(4 + 3 * (0.25 + 5 + 5))
@@ -176,8 +176,8 @@ def test_what_is_no_objective(objective: str, sentence: str, files: Files) -> No
 
 def test_an_unknown_cost_is_estimated_and_counted(files: Files) -> None:
     rules = files.rules("frugal", "Relu", "Neg", "Abs", costs="frugal")
-    options = {"objective": "energy", "host_cost_model": "slow"}
-    result = partition(parse(TEXT), rules, **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"objective": "energy", "host_cost_model": "slow"}
+    result = partition(parse(TEXT), rules, **options)
     assert set(everywhere(result).values()) == {"frugal"}
     assert [note for note in notes(result) if note.startswith("the cost of 1 unit is an estimate")]
 

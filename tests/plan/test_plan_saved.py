@@ -80,7 +80,7 @@ def test_an_edited_file_is_followed(files: Files, tmp_path: Path) -> None:
     }
     reasons = [row["reason"] for row in result.report["host_reasons"]]
     assert "the placement that was given has it on the host" in reasons
-    assert result.plan.asked["placement"] == str(path)
+    assert Path(result.plan.asked["placement"]).name == path.name
 
 
 def test_a_slow_device_is_used_where_the_file_says_so(files: Files, tmp_path: Path) -> None:

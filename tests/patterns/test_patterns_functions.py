@@ -1,0 +1,170 @@
+"""Functions of composites: each instance calls one that is what it is, and runs as it did before."""
+
+import numpy as np
+import onnx
+import pytest
+from cutting import planned
+from support import parse as onnx_text
+
+from byoc.graph.composites import Composite, functions
+from byoc.graph.load import prepare
+from byoc.patterns.match import match_at
+from byoc.patterns.operators import label, names
+from byoc.patterns.pattern import parse
+from byoc.placement.strategies.all_supported import AllSupported
+from byoc.rules.load import Target
+from byoc.rules.schema import CompositeRule, OpRule, RuleFile
+from byoc.verify.inputs import sample_inputs
+from byoc.verify.run import run_plain
+
+
+def instances(body: str, *patterns: str, opset: int = 17, domain: str = "acme") -> list[Composite]:
+    """Return a composite for each node of a graph at which one of the patterns ends."""
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : {opset}, "{domain}" : 1]> g (float[8] a, float[8] b) => '
+        f"(float[8] y) {{ {body} }}"
+    )
+    index = prepare(proto, "test").index
+    free = set(range(len(index.nodes)))
+    found = [match_at(parse("k", p), i, index, free) for p in patterns for i in sorted(free)]
+    return [match.as_composite(index) for match in found if match is not None]
+
+
+def shapes(composites: list[Composite]) -> list[tuple[str, list[str], list[str]]]:
+    last = {f.name: f.node[-1] for f in functions("t", composites)}
+    return [(name, list(node.input), list(node.output)) for name, node in last.items()]
+
+
+@pytest.mark.parametrize(
+    ("body", "pattern", "inside"),
+    [
+        ("r = Relu(a) y = Sum(r)", "r = Relu(x)\ny = Sum(r, b?, c?)", ["r"]),
+        ("r = Relu(a) y = Mean(r)", "r = Relu(x)\ny = *(r, b?, c?)", ["r"]),
+        ("r = Relu(a) y = Max(r, b)", "r = Relu(x)\ny = Max(r, b?, c?)", ["r", "b"]),
+        ("r = Relu(a) y = Clip(r)", "r = Relu(x)\ny = Clip(r, b?)", ["r"]),
+    ],
+)
+def test_what_counts_its_operands_is_given_as_many(body: str, pattern: str, inside: list[str]) -> None:
+    """onnxruntime ends the process on a Sum with an empty operand."""
+    (shape,) = shapes(instances(body, pattern))
+    assert shape[1] == inside
+
+
+def test_an_operator_that_onnx_does_not_know_has_the_operands_that_it_has() -> None:
+    body = "r = Relu(a) s = acme.F(r) q = Relu(s) y = acme.F(q, b)"
+    assert shapes(instances(body, "r = Relu(x)\ny = acme.F(r, b?)")) == [
+        ("k_y_in1", ["r"], ["y"]),
+        ("k", ["r", "b"], ["y"]),
+    ]
+
+
+def test_outputs_that_nothing_reads_are_still_made() -> None:
+    assert shapes(instances("r = Relu(a) y, i = acme.F(r)", "r = Relu(x)\ny = acme.F(r)")) == [
+        ("k_y_out2", ["r"], ["y", "y_output_1"])
+    ]
+    body = "k = Constant <value_ints = [2]> () r = Relu(a) y, i = TopK(r, k)"
+    assert shapes(instances(body, "r = Relu(x)\ny = TopK(r, k)")) == [
+        ("k", ["r", "k"], ["y", "y_output_1"])
+    ]
+
+
+def test_each_operator_has_a_label_of_its_own() -> None:
+    known = [name for name in names() if "." not in name]
+    odd = (
+        "acme.Op",
+        "acme.OP",
+        "a.b_c",
+        "a_b.c",
+        "a..b",
+        ".a",
+        "a.",
+        "relu",
+        "_",
+        "a.1b",
+        "1",
+        "ä.b",
+        "a\n.b",
+    )
+    odd += (
+        "a.0b",
+        "a._0b",
+        "a.b",
+        "b",
+        "a__b",
+        "a._b",
+        "a_.b",
+        "no_n",
+        "v2",
+        "a.v2",
+        "a.95_b",
+        "a_95_b",
+    )
+    labels = [label(name) for name in (*known, *odd)]
+    assert len(set(labels)) == len(labels)
+    assert label("acme.Op") == "acme__Op"
+    assert all(text.replace("_", "").isalnum() for text in labels)
+
+
+def test_functions_of_any_operator_have_names_of_their_own() -> None:
+    body = "r = Relu(a) s = acme.Op(r) q = Relu(s) y = acme.OP(q)"
+    assert [name for name, _, _ in shapes(instances(body, "r = Relu(x)\ny = *(r)"))] == [
+        "k_acme__Op",
+        "k_acme__OP",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("s = Sum(p, q, ...)\ny = Sub(s, s_2)", "line 1: the name 's_2' is kept for a further operand"),
+        ("a0 = Max(a0_1, ...)", "line 1: the name 'a0_1' is kept for a further operand"),
+        ("p, _ = MaxPool(x)\ny = Add(p, p_output_1)", "line 1: the name 'p_output_1' is kept for an output"),
+        ("s, s_output_1 = TopK(x, k)", "line 1: the name 's_output_1' is kept for an output of the line"),
+    ],
+)  # fmt: skip
+def test_names_that_functions_need(text: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse("p", text)
+    assert message in str(caught.value)
+    parse("p", "s = Sum(s_0, s_1, ...)\ny = Sub(s, s_02)")
+
+
+@pytest.mark.parametrize(
+    ("shape", "body", "text"),
+    [
+        ("8", "r = Relu(a)\n s = Sum(r)\n y = Neg(s)", "r = Relu(x)\ny = Sum(r, b?, c?)"),
+        ("8", "r = Relu(a)\n s = Min(r)\n y = Neg(s)", "r = Relu(x)\ny = *(r, e?, f?)"),
+        ("2", "r = Relu(a)\n y, i = TopK(r, k)", "r = Relu(x)\ny = TopK(r, k)"),
+        ("1,2,3", "p = BatchNormalization(n, v, v, v, v)\n y = Abs(p)", "p = BatchNormalization(x, s, i, m, v)"),
+        (
+            "1,2,3",
+            "p, m, w = BatchNormalization <training_mode = 1> (n, v, v, v, v)\n y = Abs(p)",
+            "p = BatchNormalization(x, s, i, m, v)\ny = Abs(p)",
+        ),
+        (
+            "4",
+            "p, q = Split <axis = 0> (a, h)\n c, d = Split <axis = 0> (a)\n e = Add(p, q)\n"
+            " f = Add(c, d)\n y = Sub(e, f)",
+            "p, q = Split(x, s?)\ny = Add(p, q)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_onnxruntime_makes_of_them(shape: str, body: str, text: str) -> None:
+    proto = onnx_text(
+        f"g (float[8] a, float[1,2,3] n) => (float[{shape}] y) "
+        f"<int64[1] k = {{2}}, int64[2] h = {{4, 4}}, float[2] v = {{1, 2}}> {{ {body} }}"
+    )
+    model = prepare(proto, "test")
+    file = RuleFile(
+        target="t",
+        cost_model="dla",
+        dtype=("any",),
+        ops=(OpRule(op=("*",)),),
+        composites=(CompositeRule(name="k", pattern=(text,)),),
+    )
+    plan = planned(model, Target("t", file), AllSupported())
+    onnx.checker.check_model(plan.proto, full_check=True)
+    assert any(function.name.startswith("k") for function in plan.proto.functions)
+    inputs = sample_inputs(model.index, 0)
+    expected, actual = run_plain(proto, model, inputs), run_plain(plan.proto, model, inputs)
+    np.testing.assert_array_equal(actual["y"], expected["y"])
