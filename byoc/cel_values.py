@@ -22,7 +22,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _WHOLE = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _MATCH = cel.compile("text.matches(pattern)")
-_MATCH_STEPS = 200  # what a regular expression takes to be made
+_REPEATED = re.compile(r"\{(?:\d*,)?(\d*)\}", re.ASCII)
 _CHARACTERS = 50  # that are looked at in a step
 
 
@@ -244,7 +244,7 @@ class _Evaluation:
 
     def matches(self, text: str, pattern: str) -> bool:
         """Return whether a regular expression is found in a text."""
-        self.spend(_MATCH_STEPS + len(pattern))
+        self.spend(_match_steps(text, pattern))
         try:
             return bool(_MATCH.execute({"text": text, "pattern": pattern}))
         except Exception:  # the package has an error for each way of being none
@@ -319,6 +319,18 @@ _STRICT: Mapping[str, Callable[..., Any]] = {
     "string": _Evaluation.text,
     "type": lambda _, value: _type(value),
 }
+
+
+def _match_steps(text: str, pattern: str) -> int:
+    """Return about what it takes to make a regular expression, and to hold a text against it.
+
+    A counted repetition is as long as what it repeats, so many times; a class such as `\\w` or `\\p{L}`
+    has hundreds of ranges.
+    """
+    length = 10 * len(pattern) + 100 * pattern.count("\\")
+    for count in _REPEATED.findall(pattern):
+        length *= max(int(count[:6] or 1), 1)
+    return 200 + length + len(text) * length // 10_000
 
 
 def kind(value: Any) -> str:

@@ -16,16 +16,14 @@ _MOST_NODES = 16
 _MOST_BETWEEN = 65_536
 # What exporters leave in a file for the loader to compute. The work of each is bounded by what it reads
 # and makes, and ONNX's inference knows how much that will be before it is made.
-_EVALUATED = frozenset(
-    """
+_EVALUATED = """
     Abs Add And Cast CastLike Ceil Clip Concat Constant ConstantOfShape Cos CumSum DequantizeLinear
     Div Equal Erf Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater
     GreaterOrEqual Identity Less LessOrEqual Log MatMul Max Mean Min Mod Mul Neg NonZero Not OneHot
     Or Pad Pow QuantizeLinear Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
     Relu Reshape Round ScatterElements ScatterND Shape Sigmoid Sign Sin Size Slice Split Sqrt
     Squeeze Sub Sum Tanh Tile Transpose Trilu Unsqueeze Where Xor
-    """.split()
-)
+"""
 _NO_MORE_THAN_READ = frozenset({"NonZero"})  # a number for each element and axis
 # What a Constant node may hold beside a tensor (ONNX's documentation of Constant).
 _WRITTEN: dict[str, type] = {
@@ -107,7 +105,7 @@ def _made(index: GraphIndex, node: NodeProto, given: list[NDArray[Any]]) -> list
     if node.op_type == "Constant" and not node.attribute[0].name.startswith("value_string"):
         value = _written(node)
         return None if value is None else [value]
-    if node.op_type not in _EVALUATED:
+    if node.op_type not in _EVALUATED.split():
         return None
     names = [name for name in node.input if name]
     outputs = [name for name in node.output if name]

@@ -11,6 +11,8 @@ from rich.table import Table
 from byoc.report.units import count, quantity, share
 
 _REASONS = 3
+# A share of the whole below which a gain is in the JSON alone.
+_WORTH_TELLING = 1e-3
 
 
 def summary(report: Mapping[str, Any]) -> str:
@@ -43,9 +45,11 @@ def print_report(report: Mapping[str, Any], console: Console, every_reason: bool
             console.print(
                 f"  {more:>5}  for {count(len(rest), 'other reason')} (--reasons)", highlight=False
             )
-    if report["what_if"]:
+    least = _WORTH_TELLING * report["predicted"]["optimized"]
+    gains = [item for item in report["what_if"] if item["gain"] >= least]
+    if gains:
         console.print("\nIf it were supported:")
-    for item in report["what_if"]:
+    for item in gains:
         console.print(escape(_what_if(item, report)), soft_wrap=True, highlight=False)
     for note in report["notes"]:
         console.print(escape(f"note: {note}"), soft_wrap=True, highlight=False)

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from itertools import islice
+from math import isnan
 from typing import Any
 
 from byoc.rules.objections import Kind, Objection
 from byoc.rules.schema import AttributeRule, ElementRule
-from byoc.rules.values import Bounds, SizeBounds
+from byoc.rules.values import Bounds, SizeBounds, shortened
 
 
 def attribute_objections(place: str, name: str, value: Any, rule: AttributeRule) -> Iterator[Objection]:
@@ -37,7 +38,7 @@ def value_objections(
     place: str, name: str, value: Any, rule: ElementRule | AttributeRule, kind: Kind
 ) -> Iterator[Objection]:
     """Yield what a rule has against a single value."""
-    if rule.one_of is not None and value not in rule.one_of:
+    if rule.one_of is not None and not any(same(value, one) for one in rule.one_of):
         text = f"{name} is {_told(value)}; supported: {listed(rule.one_of)}"
         yield Objection(f"{place}.one_of", text, kind)
     yield from bound_objections(place, name, value, rule, kind)
@@ -54,6 +55,10 @@ def bound_objections(
         limit = "max" if low is None else "min"
         yield Objection(f"{place}.{limit}", f"{name} is {_told(value)}, not a number", kind)
         return
+    if isnan(value):
+        limit = "max" if low is None else "min"
+        yield Objection(f"{place}.{limit}", f"{name} is not a number (NaN)", kind)
+        return
     if low is not None and value < low:
         yield Objection(f"{place}.min", f"{name} is {value}, at least {shown(low)} is supported", kind)
     if high is not None and value > high:
@@ -64,8 +69,12 @@ def _told(value: Any) -> str:
     """Return a value as sentences give it; what is neither number nor text by its type."""
     if not isinstance(value, (int, float, str, list)):
         return f"a {type(value).__name__}"
-    text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return shortened(value)
+
+
+def same(value: Any, one: Any) -> bool:
+    """Return whether a value is one that a rule names; true is no 1."""
+    return bool(value == one) and isinstance(value, bool) == isinstance(one, bool)
 
 
 def shown(number: float) -> str:
@@ -75,4 +84,4 @@ def shown(number: float) -> str:
 
 def listed(values: Any) -> str:
     """Return values as sentences list them."""
-    return ", ".join(map(str, values))
+    return ", ".join(map(shortened, values))

@@ -20,6 +20,7 @@ from byoc.rules.values import (
     Size,
     SizeBounds,
     Values,
+    Whole,
     as_list_of_parts,
 )
 from byoc.yamlfile import Strict
@@ -48,7 +49,7 @@ class AttributeRule(Bounds):
 class CountRule(Bounds):
     """What a number of elements may be."""
 
-    multiple_of: Annotated[int, Field(ge=1)] | None = _told("Must be a multiple of this.")
+    multiple_of: Annotated[Whole, Field(ge=1)] | None = _told("Must be a multiple of this.")
 
 
 class DimRule(CountRule):
@@ -232,7 +233,7 @@ class Quantization(Strict):
     )
 
 
-_Count = Annotated[int, Field(ge=1)]
+_Count = Annotated[Whole, Field(ge=1)]
 
 
 class Limits(Strict):

@@ -1,7 +1,7 @@
 """The small forms that values in rule files have: one or a list, sizes in bytes, limits."""
 
 import re
-from math import isnan
+from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -19,6 +19,7 @@ _UNITS = {
     **{"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9},
     **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
 }
+_MOST = (1 << 63) - 1
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 _SIZE_PATTERN = rf"^\s*[0-9]+(\.[0-9]+)?\s*({'|'.join(unit for unit in _UNITS if unit)})?\s*$"
 
@@ -35,7 +36,9 @@ def as_list_of_parts(value: object) -> object:
 def _scalar(value: object) -> object:
     if not isinstance(value, (str, int, float)):
         raise ValueError("expected a number, a text, true or false")
-    return value
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError("expected a finite number")
+    return _within_64_bits(value) if isinstance(value, int) else value
 
 
 def _size(value: object) -> object:
@@ -43,31 +46,50 @@ def _size(value: object) -> object:
         return value
     found = _SIZE.fullmatch(value.strip())
     if found is None or found[2] not in _UNITS:
-        raise ValueError(f"'{value}' is not a size such as 4096 or 512KiB")
-    return round(float(found[1]) * _UNITS[found[2]])
+        raise ValueError(f"'{shortened(value)}' is not a size such as 4096 or 512KiB")
+    size = float(found[1]) * _UNITS[found[2]]
+    if size > _MOST:
+        raise ValueError(f"'{shortened(value)}' is more than any memory has")
+    return round(size)
 
 
 def _axis(value: object) -> object:
-    if isinstance(value, str) and re.fullmatch(r"-?\d+", value):
+    if isinstance(value, str) and _AXIS.fullmatch(value):
         return int(value)
     if value != EACH and (not isinstance(value, int) or isinstance(value, bool)):
         raise ValueError(f"expected the number of a dimension, or '{EACH}'")
     return value
 
 
-_REFERENCE = r"^[A-Za-z_][A-Za-z0-9_]*\[-?[0-9]+\]$"
+_AXIS = re.compile(r"-?[0-9]{1,9}")
+_REFERENCE = r"^[A-Za-z_][A-Za-z0-9_]*\[-?[0-9]{1,9}\]$"
 
 
 def _reference(value: str) -> str:
-    if not re.match(_REFERENCE, value, re.ASCII):
-        raise ValueError(f"'{value}' is not a tensor and a dimension such as W[1]")
+    if value.endswith("\n") or not re.match(_REFERENCE, value):
+        raise ValueError(f"'{shortened(value)}' is not a tensor and a dimension such as W[1]")
     return value
 
 
 def _a_number(value: float) -> float:
-    if isnan(value):
-        raise ValueError("a limit is a number")
+    if not isfinite(value):
+        raise ValueError("a limit is a number, and a finite one")
     return value
+
+
+def _within_64_bits(value: int) -> int:
+    if abs(value) > _MOST:
+        raise ValueError("expected a whole number of at most 64 bits")
+    return value
+
+
+def shortened(value: object) -> str:
+    """Return a value as sentences quote it: its beginning, where it is long."""
+    try:
+        text = str(value)
+    except ValueError:  # Python writes no whole number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 _Listed = Field(min_length=1)
@@ -77,7 +99,10 @@ def _list_of(item: Any) -> BeforeValidator:
     return BeforeValidator(_as_list, json_schema_input_type=item | Annotated[list[item], _Listed])
 
 
-Integers = Annotated[tuple[int, ...], _Listed, _list_of(int)]
+Whole = Annotated[int, AfterValidator(_within_64_bits)]
+"""A whole number."""
+
+Integers = Annotated[tuple[Whole, ...], _Listed, _list_of(int)]
 """One whole number or a list of them."""
 
 Names = Annotated[tuple[str, ...], _Listed, _list_of(str)]
@@ -96,13 +121,13 @@ Values = Annotated[tuple[Scalar, ...], _Listed, _list_of(bool | int | float | st
 """One value or a list of them."""
 
 _Bytes = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=_SIZE_PATTERN)]
-Size = Annotated[int, Field(ge=0), BeforeValidator(_size, json_schema_input_type=_Bytes)]
+Size = Annotated[Whole, Field(ge=0), BeforeValidator(_size, json_schema_input_type=_Bytes)]
 """A number of bytes, or text such as 512KiB."""
 
 Reference = Annotated[str, AfterValidator(_reference), Field(json_schema_extra={"pattern": _REFERENCE})]
 """A dimension of a tensor, such as W[1]."""
 
-Axis = Annotated[int | Literal["each"], BeforeValidator(_axis)]
+Axis = Annotated[Whole | Literal["each"], BeforeValidator(_axis)]
 """The number of a dimension, negative from the end, or `each`."""
 
 _Limit = Annotated[float, AfterValidator(_a_number)]

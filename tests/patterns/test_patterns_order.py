@@ -31,7 +31,7 @@ def random_index(size: int, chance: random.Random) -> GraphIndex:
 
 
 def circular(index: GraphIndex, one: Mapping[int, int]) -> bool:
-    """Return whether the units that nodes were joined to wait for one another, by taking out the ready."""
+    """Return whether the units that nodes were joined to wait for one another."""
     waits: dict[int, set[int]] = {one[number]: set() for number in range(len(index.nodes))}
     for name, users in index.consumers.items():
         for user in users if name in index.producer else ():

@@ -21,6 +21,7 @@ REPORT: dict[str, Any] = {
         "host_only": 0.01,
         "bound": None,
         "objective": "latency",
+        "optimized": 0.002,
     },
     "regions": [
         {
@@ -103,6 +104,8 @@ def test_what_more_support_would_save() -> None:
     joules = REPORT["predicted"] | {"objective": "energy"}
     lines = _printed(what_if=[item], predicted=joules, targets=["npu", "dsp"])
     assert lines[-1].split() == ["-0.001", "Conv", "(2", "nodes)", "on", "npu:", "too", "wide"]
+
+    assert _printed(what_if=[item | {"gain": 1e-6}]) == _printed()  # under a thousandth of the whole
 
 
 def test_notes_and_the_place_come_last() -> None:
