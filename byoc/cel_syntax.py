@@ -265,7 +265,7 @@ class _Reader:
                 raise ValueError("`has` takes a member, such as has(X.shape)")
             return Member(given[0].of, given[0].name, asked=True)
         if name not in _FUNCTIONS:
-            raise ValueError(f"calls {name}, which there is not")
+            raise ValueError(f"it calls {name}, which there is not")
         if len(given) != 1:
             raise ValueError(f"`{name}` takes one argument")
         return Made(name, tuple(given))

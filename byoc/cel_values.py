@@ -152,6 +152,7 @@ class _Evaluation:
         of = self.value(node.of, scope)
         if not isinstance(of, list):
             raise MismatchError(f"`{node.kind}` walks lists, not {kind(of)}")
+        self.spend(len(of))
         name, whose = node.variable, self.path(node.of, scope)
         scopes = ({**scope, name: (part, f"{whose}[{at}]")} for at, part in enumerate(of))
         if node.kind in ("all", "exists"):

@@ -120,7 +120,15 @@ def find_file(group: str, name: str, also: Iterable[str] = ()) -> Path:
     are other names that a user could have given.
     """
     path = Path(name)
-    return path if path.is_file() else find_installed(group, name, also)
+    return path if is_file(path) else find_installed(group, name, also)
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is such a file; of a name that no file can have, there is not."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # as when the name is too long
+        return False
 
 
 def find_installed(group: str, name: str, also: Iterable[str] = ()) -> Path:
@@ -147,6 +155,7 @@ def _unknown(group: str, name: str, known: Any, problems: Sequence[str] = ()) ->
     file = " file and no installed" if group in (ANNOTATIONS, COST_MODELS) else ""
     broken = f"; could not look in {'; '.join(problems)}" if problems else ""
     there = ", ".join(known) or "none"
+    told = name if len(name) <= 80 else f"{name[:77]}..."
     return InputError(
-        f"{name}: no such{file} {called}{nearest(name, known)}; installed: {there}{broken}"
+        f"{told}: no such{file} {called}{nearest(name, known)}; installed: {there}{broken}"
     )

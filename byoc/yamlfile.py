@@ -29,6 +29,7 @@ T = TypeVar("T", bound=BaseModel)
 _MOST_ALIASES = 50
 _MOST_KEYS = 10_000
 _MOST_PROBLEMS = 50
+_MOST_CHARACTERS = 1_000
 
 
 class _Loader(yaml.SafeLoader):
@@ -64,7 +65,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
             )
         if key.value in seen:
             raise yaml.constructor.ConstructorError(
-                None, None, f"the key '{key.value}' stands twice", key.start_mark
+                None, None, f"the key '{shortened(key.value)}' stands twice", key.start_mark
             )
         seen.add(key.value)
     return loader.construct_mapping(node, deep=True)
@@ -91,11 +92,24 @@ def read_yaml(path: Path, kind: type[T]) -> T:
 def wrong(path: Path, problems: Sequence[str]) -> InputError:
     """Return the error for a file with some problems: a line for each, up to a limit."""
     # A key may hold line breaks, and problems quote keys.
-    told = ("\\n".join(problem.splitlines()) for problem in problems[:_MOST_PROBLEMS])
+    told = (_line("\\n".join(problem.splitlines())) for problem in problems[:_MOST_PROBLEMS])
     lines = [f"{path}: {problem}" for problem in told]
     if len(problems) > _MOST_PROBLEMS:
         lines.append(f"{path}: and {len(problems) - _MOST_PROBLEMS} more")
     return InputError("\n".join(lines))
+
+
+def _line(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
+def shortened(value: object) -> str:
+    """Return a value as sentences quote it: its beginning, where it is long."""
+    try:
+        text = str(value)
+    except ValueError:  # Python writes no whole number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def read_mapping(path: Path) -> dict[Any, Any]:
@@ -180,7 +194,7 @@ def _place(location: tuple[int | str, ...]) -> str:
         if isinstance(step, int):
             path += f"[{step}]"
         elif not step.startswith(("list[", "function-", "dict[")) and step not in _UNION_TAGS:
-            path += f".{step}" if path else step
+            path += f".{shortened(step)}" if path else shortened(step)
     return path or "the file"
 
 

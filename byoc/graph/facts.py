@@ -1,8 +1,11 @@
 """What is known of tensors and nodes as plain values: what expressions and check functions are given."""
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from onnx import NodeProto
 
 from byoc.graph.attributes import effective, written
@@ -14,6 +17,8 @@ TENSOR_FACTS = (
     *("given", "name", "constant", "dtype", "shape", "rank", "elements", "bytes", "value", "quantized"),
 )
 """What can be known of a tensor."""
+_SHORT_FLOATS = ("float16", "bfloat16", "float32")
+
 QUANTIZED_FACTS = ("dtype", "bytes")
 """What can be known of it on the outer side of the DequantizeLinear or QuantizeLinear beside it."""
 
@@ -39,13 +44,35 @@ def tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
             facts |= {"elements": known.elements, "bytes": known.bytes}
     value = constant_value(index, tensor)
     if value is not None:
-        facts["value"] = value.reshape(-1).tolist()
+        facts["value"] = plain_elements(value)
     outer = outer_of_read(index, tensor) or outer_of_made(index, tensor)
     if outer is not None and outer.kind is not None:
         facts["quantized"] = {"dtype": outer.kind.dtype}
         if outer.kind.bytes is not None:
             facts["quantized"]["bytes"] = outer.kind.bytes
     return facts
+
+
+def plain_elements(value: NDArray[Any]) -> list[Any]:
+    """Return the elements as plain values: of a short float the decimal that a person would write.
+
+    That is the value itself where it is whole or of at most 6 digits, else the shortest decimal that
+    stands for it in its type: 65504, 5.625 and 0.1 of a float16.
+    """
+    flat = value.reshape(-1)
+    if flat.dtype.name not in _SHORT_FLOATS:
+        return list(flat.tolist())
+    return [_decimal(element) for element in flat]
+
+
+def _decimal(element: Any) -> float:
+    value = float(element)
+    if not isfinite(value) or value.is_integer() or float(f"{value:.6g}") == value:
+        return value
+    if isinstance(element, (np.float16, np.float32)):
+        return float(str(element))
+    shorter = (float(f"{value:.{digits}g}") for digits in range(1, 10))
+    return next((short for short in shorter if float(type(element)(short)) == value), value)
 
 
 def attribute_facts(index: GraphIndex, node: NodeProto) -> dict[str, Any]:

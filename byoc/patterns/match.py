@@ -19,6 +19,9 @@ from byoc.patterns.search import Bound, Search
 from byoc.patterns.syntax import PatternNode
 from byoc.patterns.table import Table, without_end
 
+# What looking for a path that leaves a match and comes back counts as, after the first at a node.
+PATH_ATTEMPTS = 200
+
 
 @dataclass(frozen=True)
 class Match:
@@ -128,8 +131,10 @@ def match_at(pattern: Pattern, node: int, index: GraphIndex, free: Container[int
 
 def matches_at(pattern: Pattern, search: Search, node: int) -> Iterator[Match]:
     """Yield every match of a pattern in one of its forms, whose last line is the given node."""
-    for bound in search.at(node):
+    for count, bound in enumerate(search.at(node)):
         form = search.form.without(frozenset(bound.missing))
+        if count and form is not None and len(form.outputs) > 1:
+            search.attempts.left -= PATH_ATTEMPTS
         if form is not None and not objection(pattern, form, bound, search.table):
             yield Match(pattern, form, bound.nodes, bound.tensors, bound.more)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from byoc.patterns.closed import closed_objection, condition_objection
 from byoc.patterns.form import Form, needed
+from byoc.patterns.match import PATH_ATTEMPTS
 from byoc.patterns.pattern import Pattern
 from byoc.patterns.qdq import border_objection
 from byoc.patterns.search import Attempts, Bound, Search
@@ -115,6 +116,8 @@ class Explorer:
         whole = form.without(frozenset({*probe.bound.missing, *_later(form, probe)}))
         if whole is None:
             return
+        if len(whole.outputs) > 1:
+            self.left[0] -= PATH_ATTEMPTS
         reason, node = closed_objection(whole, probe.bound, self.table)
         if reason:
             at = next((line for line, bound in probe.bound.nodes.items() if bound == node), None)

@@ -7,7 +7,8 @@ from typing import Any
 
 from byoc.rules.objections import Kind, Objection
 from byoc.rules.schema import AttributeRule, ElementRule
-from byoc.rules.values import Bounds, SizeBounds, shortened
+from byoc.rules.values import Bounds, SizeBounds
+from byoc.yamlfile import shortened
 
 
 def attribute_objections(place: str, name: str, value: Any, rule: AttributeRule) -> Iterator[Objection]:

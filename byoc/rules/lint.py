@@ -16,7 +16,7 @@ from byoc.rules.merge import drop_problems
 from byoc.rules.operators import operator, operators
 from byoc.rules.schema import CompositeRule, Drop, Host, Nodes, OpRule, Quantization, RuleFile
 from byoc.rules.values import ANY, ANY_DTYPE, Names
-from byoc.yamlfile import check
+from byoc.yamlfile import check, shortened
 
 _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(Names)
 
@@ -87,13 +87,13 @@ def dtype_problems(place: str, names: tuple[str, ...]) -> Iterator[str]:
         if name not in known:
             hint = f" (did you mean {_ALIASES[name]}?)" if name in _ALIASES else nearest(name, known)
             told = hint or f"; known: {', '.join(known)}"
-            yield f"{place}: no such data type '{name}'{told}"
+            yield f"{place}: no such data type '{shortened(name)}'{told}"
 
 
 def _operator(op: str) -> Iterator[str]:
     """Yield that an operator of one of ONNX's own domains is none; others are taken on trust."""
     if op != ANY and operator(op) is None and op.rpartition(".")[0] in onnx_domains():
-        yield f"ONNX has no operator '{op}'{nearest(op, operators())}"
+        yield f"ONNX has no operator '{shortened(op)}'{nearest(op, operators())}"
 
 
 def _quantization(value: object) -> Iterator[str]:

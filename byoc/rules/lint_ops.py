@@ -11,6 +11,7 @@ from byoc.rules.lint_where import condition_problems
 from byoc.rules.operators import Operator, operator
 from byoc.rules.schema import AttributeRule, ElementRule, OpRule, TensorRule
 from byoc.rules.values import ANY, EACH
+from byoc.yamlfile import shortened
 
 _NUMBERS = {"INT", "FLOAT"}
 _LISTS = {"INTS", "FLOATS", "STRINGS"}
@@ -61,12 +62,27 @@ def _attribute(place: str, op: Operator, name: str, rule: AttributeRule) -> Iter
         elif key != "one_of" and not kinds & _NUMBERS:
             yield f"{place}.{key}: {name} of {op.name} is not a number"
     for value in rule.one_of or ():
-        fitting = {"STRING"} if isinstance(value, str) else _NUMBERS
-        if not kinds & (fitting | _LISTS):
-            yield f"{place}.one_of: {value!r} is never a value of {name} of {op.name}"
+        if not kinds & (_fitting(value) | _LISTS):
+            yield f"{place}.one_of: {_written(value)} is never a value of {name} of {op.name}"
+    for value in (rule.each.one_of if rule.each else None) or ():
+        if kinds & _LISTS and not kinds & {f"{kind}S" for kind in _fitting(value)}:
+            yield f"{place}.each.one_of: {_written(value)} is never in {name} of {op.name}"
     for key in _keys(rule.each, "min", "max") if rule.each else ():
         if kinds == {"STRINGS"}:
             yield f"{place}.each.{key}: the elements of {name} of {op.name} are not numbers"
+
+
+def _fitting(value: bool | float | str) -> set[str]:
+    """Return the kinds of attribute that a value can be one of; none is true or false."""
+    if isinstance(value, bool):
+        return set()
+    return {"STRING"} if isinstance(value, str) else _NUMBERS
+
+
+def _written(value: bool | float | str) -> str:
+    """Return a value as a rule file has it."""
+    text = shortened(value)
+    return f"'{text}'" if isinstance(value, str) else text.lower()
 
 
 def _keys(rule: AttributeRule | ElementRule, *names: str) -> list[str]:

@@ -8,7 +8,16 @@ from typing import Any
 
 from byoc.errors import InputError, nearest
 from byoc.patterns.pattern import Pattern
-from byoc.plugins import ANNOTATIONS, CODEGENS, COST_MODELS, COSTS, find_file, find_installed, installed
+from byoc.plugins import (
+    ANNOTATIONS,
+    CODEGENS,
+    COST_MODELS,
+    COSTS,
+    find_file,
+    find_installed,
+    installed,
+    is_file,
+)
 from byoc.rules.composites import patterns
 from byoc.rules.lint import lint
 from byoc.rules.merge import defaults, merged
@@ -50,7 +59,7 @@ class Target:
         """
         name = self.rules.cost_model
         beside = self.folder / name
-        if beside.is_file():
+        if is_file(beside):
             return str(beside)
         plugins = installed(COSTS)
         if name in plugins:
@@ -145,7 +154,7 @@ def _own_problems(content: Mapping[Any, Any]) -> list[str]:
 def _base(path: Path, name: str, chain: tuple[Path, ...]) -> _Read:
     beside = path.parent / name
     try:
-        found = beside if beside.is_file() else find_installed(ANNOTATIONS, name)
+        found = beside if is_file(beside) else find_installed(ANNOTATIONS, name)
     except InputError as error:
         raise InputError(f"{path}: extends: {error}") from None
     if any(found.samefile(other) for other in chain):

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from byoc.rules.values import (
     Axis,
     Bounds,
+    Count,
     Dtypes,
     Integers,
     Names,
@@ -20,7 +21,6 @@ from byoc.rules.values import (
     Size,
     SizeBounds,
     Values,
-    Whole,
     as_list_of_parts,
 )
 from byoc.yamlfile import Strict
@@ -49,7 +49,7 @@ class AttributeRule(Bounds):
 class CountRule(Bounds):
     """What a number of elements may be."""
 
-    multiple_of: Annotated[Whole, Field(ge=1)] | None = _told("Must be a multiple of this.")
+    multiple_of: Count | None = _told("Must be a multiple of this.")
 
 
 class DimRule(CountRule):
@@ -233,17 +233,14 @@ class Quantization(Strict):
     )
 
 
-_Count = Annotated[Whole, Field(ge=1)]
-
-
 class Limits(Strict):
     """What the accelerator has no more of."""
 
-    regions: _Count | None = _told("The most regions in a model.")
-    min_nodes: _Count | None = _told("The fewest nodes in a region.")
-    max_nodes: _Count | None = _told("The most nodes in a region.")
-    memory: Size | None = _told("The memory of a region: bytes, or text such as 1MiB.")
-    batch: _Count | None = _told("The most of dimension 0 of the model's inputs of rank 2 and more.")
+    regions: Count | None = _told("The most regions in a graph.")
+    min_nodes: Count | None = _told("The fewest nodes in a region.")
+    max_nodes: Count | None = _told("The most nodes in a region.")
+    memory: Size | None = _told("Of the constants of all that is on it: bytes, or text such as 1MiB.")
+    batch: Count | None = _told("The most of dimension 0 of the model's inputs of rank 2 and more.")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

@@ -3,11 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from byoc.graph.facts import plain_elements
 from byoc.graph.values import constant_value
 from byoc.rules.attributes import listed, value_objections
 from byoc.rules.dims import shape_objections
@@ -80,13 +77,5 @@ def _value(place: str, use: Use, rule: ElementRule, view: View) -> Iterator[Obje
     if value is None:
         yield Objection(place, f"the value of {use.formal} is not known", Kind.UNKNOWN)
         return
-    for element in _elements(value):
+    for element in plain_elements(value):
         yield from value_objections(place, f"an element of {use.formal}", element, rule, Kind.TENSOR)
-
-
-def _elements(value: NDArray[Any]) -> list[Any]:
-    """Return the elements as plain values, a float32 by the shortest decimal that stands for it."""
-    flat = value.reshape(-1)
-    if flat.dtype == np.float32:
-        return [float(str(element)) for element in flat]
-    return list(flat.tolist())

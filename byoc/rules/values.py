@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from byoc.yamlfile import Strict
+from byoc.yamlfile import Strict, shortened
 
 ANY = "*"
 """As an operator: whichever."""
@@ -36,14 +36,20 @@ def as_list_of_parts(value: object) -> object:
 def _scalar(value: object) -> object:
     if not isinstance(value, (str, int, float)):
         raise ValueError("expected a number, a text, true or false")
-    if isinstance(value, float) and not isfinite(value):
-        raise ValueError("expected a finite number")
+    if value != value:  # noqa: PLR0124 - NaN, which equals nothing
+        raise ValueError("it is NaN, which equals nothing")
     return _within_64_bits(value) if isinstance(value, int) else value
+
+
+def _no_truth(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a number")
+    return value
 
 
 def _size(value: object) -> object:
     if not isinstance(value, str):
-        return value
+        return _no_truth(value)
     found = _SIZE.fullmatch(value.strip())
     if found is None or found[2] not in _UNITS:
         raise ValueError(f"'{shortened(value)}' is not a size such as 4096 or 512KiB")
@@ -56,7 +62,7 @@ def _size(value: object) -> object:
 def _axis(value: object) -> object:
     if isinstance(value, str) and _AXIS.fullmatch(value):
         return int(value)
-    if value != EACH and (not isinstance(value, int) or isinstance(value, bool)):
+    if value != EACH and (not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 10**9):
         raise ValueError(f"expected the number of a dimension, or '{EACH}'")
     return value
 
@@ -83,15 +89,6 @@ def _within_64_bits(value: int) -> int:
     return value
 
 
-def shortened(value: object) -> str:
-    """Return a value as sentences quote it: its beginning, where it is long."""
-    try:
-        text = str(value)
-    except ValueError:  # Python writes no whole number of thousands of digits
-        return "a number of thousands of digits"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 _Listed = Field(min_length=1)
 
 
@@ -99,8 +96,11 @@ def _list_of(item: Any) -> BeforeValidator:
     return BeforeValidator(_as_list, json_schema_input_type=item | Annotated[list[item], _Listed])
 
 
-Whole = Annotated[int, AfterValidator(_within_64_bits)]
+Whole = Annotated[int, BeforeValidator(_no_truth), AfterValidator(_within_64_bits)]
 """A whole number."""
+
+Count = Annotated[int, Field(ge=1), BeforeValidator(_no_truth), AfterValidator(_within_64_bits)]
+"""A whole number of something, at least one."""
 
 Integers = Annotated[tuple[Whole, ...], _Listed, _list_of(int)]
 """One whole number or a list of them."""
@@ -121,16 +121,21 @@ Values = Annotated[tuple[Scalar, ...], _Listed, _list_of(bool | int | float | st
 """One value or a list of them."""
 
 _Bytes = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=_SIZE_PATTERN)]
-Size = Annotated[Whole, Field(ge=0), BeforeValidator(_size, json_schema_input_type=_Bytes)]
+Size = Annotated[
+    int,
+    Field(ge=0),
+    AfterValidator(_within_64_bits),
+    BeforeValidator(_size, json_schema_input_type=_Bytes),
+]
 """A number of bytes, or text such as 512KiB."""
 
 Reference = Annotated[str, AfterValidator(_reference), Field(json_schema_extra={"pattern": _REFERENCE})]
 """A dimension of a tensor, such as W[1]."""
 
-Axis = Annotated[Whole | Literal["each"], BeforeValidator(_axis)]
+Axis = Annotated[int | Literal["each"], BeforeValidator(_axis)]
 """The number of a dimension, negative from the end, or `each`."""
 
-_Limit = Annotated[float, AfterValidator(_a_number)]
+_Limit = Annotated[float, BeforeValidator(_no_truth), AfterValidator(_a_number)]
 
 
 class Bounds(Strict):

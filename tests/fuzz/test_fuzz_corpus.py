@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import rule_inputs
 from fuzz import CORPUS
 from targets import TARGETS
 
@@ -16,6 +17,12 @@ def test_what_was_found(path: Path, tmp_path: Path) -> None:
     target = TARGETS[path.parent.name](tmp_path)
     target.prepare()
     assert target(path.read_bytes())
+
+
+@pytest.mark.parametrize("seed", range(len(rule_inputs.seeds())))
+def test_every_seed_is_a_rule_file(seed: int, tmp_path: Path) -> None:
+    target = TARGETS["rules"](tmp_path)
+    assert target(rule_inputs.seeds()[seed]) == "applied"
 
 
 @pytest.mark.parametrize("kind", sorted(TARGETS))

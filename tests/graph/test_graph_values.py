@@ -78,7 +78,8 @@ LARGE = "<int64[2] s = {50000, 40000}, int64[1] e = {4000000000}, int64 n = {400
         " k = ReduceMax <keepdims = 0> (c)",
         "a = Constant <value_ints = [1024, 1, 1]> ()\n b = Constant <value_ints = [1, 1024, 1]> ()\n"
         " d = Constant <value_ints = [1, 1, 1024]> ()\n f = ConstantOfShape (a)\n"
-        " g = ConstantOfShape (b)\n h = ConstantOfShape (d)\n c = Sum (f, g, h)\n k = ReduceMax <keepdims = 0> (c)",
+        " g = ConstantOfShape (b)\n h = ConstantOfShape (d)\n c = Sum (f, g, h)\n"
+        " k = ReduceMax <keepdims = 0> (c)",
         "o = Constant <value_float = 0.5> ()\n a = Constant <value_ints = [1, 1, 1]> ()\n"
         " f = ConstantOfShape (a)\n c = AveragePool <kernel_shape = [1000000000], "
         "pads = [999999999, 0]> (f)\n k = ReduceMax <keepdims = 0> (c)",

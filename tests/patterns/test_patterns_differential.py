@@ -30,6 +30,16 @@ from byoc.verify.run import run_plain
 SHAPE = [1, 4, 3, 3]
 ONE, TWO = ("Relu", "Abs", "Neg", "Identity", "Tanh"), ("Add", "Mul", "Sub", "Max")
 MANY = ("Sum", "Max", "Min", "Mean")
+# What is in a model in many places, in several ways.
+WIDE = (
+    "ba = *(i1)\nca = *(ba, e1?, e2?)",
+    "ba = *(i1)\nca = acme.Op|acme.OP(ba)",
+    "ba = *(i1)\nca = Sum|Max|Min|Mean(ba, e1?, e2?)",
+    "ca = Sum(i1, e1?, e2?)",
+    "ca = Sum(i1, e1?, e2?, e3?)",
+    "ca = com.microsoft.FastGelu(i1, e1?)",
+    "ba, ca = Split(i1, e1?)\nda = Concat(ba, ca)",
+)
 QUANTIZED = ("Relu", "Abs", "Neg", "Mul", "Add", "Sum", "Max", "Split")
 
 
@@ -89,9 +99,9 @@ class Maker:
         self.keep(self.chance.choice(TWO), [self.pick(), self.pick()])
 
     def many(self) -> None:
-        self.keep(
-            self.chance.choice(MANY), [self.pick() for _ in range(self.chance.choice((1, 1, 2, 3, 4)))]
-        )
+        op = self.chance.choice((*MANY, "Sum", "Sum"))
+        for count in self.chance.sample((1, 2, 3, 4), 2):
+            self.keep(op, [self.pick() for _ in range(count)])
 
     def clip(self) -> None:
         low, high = self.constant(np.float32(-0.5)), self.constant(np.float32(0.5))
@@ -249,7 +259,7 @@ def target(index: GraphIndex, chance: random.Random) -> Target:
     """Return rules with patterns that the language takes."""
     composites = []
     for number in range(chance.randint(1, 4)):
-        text = pattern_of(index, chance)
+        text = chance.choice(WIDE) if chance.random() < 0.3 else pattern_of(index, chance)
         try:
             parse("k", text or "")
         except ValueError:
@@ -268,11 +278,11 @@ def strategy(chance: random.Random) -> Strategy:
 @pytest.mark.parametrize("part", range(4))
 def test_the_partitioned_model_is_valid_and_the_same(part: int) -> None:
     formed = 0
-    for seed in range(part * 40, part * 40 + 40):
+    for seed in range(part * 32, part * 32 + 32):
         chance = random.Random(seed)
         model = prepare(Maker(chance).model(chance.randint(2, 16)), "test")
         formed += same(model, target(model.index, chance), strategy(chance), seed)
-    assert formed > 15
+    assert formed > 8
 
 
 def same(model: Model, rules: Target, how: Strategy, seed: int) -> int:
@@ -282,7 +292,7 @@ def same(model: Model, rules: Target, how: Strategy, seed: int) -> int:
     try:
         plan = planned(model, rules, how)
     except InputError as error:
-        assert "call" in str(error), seed  # two composites with a function of one name
+        assert "both have a function" in str(error), seed  # two composites with a function of one name
         return 0
     onnx.checker.check_model(plan.proto)
     actual = run_plain(plan.proto, model, inputs)

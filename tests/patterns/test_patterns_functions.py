@@ -50,6 +50,14 @@ def test_what_counts_its_operands_is_given_as_many(body: str, pattern: str, insi
     assert shape[1] == inside
 
 
+def test_instances_that_differ_in_what_is_counted_share_no_function() -> None:
+    body = "r = Relu(a) s = Sum(r) q = Relu(s) y = Sum(q, b)"
+    assert shapes(instances(body, "r = Relu(x)\ny = Sum(r, b?)")) == [
+        ("k_y_in1", ["r"], ["y"]),
+        ("k", ["r", "b"], ["y"]),
+    ]
+
+
 def test_an_operator_that_onnx_does_not_know_has_the_operands_that_it_has() -> None:
     body = "r = Relu(a) s = acme.F(r) q = Relu(s) y = acme.F(q, b)"
     assert shapes(instances(body, "r = Relu(x)\ny = acme.F(r, b?)")) == [
@@ -147,8 +155,8 @@ def test_names_that_functions_need(text: str, message: str) -> None:
         ),
         (
             "4",
-            "p, q = Split <axis = 0> (a, h)\n c, d = Split <axis = 0> (a)\n e = Add(p, q)\n"
-            " f = Add(c, d)\n y = Sub(e, f)",
+            "p, q = Split <axis = 0> (a, h)\n c, d = Split <axis = 0, num_outputs = 2> (a)\n"
+            " e = Add(p, q)\n f = Add(c, d)\n y = Sub(e, f)",
             "p, q = Split(x, s?)\ny = Add(p, q)",
         ),
     ],
@@ -156,7 +164,8 @@ def test_names_that_functions_need(text: str, message: str) -> None:
 def test_what_onnxruntime_makes_of_them(shape: str, body: str, text: str) -> None:
     proto = onnx_text(
         f"g (float[8] a, float[1,2,3] n) => (float[{shape}] y) "
-        f"<int64[1] k = {{2}}, int64[2] h = {{4, 4}}, float[2] v = {{1, 2}}> {{ {body} }}"
+        f"<int64[1] k = {{2}}, int64[2] h = {{4, 4}}, float[2] v = {{1, 2}}> {{ {body} }}",
+        opset=18,
     )
     model = prepare(proto, "test")
     file = RuleFile(

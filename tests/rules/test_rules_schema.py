@@ -74,6 +74,7 @@ description: a line
 codegen: reference
 cost_model: dla
 regions: phase
+overlaps: placement
 dtype: [float32]
 layout: {activations: NHWC, weights: OHWI}
 quantization:

@@ -177,7 +177,6 @@ def test_check_functions_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("__import__('os').system('x')", "calls __import__, which there is not"),
         ("X.__class__.__mro__ == 1 && open('x')", "calls open, which there is not"),
-        ("[1].all(a, [1].all(b, [1].all(c, c == 1)))", "at most 2 of all, exists, map and filter"),
         ("1 +", "is not an expression"),
         ("x" * 600, "has 600 characters, at most 500"),
         ("(" * 240 + "1" + ")" * 240, ""),
@@ -192,19 +191,6 @@ def test_expressions_from_anywhere(source: str, complaint: str) -> None:
     assert complaint in said
     assert said
     assert time.monotonic() - begin < 2
-
-
-def test_the_slowest_expressions_are_quick() -> None:
-    """A tensor has at most some ranks, a value at most 1,024 elements: two walks of them, no more."""
-    facts = {"W": {"value": [float(i) for i in range(1024)]}}
-    begin = time.monotonic()
-    expression = compile_expression("W.value.all(a, W.value.all(b, a + b >= 0.0))")
-    assert expression.objection(facts) == ""
-    assert time.monotonic() - begin < 20
-
-
-def test_names_that_walks_bind_are_no_facts() -> None:
-    assert compile_expression("X.shape.all(d, d < 3) && W.rank == 1").names == {"X", "W"}
 
 
 def test_regular_expressions_are_linear() -> None:
