@@ -49,8 +49,9 @@ class _Loader(yaml.SafeLoader):
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Merge in what `<<` names, since merges of merges stand for as much as aliases do."""
+        written = len(node.value)
         super().flatten_mapping(node)
-        if len(node.value) > _MOST_KEYS:
+        if len(node.value) > max(written, _MOST_KEYS):
             raise yaml.constructor.ConstructorError(
                 None, None, f"more than {_MOST_KEYS} keys in one mapping", node.start_mark
             )
