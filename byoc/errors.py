@@ -4,6 +4,7 @@ Everything a user can cause is an `InputError`: one clear sentence that names th
 the place in it. Anything else that escapes is a defect of byoc's own.
 """
 
+import signal
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import lru_cache
@@ -19,6 +20,32 @@ class InputError(ByocError):
 
 class MissingRuntimeError(ByocError):
     """A step needs onnxruntime and none is installed; the message says how to get it."""
+
+
+_MOST_CHARACTERS = 500
+# What the command line leaves with when it is told to stop; no plug-in's failure.
+_TOLD_TO_STOP = {128 + number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", 1))}
+
+
+def described(error: BaseException) -> str:
+    """Return an exception of somebody's code in a line: its type and its text, cut where it is long."""
+    try:
+        text = shortened(str(error), _MOST_CHARACTERS)
+    except Exception:  # whoever wrote it may have got that wrong too
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text on one line, its beginning alone where it is longer than `most` characters."""
+    line = " ".join(text[: 2 * most].split())
+    return line if len(line) <= most and len(text) <= 2 * most else f"{line[: most - 3]}..."
+
+
+def goes_on(error: BaseException) -> bool:
+    """Tell whether what a plug-in's code raised is no failure of the plug-in: byoc's own, or a stop."""
+    stops = isinstance(error, SystemExit) and error.code in _TOLD_TO_STOP
+    return stops or isinstance(error, (ByocError, KeyboardInterrupt))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -2,6 +2,8 @@
 
 import csv
 import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from math import isfinite
 from typing import Annotated, Any
@@ -9,14 +11,15 @@ from typing import Annotated, Any
 import typer
 
 from byoc.cli.common import Format, by_target, own_stdout, print_json, print_rows, progress, sizes
-from byoc.compare import Study, geometric_means
+from byoc.compare import Study, check_study, geometric_means
 from byoc.compare import compare as run
-from byoc.compare.rows import KEYS, Row
+from byoc.compare.rows import KEYS, TOTAL, Row
 from byoc.costs.model import Policy
-from byoc.pipeline import load_settings
-from byoc.report.units import quantity
+from byoc.report.units import count, objective_unit, quantity
 
 _CHEAP = "host-only,all-supported,faster-ops,faster-ops-transfer,tree-dp,min-cut,launch-aware"
+_ONE_ACCELERATOR = "min-cut"
+_MOST_NOTES = 10
 
 
 class Table(StrEnum):
@@ -34,8 +37,9 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the verb
         typer.Option(help="A rule file, or one of byoc rules; once for each of several accelerators."),
     ],
     strategies: Annotated[
-        str, typer.Option(help="Names, with commas between: see byoc strategies.")
-    ] = _CHEAP,
+        str | None,
+        typer.Option(help="Names, with commas between: see byoc strategies.", show_default=_CHEAP),
+    ] = None,
     link: Annotated[
         str | None, typer.Option(help="Bandwidths of the link in GB/s, with commas between.")
     ] = None,
@@ -52,6 +56,13 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the verb
     dim: Annotated[
         list[str] | None, typer.Option(metavar="NAME=SIZE", help="Fix a symbolic dimension.")
     ] = None,
+    trips: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help="How often a node's bodies run, by its name or output.",
+        ),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes at a time; as many as processors unless given.")
     ] = None,
@@ -61,32 +72,32 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the verb
 ) -> None:
     """Place models by several strategies, and show what each comes to.
 
-    A model that fails is a row with the reason, and the rest goes on; the exit code is then 1.
+    A model that fails is an error of its own, and the rest goes on; the exit code is then 1. Where
+    --rules is given more than once, min-cut is not among the strategies unless they are given.
     """
     study = Study(
         rules=tuple(rules),
-        strategies=_names(strategies),
+        strategies=_names(strategies if strategies is not None else _usual(len(rules))),
         links=_links(link),
         objective=objective,
         cost_model=by_target(cost_model, "--cost-model"),
         host_cost_model=host_cost_model,
         unknown_costs=unknown_costs,
         dims=sizes(dim, "--dim"),
+        trips=sizes(trips, "--trips"),
     )
     with progress() as show, own_stdout():
-        for strategy in study.strategies:  # what holds for no model is told once, and at once
-            load_settings(
-                study.rules,
-                strategy=strategy,
-                objective=objective,
-                cost_model=study.cost_model,
-                host_cost_model=host_cost_model,
-                unknown_costs=unknown_costs,
-            )
+        check_study(study)
         rows = run(list(dict.fromkeys(models)), study, jobs, show)
-    _print(rows, form)
+    _print(rows, form, objective_unit(objective))
     if any(row["error"] for row in rows):
         raise typer.Exit(1)
+
+
+def _usual(accelerators: int) -> str:
+    """Return the strategies that are compared unless some are given: those that take so many."""
+    names = (name for name in _CHEAP.split(",") if accelerators == 1 or name != _ONE_ACCELERATOR)
+    return ",".join(names)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -111,33 +122,62 @@ def _links(text: str | None) -> tuple[float | None, ...]:
     return tuple(dict.fromkeys(links))
 
 
-def _print(rows: list[Row], form: Table) -> None:
+def _print(rows: list[Row], form: Table, unit: str) -> None:
     if form is Table.json:
         print_json(rows)
     elif form is Table.csv:
         writer = csv.DictWriter(sys.stdout, KEYS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(row | {"notes": "; ".join(row["notes"])} for row in rows)
     else:
-        print_rows([_shown(row) for row in rows], Format.text)
-        means = [_mean(row) for row in geometric_means(rows)]
-        typer.echo("Over all, as ratios to the best that was found for a model at a link:\n")
-        print_rows(means, Format.text)
+        _print_text(rows, unit)
 
 
-def _shown(row: Row) -> dict[str, Any]:
-    known = row["objective"] is not None
+def _print_text(rows: Sequence[Row], unit: str) -> None:
+    solved = [row for row in rows if row["objective"] is not None]
+    if solved:
+        said = Counter(note for row in solved for note in row["notes"])
+        numbers = {note: number for number, (note, _) in enumerate(said.most_common(_MOST_NOTES), 1)}
+        print_rows([_shown(row, unit, numbers) for row in solved], Format.text)
+        for note, number in numbers.items():
+            typer.echo(f"{number:>3}  {note}")
+        if len(said) > len(numbers):
+            typer.echo(f"     and {count(len(said) - len(numbers), 'other note')} (--format json)")
+    for model in dict.fromkeys(row["model"] for row in rows if row["error"]):
+        typer.echo(f"error: {_errors(model, [row for row in rows if row['model'] == model])}")
+    cases = len({(row["model"], row["link"]) for row in solved})
+    alike = " by the same measure" if len({row["measure"] for row in solved}) > 1 else ""
+    over = f"Over {count(cases, 'case')}, each a model at a link"
+    typer.echo(f"\n{over}, as ratios to the best that was found for it{alike}:")
+    print_rows([_mean(row) for row in geometric_means(rows)], Format.text)
+
+
+def _errors(model: str, rows: Sequence[Row]) -> str:
+    """Return a line for a model: what failed, each error once, with the strategies where not all did."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["error"]:
+            found.setdefault(row["error"].removeprefix(f"{model}: "), []).append(row)
+    told = []
+    for error, failed in found.items():
+        names = ", ".join(dict.fromkeys(row["strategy"] for row in failed))
+        told.append(error if len(failed) == len(rows) or names in error else f"{names}: {error}")
+    return f"{model}: {'; '.join(told)}"
+
+
+def _shown(row: Row, unit: str, notes: Mapping[str, int]) -> dict[str, Any]:
     return {
         "model": row["model"],
         "link": f"{row['link']:g} GB/s" if row["link"] is not None else "",
         "strategy": row["strategy"],
-        "objective": quantity(row["objective"], "s") if known else "",
+        "measure": _measure(row),
+        "objective": quantity(row["objective"], unit),
         "gap": _percent(row["gap"]),
         "regions": row["regions"],
-        "offloaded": f"{row['offloaded']:.1%}" if known else "",
-        "moved": quantity(row["bytes_moved"], "B") if known else "",
-        "took": quantity(row["seconds"], "s") if known else "",
-        "error": row["error"] or "",
+        "offloaded": f"{row['offloaded']:.1%}",
+        "moved": quantity(row["bytes_moved"], "B"),
+        "took": quantity(row["seconds"], "s"),
+        "notes": ", ".join(str(n) for n in sorted(notes[n] for n in row["notes"] if n in notes)),
     }
 
 
@@ -145,6 +185,7 @@ def _mean(row: dict[str, Any]) -> dict[str, Any]:
     known = row["mean_ratio"] is not None
     return {
         "strategy": row["strategy"],
+        "measure": _measure(row),
         "cases": row["cases"],
         "errors": row["errors"] or "",
         "mean": f"{row['mean_ratio']:.4f}" if known else "",
@@ -152,6 +193,11 @@ def _mean(row: dict[str, Any]) -> dict[str, Any]:
         "largest_gap": _percent(row["largest_gap"]),
         "took": quantity(row["seconds"], "s"),
     }
+
+
+def _measure(row: Mapping[str, Any]) -> str:
+    """Return what was minimised, nothing where that is as usual."""
+    return "" if row["measure"] == TOTAL else row["measure"] or ""
 
 
 def _percent(gap: float | None) -> str:

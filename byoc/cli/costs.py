@@ -26,6 +26,10 @@ from byoc.report.units import quantity
 from byoc.runtime.session import load_bundle
 
 _ZOO = "zoo:"
+# With fewer models almost any order looks like a good one.
+_LEAST_RANKED = 5
+# A spread beyond this share of the median says little of the model's own time.
+_WIDE = 0.5
 
 
 def compare_costs(  # noqa: PLR0913, PLR0917 - the options of the verb
@@ -90,15 +94,25 @@ def _bundle(name: str, path: Path, unknown: int | None, patience: Patience) -> C
 
 
 def _print(found: list[Comparison], form: Format) -> None:
-    rank = rank_correlation([c.predicted for c in found], [c.measured.median for c in found])
+    rank = None
+    if len(found) >= _LEAST_RANKED:
+        rank = rank_correlation([c.predicted for c in found], [c.measured.median for c in found])
     if form is Format.json:
         rows = [_row(each) for each in found]
         print_json({"rows": rows, "rank_correlation": rank, "mean_factor": mean_factor(found)})
         return
     print_rows([_shown(each) for each in found], form)
+    for each in found:
+        if each.measured.spread > _WIDE * each.measured.median:
+            typer.echo(f"warning: {each.model}: {_uncertain(each)}")
     if rank is not None:
         typer.echo(f"rank correlation over the models: {rank:.3f}")
     typer.echo(f"predictions are off by a factor of {mean_factor(found):.2f} (geometric mean)")
+
+
+def _uncertain(each: Comparison) -> str:
+    spread, median = quantity(each.measured.spread, "s"), quantity(each.measured.median, "s")
+    return f"the runs spread over {spread} around {median}; measure again on a machine that is idle"
 
 
 def _row(each: Comparison) -> dict[str, Any]:

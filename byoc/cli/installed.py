@@ -1,5 +1,6 @@
 """`byoc codegens`, `strategies`, `cost-models`: what is installed, and where it came from."""
 
+import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from byoc.cli.common import Format, FormatOption, print_rows
 from byoc.codegen import Executable, find_codegen
 from byoc.costs.load import load_cost_model, read_cost_file
 from byoc.errors import InputError
-from byoc.plugins import CODEGENS, COST_MODELS, COSTS, STRATEGIES, distribution, files, installed
+from byoc.plugins import CODEGENS, COST_MODELS, COSTS, STRATEGIES, distribution, files, installed, load
 
 Row = dict[str, Any]
 
@@ -27,9 +28,31 @@ def codegens(form: FormatOption = Format.text) -> None:
 
 
 def strategies(form: FormatOption = Format.text) -> None:
-    """List the installed placement strategies, and where each came from."""
-    rows = [{"name": name, "from": distribution(point)} for name, point in installed(STRATEGIES).items()]
+    """List the installed placement strategies, where each came from, and what it does."""
+    rows = []
+    for name, point in installed(STRATEGIES).items():
+        row: Row = {"name": name, "from": distribution(point), "description": "", "honours": []}
+        row["problem"] = ""
+        try:
+            strategy = load(STRATEGIES, name)
+            row["description"] = _first_sentence(type(strategy))
+            row["honours"] = sorted(getattr(strategy, "honours", ()))
+        except InputError as error:
+            row["problem"] = str(error).splitlines()[0]
+        rows.append(row)
+    if form is Format.text:
+        for row in rows:
+            del row["honours"]
     print_rows(rows, form)
+
+
+def _first_sentence(kind: type) -> str:
+    """Return the first sentence of a class's docstring, empty without one."""
+    text = inspect.cleandoc(kind.__doc__ or "")
+    if text.startswith(f"{kind.__name__}("):  # what a dataclass without one is given
+        return ""
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return paragraph.split(". ")[0].rstrip(".")
 
 
 def cost_models(form: FormatOption = Format.text) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import typer
 
 from byoc.cli.common import Format, FormatOption, own_stdout, print_json, print_rows, progress
-from byoc.errors import ByocError, InputError
-from byoc.placement import Placement, Problem, Strategy, objection, unhonoured
+from byoc.errors import InputError
+from byoc.placement import Placement, Problem, Strategy, answer, called, objection, settled, unhonoured
 from byoc.placement.instance import Instance, read_instance
 from byoc.placement.objective import evaluate
 from byoc.placement.strategies.makespan import Scheduled
@@ -74,23 +74,18 @@ def solved(instance: Instance, strategy: Strategy, source: str) -> Document:
     Raises InputError where the strategy fails, or its answer does not hold.
     """
     problem = instance.problem
-    try:
-        placement = strategy.solve(problem)
-    except ByocError:
-        raise
-    except Exception as error:  # a plug-in can fail in any way; say whose fault it was
-        raise InputError(
-            f"strategy {strategy.name}: failed with {type(error).__name__}: {error}"
-        ) from error
+    name, ignored = called(strategy), unhonoured(strategy, problem)
+    placement = answer(strategy, problem)
     wrong = objection(problem, placement)
-    if wrong:
-        raise InputError(f"strategy {strategy.name}: {wrong}")
+    if wrong or not isinstance(placement, Placement):
+        raise InputError(f"strategy {name}: {wrong}")
+    placement = settled(problem, placement)
     schedule = placement.schedule if isinstance(placement, Scheduled) else None
     objective = schedule.makespan if schedule else placement.cost.total
-    notes = dict.fromkeys((*instance.notes, *placement.notes, *unhonoured(strategy, problem)))
+    notes = dict.fromkeys((*instance.notes, *placement.notes, *ignored))
     return {
         "instance": source,
-        "strategy": strategy.name,
+        "strategy": name,
         "objective": "makespan" if schedule else "latency",
         "objective_seconds": objective,
         "bound_seconds": placement.bound,

@@ -6,32 +6,45 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from byoc.costs.link import with_link
+from byoc.costs.trips import check_trips
 from byoc.errors import ByocError
 from byoc.graph.load import Model
 from byoc.graph.unshare import unshared
 from byoc.pipeline import load_model, load_settings
-from byoc.placement import Placement, Problem, Strategy, moved
+from byoc.placement import Placement, Problem, Strategy, called, moved
+from byoc.placement.strategies.makespan import Scheduled
 from byoc.plan.data import GraphPlan
 from byoc.plan.extract import Units
 from byoc.plan.planner import Planner
 from byoc.plan.settings import Settings
-from byoc.plan.solve import called
 from byoc.plugins import STRATEGIES
 from byoc.plugins import load as load_plugin
+from byoc.report.document import plan_notes
 
 _GIGA = 1e9
+# More than bounds and costs differ by for adding up in another order, and than `exact` tolerates.
+_TOLERANCE = 1e-9
 
 Row = dict[str, Any]
 
+TOTAL = "total"
+MAKESPAN = "makespan"
+
 KEYS = (
-    *("model", "link", "strategy", "objective", "bound", "gap", "regions", "offloaded"),
-    *("bytes_moved", "seconds", "error"),
+    *("model", "link", "strategy", "measure", "objective", "bound", "gap", "regions", "offloaded"),
+    *("bytes_moved", "seconds", "notes", "error"),
 )
 """The keys of a row.
 
-`link` in GB/s, null for the cost model's own; `objective` and `bound` in seconds, joules or a weighted
-sum; `gap` as a share of the objective; `offloaded` as a share of the compute; `seconds` that the
-strategy took; `error` a sentence where there was one, and then the rest is null.
+`link` in GB/s, null for the cost model's own; `measure` is `total` where all costs are added up, and
+`makespan` where the strategy has host and accelerators work at once; `objective` and `bound` are by that
+measure, in seconds, joules or a weighted sum; `gap` as a share of the objective; `offloaded` as a share
+of the compute; `seconds` that the strategy took; `notes` a list of sentences: what the strategy said,
+what it leaves out, guessed costs; `error` a sentence where there was one. A row that was not solved has
+nothing but null and no notes beside its error.
+
+With If, Loop and Scan, objective and bound are of the main graph, with bodies as the strategy placed
+them, everything in them added up.
 """
 
 
@@ -47,31 +60,55 @@ class Study:
     host_cost_model: str = "host"
     unknown_costs: str = "estimate"
     dims: Mapping[str, int] = field(default_factory=dict)
+    trips: Mapping[str, float] = field(default_factory=dict)
+
+    def settings(self, strategy: str) -> Settings:
+        """Return how models are cut with one of the strategies. Raises InputError as loading does."""
+        return load_settings(
+            self.rules,
+            strategy=strategy,
+            objective=self.objective,
+            cost_model=self.cost_model,
+            host_cost_model=self.host_cost_model,
+            unknown_costs=self.unknown_costs,
+            trips=self.trips,
+        )
 
 
 def rows_of(name: str, study: Study) -> list[Row]:
     """Return the rows of a model. What fails is a row with the reason, and the rest goes on."""
     try:
-        base = load_settings(
-            study.rules,
-            strategy=study.strategies[0],
-            objective=study.objective,
-            cost_model=study.cost_model,
-            host_cost_model=study.host_cost_model,
-            unknown_costs=study.unknown_costs,
-        )
+        base = study.settings(study.strategies[0])
         model = load_model(name, study.dims)
+        check_trips(model.index, study.trips)
         if any(target.quantized for target in base.targets):
             model = unshared(model)
     except ByocError as error:
         return failed(name, study, str(error))
     units: dict[int, Units] = {}
-    rows = []
+    rows: list[Row] = []
     for link in study.links:
         costs = base.costs if link is None else tuple(with_link(c, link * _GIGA) for c in base.costs)
-        for strategy in study.strategies:
-            rows.append(_row(name, model, link, strategy, replace(base, costs=costs), units))
+        settings = replace(base, costs=costs)
+        here = [_row(name, model, link, strategy, settings, units) for strategy in study.strategies]
+        # With bodies a bound takes these as its own strategy placed them, and holds for no other.
+        rows += here if model.index.bodies else contradicted(here)
     return rows
+
+
+def contradicted(rows: list[Row]) -> list[Row]:
+    """Return the rows of a case, with an error where a bound is above what some strategy found."""
+    checked = []
+    for row in rows:
+        same = [r for r in rows if r["objective"] is not None and r["measure"] == row["measure"]]
+        best = min(same, key=lambda r: float(r["objective"]), default=row)
+        if row["bound"] is not None and row["bound"] > best["objective"] * (1 + _TOLERANCE):
+            bound, found = f"{row['bound']:.9g}", f"{best['objective']:.9g}"
+            wrong = f"its bound, {bound}, is above what {best['strategy']} found, {found}"
+            checked.append(row | {"error": f"{wrong}: one of them is wrong"})
+        else:
+            checked.append(row)
+    return checked
 
 
 def failed(name: str, study: Study, reason: str) -> list[Row]:
@@ -84,7 +121,8 @@ def failed(name: str, study: Study, reason: str) -> list[Row]:
 
 
 def _empty(name: str, link: float | None, strategy: str) -> Row:
-    return {**dict.fromkeys(KEYS), "model": name, "link": link, "strategy": strategy}
+    asked = {"model": name, "link": link, "strategy": strategy}
+    return {**dict.fromkeys(KEYS), **asked, "notes": []}
 
 
 def _row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what they share
@@ -98,12 +136,14 @@ def _row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what they
     row = _empty(name, link, strategy)
     try:
         watched = Stopwatch(load_plugin(STRATEGIES, strategy))
-        plan = Planner(replace(settings, strategy=watched), units=units).plan(model.index)
+        plan = Planner(replace(settings, strategy=watched), units=units).whole(model.index)
     except ByocError as error:
         return row | {"error": " ".join(str(error).split())}
-    cost, bound = plan.placement.cost.total, plan.placement.bound
+    measure, cost = _measured(plan.placement)
+    bound = plan.placement.bound
     done, total = _operations(plan)
     return row | {
+        "measure": measure,
         "objective": cost,
         "bound": bound,
         "gap": None if bound is None else (cost - bound) / cost if cost else 0.0,
@@ -114,7 +154,14 @@ def _row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what they
             for graph in plan.walk()
         ),
         "seconds": watched.seconds,
+        "notes": plan_notes(plan),
     }
+
+
+def _measured(placement: Placement) -> tuple[str, float]:
+    """Return what a strategy minimised, and how much that is."""
+    schedule = placement.schedule if isinstance(placement, Scheduled) else None
+    return (MAKESPAN, schedule.makespan) if schedule else (TOTAL, placement.cost.total)
 
 
 def _operations(plan: GraphPlan) -> tuple[float, float]:

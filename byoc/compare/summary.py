@@ -6,32 +6,38 @@ from typing import Any
 
 from byoc.compare.rows import Row
 
+Case = tuple[str, float | None, str]
+
 
 def geometric_means(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return a row for each strategy: cases, errors, mean and worst ratio, largest gap, seconds.
 
-    A case is a model at a link. Ratios are to the best objective that any strategy found for the case; a
-    strategy counts the cases that it solved.
+    A case is a model at a link. Ratios are to the best objective that any strategy found for the case by
+    the same measure; a strategy counts the cases that it solved. `measure` names what its objectives
+    are, null where it solved none.
     """
-    best: dict[tuple[str, float | None], float] = {}
+    best: dict[Case, float] = {}
     for row in rows:
         if row["objective"] is not None:
-            case = row["model"], row["link"]
+            case = _case(row)
             best[case] = min(best.get(case, row["objective"]), row["objective"])
     return [_summary(name, rows, best) for name in dict.fromkeys(row["strategy"] for row in rows)]
 
 
-def _summary(
-    strategy: str, rows: Sequence[Row], best: dict[tuple[str, float | None], float]
-) -> dict[str, Any]:
+def _case(row: Row) -> Case:
+    return row["model"], row["link"], row["measure"]
+
+
+def _summary(strategy: str, rows: Sequence[Row], best: dict[Case, float]) -> dict[str, Any]:
     own = [row for row in rows if row["strategy"] == strategy]
     solved = [row for row in own if row["objective"] is not None]
-    ratios = [_ratio(row["objective"], best[row["model"], row["link"]]) for row in solved]
+    ratios = [_ratio(row["objective"], best[_case(row)]) for row in solved]
     gaps = [row["gap"] for row in solved if row["gap"] is not None]
     return {
         "strategy": strategy,
+        "measure": " and ".join(dict.fromkeys(row["measure"] for row in solved)) or None,
         "cases": len(solved),
-        "errors": len(own) - len(solved),
+        "errors": sum(row["error"] is not None for row in own),
         "mean_ratio": exp(fsum(map(log, ratios)) / len(ratios)) if ratios else None,
         "worst_ratio": max(ratios, default=None),
         "largest_gap": max(gaps, default=None),

@@ -223,6 +223,18 @@ def _problem(
     held = any(device.memory < inf for device in devices)
     constants = np.array([_constant_bytes(index, unit) if held else 0.0 for unit in units], np.float64)
     free = np.zeros((len(moved.names), len(devices)))
+    size = np.array([len(unit.nodes) for unit in units], np.int64)
+    must = np.array([unit.must for unit in units], np.bool_) & np.isfinite(seconds[:, 1:]).any(axis=1)
+    fits = [
+        (size <= device.max_nodes) & (constants <= device.memory) & (device.max_regions > 0)
+        for device in devices
+    ]
+    taken = np.isfinite(seconds[:, 1:]) & np.stack(fits, axis=1) if fits else np.zeros((len(units), 0))
+    for row in np.flatnonzero(must & ~taken.any(axis=1)).tolist():
+        raise InputError(
+            f"unit '{units[row].name}' has to be on an accelerator (level: must) and is above the "
+            f"limits of {' and '.join(device.name for device in devices)}"
+        )
     return Problem.build(
         seconds=seconds,
         producer=moved.producers,
@@ -232,8 +244,8 @@ def _problem(
         to_host=free,
         launch=np.zeros(len(devices)),
         connected=[device.connected for device in devices],
-        must=np.array([unit.must for unit in units], np.bool_) & np.isfinite(seconds[:, 1:]).any(axis=1),
-        size=np.array([len(unit.nodes) for unit in units], np.int64),
+        must=must,
+        size=size,
         min_nodes=[device.min_nodes for device in devices],
         max_nodes=[device.max_nodes for device in devices],
         max_regions=[device.max_regions for device in devices],

@@ -5,13 +5,14 @@ labels every unit with a device (0 = host), gathers what is launched as one into
 what that costs and, where the strategy can prove it, what no placement can fall below.
 """
 
+from byoc.placement.ask import answer, settled
 from byoc.placement.canonical import canonical, placed_back
 from byoc.placement.check import objection
 from byoc.placement.limits import breach, repaired
 from byoc.placement.objective import Cost, evaluate, moved
 from byoc.placement.problem import UNLIMITED, Fusion, Problem
 from byoc.placement.regions import contraction_is_acyclic, form_regions
-from byoc.placement.strategy import EVERYTHING, Placement, Strategy, needs, unhonoured
+from byoc.placement.strategy import EVERYTHING, Placement, Strategy, called, needs, unhonoured
 
 __all__ = [
     "EVERYTHING",
@@ -21,7 +22,9 @@ __all__ = [
     "Placement",
     "Problem",
     "Strategy",
+    "answer",
     "breach",
+    "called",
     "canonical",
     "contraction_is_acyclic",
     "evaluate",
@@ -31,5 +34,6 @@ __all__ = [
     "objection",
     "placed_back",
     "repaired",
+    "settled",
     "unhonoured",
 ]

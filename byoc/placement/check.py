@@ -1,11 +1,13 @@
 """Holding a strategy to its word: what a researcher's code placed is checked before it is used."""
 
 import math
+from numbers import Integral, Real
 
 import numpy as np
 
 from byoc.placement.fusions import fusions_are_acyclic
 from byoc.placement.limits import breach
+from byoc.placement.objective import Cost, evaluate
 from byoc.placement.problem import Ints, Problem
 from byoc.placement.regions import components_within, contraction_is_acyclic
 from byoc.placement.strategy import Placement
@@ -15,8 +17,34 @@ def objection(problem: Problem, placement: object) -> str:
     """Return what is wrong with a strategy's answer to a problem, empty when nothing is."""
     if not isinstance(placement, Placement):
         return f"it gave a {type(placement).__name__} instead of a Placement"
-    checks = (_arrays, _labels, _regions, _limits, _fusions, _cost)  # each relies on those before it
+    checks = (_kinds, _arrays, _labels, _regions, _limits, _fusions, _cost)  # each relies on those before it
     return next((wrong for check in checks if (wrong := check(problem, placement))), "")
+
+
+def _kinds(_: Problem, placement: Placement) -> str:
+    cost, bound = placement.cost, placement.bound
+    if not isinstance(placement.notes, (tuple, list)) or not all(
+        isinstance(note, str) for note in placement.notes
+    ):
+        return "its notes are not a tuple of texts"
+    if not isinstance(placement.why_host, str):
+        return "its why_host is not a text"
+    if not isinstance(placement.fusions, (tuple, list)) or not all(
+        isinstance(number, Integral) for number in placement.fusions
+    ):
+        return "its fusions are not a tuple of whole numbers"
+    if not isinstance(cost, Cost) or not all(
+        _is_number(part) for part in (cost.execution, cost.transfer, cost.launch, cost.saved)
+    ):
+        return "its cost is not a Cost of numbers"
+    if bound is not None and not (_is_number(bound) and 0 <= bound < math.inf):
+        told = f" {float(bound):g}" if _is_number(bound) else ""
+        return f"its bound{told} is not a number of seconds, 0 or more, nor None"
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _arrays(problem: Problem, placement: Placement) -> str:
@@ -81,9 +109,14 @@ def _fusions(problem: Problem, placement: Placement) -> str:
     return ""
 
 
-def _cost(_: Problem, placement: Placement) -> str:
-    if not math.isfinite(placement.cost.total):
+def _cost(problem: Problem, placement: Placement) -> str:
+    fusions = tuple(placement.fusions)
+    try:
+        total = evaluate(problem, placement.labels, placement.regions, fusions).total
+    except OverflowError:
+        total = math.inf
+    if not (math.isfinite(total) and math.isfinite(placement.cost.total)):
         return "its cost is not finite"
-    if placement.bound is not None and placement.bound > placement.cost.total:
-        return f"its bound {placement.bound:g} s is above its own total {placement.cost.total:g} s"
+    if placement.bound is not None and placement.bound > total:
+        return f"its bound {placement.bound:g} s is above its own total {total:g} s"
     return ""

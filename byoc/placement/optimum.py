@@ -209,6 +209,8 @@ def _in_small_regions(problem: Problem, labels: Ints) -> Ints:
 
 def _labels(placed: Floats) -> Ints:
     """Return labels from float64 (units, devices), where more than a half stands for 1."""
+    if not placed.size:
+        return np.zeros(len(placed), np.int64)
     where = placed > 0.5
     return np.where(where.any(axis=1), 1 + where.argmax(axis=1, keepdims=False), 0).astype(np.int64)
 

@@ -20,6 +20,7 @@ _SCALE = 1e7
 # What HiGHS's tolerances (1e-6 on integers, 1e-7 on rows and duals) may lift the bound by, as a
 # share of the costs that are at stake. Its presolve and cuts keep no proof to check.
 _SLACK = 1e-10
+_LIFT = 2.0**400
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +120,9 @@ class Program:
         whole = np.concatenate(self.whole)
         gains = np.minimum(cost, 0) @ high
         cost = np.minimum(cost, max(0.0, most - constant - float(gains)) * (1 + 2.0**-40))
+        # One over a cost next to nothing is not finite.
+        lift = _LIFT if np.abs(cost[high > 0]).sum() < 1 / _LIFT else 1.0
+        cost *= lift
         stake = float(np.abs(cost[high > 0]).sum())
         scale = _SCALE / stake if stake else 1.0
         options: dict[str, Any] = {"mip_rel_gap": 0.0}
@@ -137,9 +141,9 @@ class Program:
         if result.status == 2:
             return Solution(None, np.inf, True)
         proven = result.mip_dual_bound
-        bound, slack = -np.inf, _SLACK * (stake + abs(constant))
+        bound, slack = -np.inf, _SLACK * (stake / lift + abs(constant))
         if proven is not None and np.isfinite(proven):
-            bound = constant + proven / scale - slack
+            bound = constant + proven / scale / lift - slack
         return Solution(result.x, bound, result.status == 0, slack)
 
     def _constraints(self) -> list[LinearConstraint]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from byoc.errors import InputError, shortened
 from byoc.placement.fusions import best_fusions
 from byoc.placement.objective import Cost, evaluate
 from byoc.placement.problem import UNLIMITED, Ints, Problem
@@ -10,6 +11,7 @@ from byoc.placement.regions import form_regions
 
 # More than the few roundings by which two sums of the same costs may differ.
 _ROUNDING = 2.0**-48
+_LONGEST_NAME = 80
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,7 @@ class Placement:
         regions: Ints | None = None,
         fusions: tuple[int, ...] | None = None,
     ) -> Self:
-        """Cost the regions of `labels`, int64 (units,); take rounding off `bound`.
+        """Cost the regions of `labels`, int64 (units,); take rounding off `bound`, no cost being below 0.
 
         Regions that are not given are formed, fusions that are not given are chosen.
         """
@@ -50,7 +52,7 @@ class Placement:
         if fusions is None:
             fusions = best_fusions(problem, labels, regions)
         cost = evaluate(problem, labels, regions, fusions)
-        proven = None if bound is None else bound * (1 - _ROUNDING)
+        proven = None if bound is None else max(bound * (1 - _ROUNDING), 0.0)
         return cls(labels, regions, cost, proven, notes, why_host, fusions)
 
 
@@ -99,6 +101,15 @@ _SENTENCES = {
 }
 
 
+def called(strategy: object) -> str:
+    """Return what messages call a strategy."""
+    own = type(strategy).__name__
+    try:
+        return shortened(str(getattr(strategy, "name", own)), _LONGEST_NAME) or own
+    except Exception:  # a name can be computed, and fail
+        return own
+
+
 def needs(problem: Problem) -> frozenset[str]:
     """Return what a problem asks for beyond execution and transfer, out of `EVERYTHING`."""
     asked = {
@@ -115,6 +126,14 @@ def needs(problem: Problem) -> frozenset[str]:
 
 
 def unhonoured(strategy: Strategy, problem: Problem) -> tuple[str, ...]:
-    """Return a sentence for each thing that the problem asks for and the strategy ignores."""
-    honours: frozenset[str] = getattr(strategy, "honours", frozenset())
-    return tuple(_SENTENCES[need] for need in sorted(needs(problem) - set(honours)))
+    """Return a sentence for each thing that the problem asks for and the strategy ignores.
+
+    Raises InputError where what it honours is no set of names.
+    """
+    try:
+        honours = getattr(strategy, "honours", frozenset())
+    except Exception:  # it can be computed, and fail
+        honours = None
+    if not isinstance(honours, (frozenset, set, tuple, list)):
+        raise InputError(f"strategy {called(strategy)}: its honours are not a set of names")
+    return tuple(_SENTENCES[need] for need in sorted(needs(problem)) if need not in honours)

@@ -81,14 +81,13 @@ class GraphPlan:
 
     def host_reason(self, row: int) -> Verdict:
         """Return why a unit that was placed on the host is there."""
-        if row in self.pinned:
-            return refuse("the placement that was given has it on the host")
         verdicts = [
             refuse(kept[row]) if row in kept else verdict
             for kept, verdict in zip(self.posed.kept, self.units[row].verdicts, strict=True)
         ]
         if any(verdicts):
-            return refuse(f"supported, but {self.placement.why_host}")
+            given = "the placement that was given has it on the host"
+            return refuse(f"supported, but {given if row in self.pinned else self.placement.why_host}")
         if len(self.targets) == 1:
             return verdicts[0]
         told = zip(self.targets, verdicts, strict=True)
@@ -111,7 +110,7 @@ class GraphPlan:
 class WhatIf:
     """Units that a device refuses for one reason, and what the placement would gain if it took them.
 
-    `gain` is in the units of the objective, for one run of the graph; `offloaded` how many more units
+    `gain` is in the units of the objective, for one run of the graph; `offloaded` how many more nodes
     would then be on accelerators, these included.
     """
 

@@ -45,7 +45,11 @@ def _alternatives(units: list[JointUnit], rivals: list[tuple[int, Unit]]) -> lis
     for device, unit in rivals:
         rows = tuple(sorted({row_of[node] for node in unit.nodes}))
         covered = sum(len(units[row].nodes) for row in rows)
-        if covered == len(unit.nodes) and all(units[row].taken(device - 1) for row in rows):
+        if (
+            len(rows) > 1
+            and covered == len(unit.nodes)
+            and all(units[row].taken(device - 1) for row in rows)
+        ):
             found.append(Alternative(device, rows, unit))
     return found
 

@@ -39,7 +39,7 @@ def make_plan(
     numbers = {target.name: count() for target in settings.targets}
     names = [target.name for target in settings.targets]
     pins = settings.saved.resolve(index, names) if settings.saved else None
-    root = _named(Planner(settings, pins).plan(index), numbers)
+    root = _named(Planner(settings, pins).whole(index), numbers)
     more = [note for target in settings.targets for note in unmatched_host(index, target)]
     more += pins.notes if pins is not None else []
     root = replace(root, notes=(*root.notes, *more))

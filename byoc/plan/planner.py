@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from byoc.patterns.unit import Unit
 from byoc.placement import Placement, evaluate
 from byoc.plan.data import GraphPlan, PlannedRegion
 from byoc.plan.extract import Units, pose_units, units_of
+from byoc.plan.limits import above_limits
+from byoc.plan.pinned import pinned
 from byoc.plan.saved import Pins, body_place
 from byoc.plan.settings import Settings
-from byoc.plan.solve import keys, pinned, solve
+from byoc.plan.solve import keys, solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,12 +29,27 @@ class Planner:
     """Plans the graphs of one model; `pins` are what a given placement wants of them.
 
     `units` keeps the units of each graph by the id of its index: planners that differ in costs or
-    strategy alone may share it.
+    strategy alone may share it. Without `bodies` no regions form in them.
     """
 
     settings: Settings
     pins: Pins | None = None
     units: dict[int, Units] = field(default_factory=dict)
+    bodies: bool = True
+
+    def whole(self, index: GraphIndex) -> GraphPlan:
+        """Return the plan of a model, `index` being that of its main graph.
+
+        Graphs are planned one by one, and limits are for all of them together: where that is too much,
+        no regions form in bodies.
+        """
+        plan = self.plan(index)
+        above = above_limits(plan, self.settings.devices)
+        if not above:
+            return plan
+        note = f"no regions form in the bodies of If, Loop and Scan: with them {above}"
+        alone = replace(self, bodies=False).plan(index)
+        return replace(alone, notes=(*alone.notes, note))
 
     def plan(self, index: GraphIndex, expected: float = 1.0, place: str = "") -> GraphPlan:
         """Return the plan of a graph that is expected to run so often; the regions have no names yet.
@@ -47,7 +64,7 @@ class Planner:
         for number in index.bodies:
             each = trips(index, number, settings.trips)
             notes += [each.note] if each.note else []
-            if partitionable(index, number):
+            if self.bodies and partitionable(index, number):
                 inner[number] = tuple(
                     self.plan(
                         body.index,
@@ -62,7 +79,13 @@ class Planner:
         found = pose_units(index, extracted, settings, costs)
         names = keys(index, units)
         pins = self.pins.of(index, units, found.problem) if self.pins else {}
-        placement = solve(settings.strategy, pinned(found.problem, pins), names)
+        problem, left = pinned(found.problem, pins)
+        solved = solve(settings.strategy, problem, names)
+        placement = replace(
+            solved,
+            bound=self._bound(index, solved.bound, inner),
+            fusions=tuple(left[number] for number in solved.fusions),
+        )
         cost = evaluate(found.latency, placement.labels, placement.regions, placement.fusions)
         joules = None
         if found.energy is not None:
@@ -89,6 +112,21 @@ class Planner:
             notes=(*notes, *placement.notes),
             pinned={row: label for row, label in pins.items() if label == 0},
         )
+
+    def _bound(
+        self, index: GraphIndex, bound: float | None, inner: Mapping[int, Sequence[GraphPlan]]
+    ) -> float | None:
+        """Return the bound of a graph: that of its problem, less what its bodies may yet improve.
+
+        In the problem a body costs what its placement does, and that may be more than it has to.
+        """
+        for number, plans in inner.items():
+            each = trips(index, number, self.settings.trips).each
+            for plan in plans:
+                if bound is None or plan.placement.bound is None:
+                    return None
+                bound -= each * (plan.placement.cost.total - plan.placement.bound)
+        return None if bound is None else max(0.0, bound)
 
     def _units(self, index: GraphIndex) -> Units:
         if id(index) in self.units:

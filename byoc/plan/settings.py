@@ -42,8 +42,8 @@ def _device(target: Target, costs: CostModel) -> Device:
         name=target.name,
         costs=costs,
         connected=target.rules.regions == "connected",
-        min_nodes=limits.min_nodes or 0,
-        max_nodes=UNLIMITED if limits.max_nodes is None else limits.max_nodes,
-        max_regions=UNLIMITED if limits.regions is None else limits.regions,
+        min_nodes=min(limits.min_nodes or 0, UNLIMITED),
+        max_nodes=UNLIMITED if limits.max_nodes is None else min(limits.max_nodes, UNLIMITED),
+        max_regions=UNLIMITED if limits.regions is None else min(limits.regions, UNLIMITED),
         memory=inf if limits.memory is None else float(limits.memory),
     )

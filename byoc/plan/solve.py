@@ -1,15 +1,26 @@
 """Having a strategy, which may be somebody else's code, solve a problem, and holding it to its word."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from byoc.errors import ByocError, InputError
+from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
 from byoc.patterns.unit import HasNodes
-from byoc.placement import Placement, Problem, Strategy, canonical, objection, placed_back, unhonoured
+from byoc.placement import (
+    Placement,
+    Problem,
+    Strategy,
+    answer,
+    called,
+    canonical,
+    objection,
+    placed_back,
+    settled,
+    unhonoured,
+)
 
 
 def solve(strategy: Strategy, problem: Problem, keys: Sequence[str]) -> Placement:
@@ -21,21 +32,16 @@ def solve(strategy: Strategy, problem: Problem, keys: Sequence[str]) -> Placemen
     name = called(strategy)
     ordered, order = canonical(problem, keys)
     ignored = unhonoured(strategy, ordered)
-    try:
-        placement = strategy.solve(ordered)
-    except ByocError:
-        raise
-    except Exception as error:  # a plug-in can fail in any way; say whose fault it was
-        described = f"{type(error).__name__}: {error}"
-        raise InputError(f"strategy {name}: failed with {described}") from error
+    placement = answer(strategy, ordered)
     wrong = objection(ordered, placement)
-    if wrong:
+    if wrong or not isinstance(placement, Placement):
         limits = replace(ordered, launch=np.zeros_like(ordered.launch), fusions=())
         untold = unhonoured(strategy, limits)  # a cost that it ignores breaks nothing
         because = f" ({'; '.join(untold)})" if untold else ""
         names = [keys[unit] for unit in order.tolist()]
         raise InputError(f"strategy {name}: {_with_names(wrong, names)}{because}")
     told = [f"strategy {name}: {sentence}" for sentence in ignored]
+    placement = settled(ordered, placement)
     notes = tuple(dict.fromkeys((*placement.notes, *told)))
     return replace(placed_back(ordered, placement, order), notes=notes)
 
@@ -45,11 +51,6 @@ def _with_names(sentence: str, names: Sequence[str]) -> str:
     return re.sub(r"\bunit (\d+)", lambda found: f"unit '{names[int(found[1])]}'", sentence)
 
 
-def called(strategy: Strategy) -> str:
-    """Return what messages call a strategy."""
-    return str(getattr(strategy, "name", type(strategy).__name__))
-
-
 def keys(index: GraphIndex, units: Sequence[HasNodes]) -> list[str]:
     """Return a distinct name for each unit that does not depend on the order of the nodes."""
     names = []
@@ -57,15 +58,3 @@ def keys(index: GraphIndex, units: Sequence[HasNodes]) -> list[str]:
         made = (name for node in reversed(unit.nodes) for name in index.nodes[node].output if name)
         names.append(next(made, f"\0{unit.nodes[0]}"))  # no tensor is called so
     return names
-
-
-def pinned(problem: Problem, labels: Mapping[int, int]) -> Problem:
-    """Return a problem in which some units, by number, can only be on the device that is given."""
-    if not labels:
-        return problem
-    seconds, must = problem.seconds.copy(), problem.must.copy()
-    for row, label in labels.items():
-        others = np.arange(1, 1 + problem.devices) != label
-        seconds[row, 1:][others] = np.inf
-        must[row] = label > 0
-    return replace(problem, seconds=seconds, must=must)

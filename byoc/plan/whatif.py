@@ -17,7 +17,11 @@ _MOST_UNITS = 2_000
 _SHOWN = 10
 
 
-def what_ifs(plan: GraphPlan, strategy: Strategy = LaunchAware()) -> list[WhatIf]:  # noqa: B008 - frozen
+# Minimum cuts with prices: integer programs may take long, and there are many to solve.
+_QUICK = LaunchAware(small=0)
+
+
+def what_ifs(plan: GraphPlan, strategy: Strategy = _QUICK) -> list[WhatIf]:
     """Return the ten best answers to "what if it were supported", the largest gain first.
 
     Units that are refused for the same reason count together. Those with the most time on the host, and
@@ -43,7 +47,7 @@ def what_ifs(plan: GraphPlan, strategy: Strategy = LaunchAware()) -> list[WhatIf
             continue
         gain = base.cost.total - placement.cost.total
         if gain > 1e-9 * base.cost.total:
-            more = np.count_nonzero(placement.labels) - np.count_nonzero(base.labels)
+            more = problem.size[placement.labels > 0].sum() - problem.size[base.labels > 0].sum()
             nodes = sum(len(plan.units[row].nodes) for row in rows)
             target = plan.targets[device - 1].name
             found.append(WhatIf(target, operator, reason, nodes, gain, int(more)))
@@ -59,7 +63,7 @@ def _candidates(plan: GraphPlan) -> Iterable[tuple[_Candidate, float]]:
     for row, unit in enumerate(plan.units):
         for device, verdict in enumerate(unit.verdicts, 1):
             if not verdict and np.isfinite(plan.posed.willing[row, device - 1]):
-                key = device, _operator(plan, row), str(verdict)
+                key = device, _called(plan, row, device), str(verdict)
                 groups.setdefault(key, []).append(row)
     moving = _moving(plan.posed.problem)
     for (device, operator, reason), rows in groups.items():
@@ -78,9 +82,15 @@ def _moving(problem: Problem) -> "np.ndarray[tuple[int, int], np.dtype[np.float6
     return cost
 
 
-def _operator(plan: GraphPlan, row: int) -> str:
-    node = plan.index.nodes[plan.units[row].nodes[-1]]
-    return node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}"
+def _called(plan: GraphPlan, row: int, device: int) -> str:
+    """Return what a unit is on a device: its composite, or the operators that it is made of there."""
+    names = []
+    for unit in plan.units[row].on[device - 1]:
+        node = plan.index.nodes[unit.nodes[-1]]
+        names.append(
+            unit.composite or (node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}")
+        )
+    return " and ".join(dict.fromkeys(names))
 
 
 def _allowed(plan: GraphPlan, rows: Sequence[int], device: int) -> Problem:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
-from math import isfinite
+from math import fsum, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
 from byoc.plan import GraphPlan, Plan, PlannedRegion
 from byoc.plan.borders import borders
-from byoc.report.units import count
+from byoc.report.units import count, quantity
 from byoc.verify.compare import Verification
 
 
 def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None) -> dict[str, Any]:
-    """Return the report of a plan. Seconds and bytes throughout; operations count a MAC as two.
+    """Return the report of a plan. Seconds, joules, bytes; operations count a MAC as two.
 
     `outcome` is the verification, or why there was none. Keys: model, targets, strategy, nodes, compute,
     predicted, regions, host_reasons, what_if, notes, verification, not_verified, bundle. Floats are
@@ -49,11 +49,17 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
             "objective": str(plan.asked.get("objective", "latency")),
             "optimized": plan.placement.cost.total,
             "joules": plan.root.joules,
+            "host_only_joules": _host_only_joules(plan.root),
         },
         "regions": [_region(graph, region) for graph in plan.root.walk() for region in graph.regions],
         "host_reasons": _reasons(plan),
         "what_if": [asdict(each) for each in plan.what_ifs],
-        "notes": [*plan.model.notes, *_plan_notes(plan), *_open_dimensions(plan), *_estimates(plan)],
+        "notes": [
+            *plan.model.notes,
+            *_open_dimensions(plan),
+            *plan_notes(plan.root),
+            *_against_the_host(plan),
+        ],
         "verification": None if isinstance(outcome, str) else verification_document(outcome),
         "not_verified": outcome if isinstance(outcome, str) else None,
         "bundle": None if bundle is None else str(bundle),
@@ -96,8 +102,30 @@ def _host_nodes(plan: Plan) -> int:
     )
 
 
-def _plan_notes(plan: Plan) -> list[str]:
-    return list(dict.fromkeys(note for graph in plan.root.walk() for note in graph.notes))
+def plan_notes(root: GraphPlan) -> list[str]:
+    """Return what strategies said, bodies included, and how many costs are guesses; each once."""
+    notes = dict.fromkeys(note for graph in root.walk() for note in graph.notes)
+    rough = sum(graph.posed.estimated for graph in root.walk())
+    if rough:
+        units = count(rough, "unit")
+        notes[f"the cost of {units} is an estimate: an operator or a shape is not known exactly"] = None
+    return list(notes)
+
+
+def _host_only_joules(plan: GraphPlan) -> float | None:
+    """Return the joules of one run of a graph with everything on the host, None if not known.
+
+    In the problem a node has what its bodies cost as they were placed; what that saves is added back.
+    """
+    if plan.posed.energy is None:
+        return None
+    joules = fsum(plan.posed.energy.seconds[:, 0])
+    for body in (body for inner in plan.bodies.values() for body in inner):
+        alone = _host_only_joules(body)
+        if alone is None or body.joules is None:
+            return None
+        joules += (alone - body.joules) * (body.trips / plan.trips if plan.trips else 0.0)
+    return joules
 
 
 def _value(name: str, kind: TensorType | None) -> dict[str, Any]:
@@ -123,13 +151,14 @@ def _open_dimensions(plan: Plan) -> Iterable[str]:
         yield f"dimension {name} is not fixed and counts as 1 (--dim {name}=SIZE)"
 
 
-def _estimates(plan: Plan) -> Iterable[str]:
-    rough = sum(graph.posed.estimated for graph in plan.root.walk())
-    if rough:
-        units = count(rough, "unit")
-        yield f"the cost of {units} is an estimate: an operator or a shape is not known exactly"
-    if plan.cost.total > plan.root.host_only:
-        yield "the placement is predicted to be slower than the host alone"
+def _against_the_host(plan: Plan) -> Iterable[str]:
+    if plan.cost.total <= plan.root.host_only:
+        return
+    slower = "the placement is predicted to be slower than the host alone"
+    joules, alone = plan.root.joules, _host_only_joules(plan.root)
+    if joules is not None and alone is not None and joules < alone:
+        slower += f", and to save {quantity(alone - joules, 'J')} of {quantity(alone, 'J')}"
+    yield slower
 
 
 def verification_document(verification: Verification) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from byoc.report.units import count, quantity, share
+from byoc.report.units import count, objective_unit, quantity, share
 
 _REASONS = 3
 # A share of the whole below which a gain is in the JSON alone.
@@ -17,15 +17,31 @@ _WORTH_TELLING = 1e-3
 
 def summary(report: Mapping[str, Any]) -> str:
     """Return the one-line summary of a report."""
-    nodes, predicted = report["nodes"], report["predicted"]
-    target, regions = " and ".join(report["targets"]), len(report["regions"])
+    nodes, regions = report["nodes"], len(report["regions"])
+    used = {region["device"] for region in report["regions"]}
+    target = " and ".join(name for name in report["targets"] if not used or name in used)
     return (
         f"{report['model']}: {nodes['offloaded']} of {count(nodes['total'], 'node')} "
         f"({share(report['compute']['offloaded'])} of the compute) on {target} in "
         f"{count(regions, 'region')}, {nodes['host']} on the host; "
-        f"predicted {quantity(predicted['seconds'], 's')}, "
-        f"host alone {quantity(predicted['host_only'], 's')}; {_verified(report)}"
+        f"{_predicted(report['predicted'])}; {_verified(report)}"
     )
+
+
+def _predicted(predicted: Mapping[str, Any]) -> str:
+    """Return what is predicted: joules first where they are the objective, last where they count."""
+    seconds = quantity(predicted["seconds"], "s")
+    unit, joules = _unit(predicted), predicted.get("joules")
+    if unit == "J" and joules is not None:
+        alone = predicted.get("host_only_joules")
+        told = "" if alone is None else f", host alone {quantity(alone, 'J')}"
+        return f"predicted {quantity(joules, 'J')}{told}; {seconds}"
+    also = "" if unit or joules is None else f"; {quantity(joules, 'J')}"
+    return f"predicted {seconds}, host alone {quantity(predicted['host_only'], 's')}{also}"
+
+
+def _unit(predicted: Mapping[str, Any]) -> str:
+    return objective_unit(predicted.get("objective", "latency"))
 
 
 def print_report(report: Mapping[str, Any], console: Console, every_reason: bool = False) -> None:
@@ -58,9 +74,7 @@ def print_report(report: Mapping[str, Any], console: Console, every_reason: bool
 
 
 def _what_if(item: Mapping[str, Any], report: Mapping[str, Any]) -> str:
-    gain = item["gain"]
-    timed = report["predicted"]["objective"] == "latency"
-    saved = quantity(gain, "s") if timed else f"{gain:.3g}"
+    saved = quantity(item["gain"], _unit(report["predicted"]))
     where = f" on {item['target']}" if len(report["targets"]) > 1 else ""
     nodes = f" ({count(item['nodes'], 'node')})" if item["nodes"] > 1 else ""
     reason = item["reason"].removeprefix(f"{item['operator']}: ").removeprefix(f"{item['operator']} ")

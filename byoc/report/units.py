@@ -1,11 +1,18 @@
 """Numbers as people read them: `4.1 ms`, `588 KiB`, `99.2 %`, `1 region`."""
 
+from byoc.costs.objective import ENERGY, LATENCY, read_objective
+
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def quantity(value: float, unit: str) -> str:
-    """Return a duration (`s`) with a decimal prefix, or a size (`B`) with a binary one."""
+    """Return seconds or joules (`s`, `J`) with a decimal prefix, or a size (`B`) with a binary one.
+
+    Without a unit it is the number alone.
+    """
+    if not unit:
+        return f"{value:.4g}"
     if unit == "B":
         step = 0
         while value >= 1024 and step < len(_BINARY) - 1:
@@ -15,6 +22,14 @@ def quantity(value: float, unit: str) -> str:
         if value >= scale:
             return f"{_digits(value / scale)} {prefix}{unit}"
     return f"0 {unit}" if not value else f"{value:.1e} {unit}"
+
+
+def objective_unit(objective: str) -> str:
+    """Return the unit of what is counted under an objective: `s`, `J`, none for a weighted sum.
+
+    Raises InputError for what is no objective.
+    """
+    return {LATENCY: "s", ENERGY: "J"}.get(read_objective(objective), "")
 
 
 def share(value: float) -> str:

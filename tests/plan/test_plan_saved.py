@@ -1,8 +1,10 @@
 """Placements as files: saved, edited, given back; what no longer fits is told."""
 
+import re
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import yaml
 from accelerators import Files, everywhere, notes
@@ -79,7 +81,7 @@ def test_an_edited_file_is_followed(files: Files, tmp_path: Path) -> None:
         **dict.fromkeys(("b", "c"), "host"),
     }
     reasons = [row["reason"] for row in result.report["host_reasons"]]
-    assert "the placement that was given has it on the host" in reasons
+    assert "supported, but the placement that was given has it on the host" in reasons
     assert Path(result.plan.asked["placement"]).name == path.name
 
 
@@ -115,8 +117,43 @@ def test_two_that_look_alike_are_not_guessed(files: Files, tmp_path: Path) -> No
     write(tmp_path / "p.yaml", dict.fromkeys("pq", "host"), signatures=content["signatures"])
     renamed = text.replace("[p]", "[r]").replace("[q]", "[s]")
     result = partition(parse(renamed), rules, placement=tmp_path / "p.yaml")
-    assert f"{tmp_path / 'p.yaml'}: not in the model: 'p', 'q'; placed anew" in notes(result)
+    told = "not in the model by name, and several nodes are like it: 'p', 'q'; placed anew"
+    assert f"{tmp_path / 'p.yaml'}: {told}" in notes(result)
     assert set(everywhere(result).values()) == {"one"}
+
+
+def test_repeated_blocks_are_told_apart_by_where_they_are(files: Files, tmp_path: Path) -> None:
+    """All nodes are renamed, and one operator is another than before: what is far from it is found."""
+    lines = [f"[n{i}] t{i + 1} = {'Relu' if i % 2 else 'Neg'}(t{i})" for i in range(60)]
+    text = "g (float[4] t0) => (float[4] t60) {\n" + "\n".join(lines) + "\n}"
+    rules = files.rules("one", "Relu", "Neg")
+    content = saved(partition(parse(text), rules, strategy="all-supported"), tmp_path / "p.yaml")
+    assert (
+        len(set(content["signatures"].values())) == 36
+    )  # 17 from each end, and two kinds in the middle
+    write(tmp_path / "p.yaml", {"n3": "host", "n50": "host"}, signatures=content["signatures"])
+    renamed = re.sub(r"\[n(\d+)\]", r"[m\1]", text).replace("t31 = Neg", "t31 = Abs")
+    result = partition(parse(renamed), rules, placement=tmp_path / "p.yaml", strategy="all-supported")
+    placed = everywhere(result)
+    assert {name for name, device in placed.items() if device == "host"} == {"t4", "t31", "t51"}
+
+
+def test_names_that_yaml_takes_for_something_else_come_back(files: Files, tmp_path: Path) -> None:
+    odd = ("1e5", "null", "yes", "~", "a: b", "#x", "0x1f", "1:30", "é ü", "'q'", "2026-01-01", "no")
+    nodes = [onnx.helper.make_node("Neg", [f"t{i}"], [f"t{i + 1}"], name) for i, name in enumerate(odd)]
+    kind = onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        nodes,
+        "g",
+        [onnx.helper.make_tensor_value_info("t0", kind, [4])],
+        [onnx.helper.make_tensor_value_info(f"t{len(odd)}", kind, [4])],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    rules = files.rules("one", "Neg")
+    saved(partition(model, rules, strategy="all-supported"), tmp_path / "p.yaml")
+    result = partition(model, rules, placement=tmp_path / "p.yaml")
+    assert set(everywhere(result).values()) == {"one"}
+    assert not [note for note in notes(result) if "placed anew" in note]
 
 
 def test_a_name_that_is_another_nodes_output(files: Files, tmp_path: Path) -> None:

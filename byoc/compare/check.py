@@ -1,0 +1,51 @@
+"""What holds for no model is told once, and at once: names that are not there, joules not given."""
+
+from math import isnan
+
+from byoc.compare.rows import Study
+from byoc.costs.fallback import Fallback
+from byoc.costs.file import CostFile
+from byoc.costs.linear import Linear
+from byoc.costs.model import CostModel
+from byoc.costs.prices import launch_price, transfer_prices
+from byoc.costs.table import Table
+from byoc.errors import InputError
+from byoc.plan.settings import Settings
+
+
+def check_study(study: Study) -> None:
+    """Raise InputError where something that is asked for cannot be had for any model."""
+    for strategy in study.strategies:
+        settings = study.settings(strategy)
+    if not settings.objective.energy:
+        return
+    names = _without_joules(settings)
+    if names:
+        models = "cost models" if len(names) > 1 else "cost model"
+        give = "give" if len(names) > 1 else "gives"
+        told = f"{models} {', '.join(names)} {give} no joules"
+        raise InputError(f"objective {settings.objective}: {told}")
+
+
+def _without_joules(settings: Settings) -> list[str]:
+    """Return the cost models that give no joules, whatever they are asked."""
+    names = [settings.host.name] if _silent(settings.host) else []
+    names += [costs.name for costs in settings.costs if _moves_silently(costs) or _silent(costs)]
+    return list(dict.fromkeys(names))
+
+
+def _moves_silently(model: CostModel) -> bool:
+    return isnan(launch_price(model).joules) or isnan(float(transfer_prices(model, [1])[1][0]))
+
+
+def _silent(model: CostModel) -> bool:
+    """Return whether a model gives no joules for any operator; one from outside is not known to."""
+    if isinstance(model, Fallback):
+        return _silent(model.first) and _silent(model.second)
+    if not isinstance(model, CostFile) or model.energy is not None:
+        return False
+    if isinstance(model, Table):
+        return all(entry.joules is None for entry in model.entries)
+    if isinstance(model, Linear):
+        return all(line.joules is None for line in model.operators.values())
+    return True
