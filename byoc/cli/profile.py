@@ -10,7 +10,7 @@ import typer
 from byoc.cli.common import own_stdout, pairs, progress
 from byoc.codegen import find_codegen
 from byoc.costs.fit import fit as fit_lines
-from byoc.costs.load import load_cost_model
+from byoc.costs.load import check_fallback
 from byoc.costs.table import Table
 from byoc.errors import InputError
 from byoc.pipeline import load_model
@@ -52,7 +52,7 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of the verb
     options = pairs(codegen_option or [], "--codegen-option")
     check_output(output)
     if otherwise is not None:
-        load_cost_model(otherwise)
+        check_fallback(output, otherwise)
     if device == _HOST and (rules is not None or options):
         raise typer.BadParameter("--rules and --codegen-option are for a codegen", param_hint="--device")
     patience = Patience(seconds=seconds, most=repeats, least=min(repeats, 5))

@@ -47,5 +47,6 @@ def _silent(model: CostModel) -> bool:
     if isinstance(model, Table):
         return all(entry.joules is None for entry in model.entries)
     if isinstance(model, Linear):
-        return all(line.joules is None for line in model.operators.values())
+        lines = (*model.operators.values(), model.estimates)
+        return all(line is None or line.joules is None for line in lines)
     return True

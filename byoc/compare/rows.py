@@ -7,7 +7,7 @@ from typing import Any
 
 from byoc.costs.link import with_link
 from byoc.costs.trips import check_trips
-from byoc.errors import ByocError
+from byoc.errors import ByocError, described
 from byoc.graph.load import Model
 from byoc.graph.unshare import unshared
 from byoc.pipeline import load_model, load_settings
@@ -43,8 +43,7 @@ of the compute; `seconds` that the strategy took; `notes` a list of sentences: w
 what it leaves out, guessed costs; `error` a sentence where there was one. A row that was not solved has
 nothing but null and no notes beside its error.
 
-With If, Loop and Scan, objective and bound are of the main graph, with bodies as the strategy placed
-them, everything in them added up.
+A makespan is that of the main graph: everything in the bodies of If, Loop and Scan is added up.
 """
 
 
@@ -91,7 +90,7 @@ def rows_of(name: str, study: Study) -> list[Row]:
         costs = base.costs if link is None else tuple(with_link(c, link * _GIGA) for c in base.costs)
         settings = replace(base, costs=costs)
         here = [_row(name, model, link, strategy, settings, units) for strategy in study.strategies]
-        # With bodies a bound takes these as its own strategy placed them, and holds for no other.
+        # With bodies a bound may leave out regions in them, where limits are for all graphs together.
         rows += here if model.index.bodies else contradicted(here)
     return rows
 
@@ -139,6 +138,8 @@ def _row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what they
         plan = Planner(replace(settings, strategy=watched), units=units).whole(model.index)
     except ByocError as error:
         return row | {"error": " ".join(str(error).split())}
+    except Exception as error:  # a defect must not take the other strategies' rows with it
+        return row | {"error": f"failed with {described(error)}"}
     measure, cost = _measured(plan.placement)
     bound = plan.placement.bound
     done, total = _operations(plan)

@@ -5,8 +5,10 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 
 from byoc.compare.rows import Row, Study, failed, rows_of
+from byoc.errors import described
 
 
 def compare(
@@ -18,8 +20,8 @@ def compare(
     """Return the rows of all models, in the order of models, links and strategies.
 
     `workers` is how many processes run at a time, as many as there are processors unless given; with 1
-    everything runs in this one. A model whose process dies is tried again by itself, and is an error
-    when that dies too.
+    everything runs in this one. A model whose process dies is tried again by itself, then strategy by
+    strategy; one whose process dies then, too, is an error.
     """
     count = workers or os.cpu_count() or 1
     if count == 1:
@@ -31,9 +33,18 @@ def compare(
     found, lost = _together(models, study, min(count, len(models)), progress)
     for name in lost:
         again, dead = _together([name], study, 1, progress)
-        found |= again
-        found |= {gone: failed(gone, study, "the process that placed it died") for gone in dead}
+        found |= again or {gone: _apart(gone, study) for gone in dead}
     return [row for name in models for row in found[name]]
+
+
+def _apart(name: str, study: Study) -> list[Row]:
+    """Return the rows of a model, each strategy tried in a process of its own."""
+    found = []
+    for strategy in study.strategies:
+        alone = replace(study, strategies=(strategy,))
+        rows, _ = _together([name], alone, 1, lambda step: None)
+        found.append(rows.get(name) or failed(name, alone, "the process that placed it died"))
+    return [rows[place] for place in range(len(study.links)) for rows in found]
 
 
 def _together(
@@ -58,4 +69,4 @@ def _rows(name: str, study: Study) -> list[Row]:
     try:
         return rows_of(name, study)
     except Exception as error:  # a defect must not take the other models' rows with it
-        return failed(name, study, f"failed with {type(error).__name__}: {error}")
+        return failed(name, study, f"failed with {described(error)}")

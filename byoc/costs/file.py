@@ -3,7 +3,7 @@
 from math import isnan, nan
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from byoc.costs.model import THOUSAND_YEARS, Price
 from byoc.costs.work import Work
@@ -22,9 +22,16 @@ def _finite(value: float) -> float:
     return value
 
 
-Positive = Annotated[float, Field(gt=0)]
-Seconds = Annotated[float, Field(ge=0), AfterValidator(_bounded)]
-Amount = Annotated[float, Field(ge=0), AfterValidator(_finite)]
+def _number(value: object) -> object:
+    if isinstance(value, bool):  # Python takes true for a 1
+        raise ValueError("expected a number")
+    return value
+
+
+Number = BeforeValidator(_number)
+Positive = Annotated[float, Number, Field(gt=0)]
+Seconds = Annotated[float, Number, Field(ge=0), AfterValidator(_bounded)]
+Amount = Annotated[float, Number, Field(ge=0), AfterValidator(_finite)]
 
 
 class Link(Strict):
@@ -49,14 +56,15 @@ class Energy(Strict):
 
     def of(self, work: Work, seconds: float) -> float:
         """Return the joules of some work that takes so long."""
-        return self.operation * work.operations + self.byte * work.bytes + self.second * seconds
+        spent = min(seconds, THOUSAND_YEARS)  # as its price is: no joules a second stay none
+        return self.operation * work.operations + self.byte * work.bytes + self.second * spent
 
 
 class Machine(Strict):
     """Where a model was measured. Nothing in it says whose machine it was."""
 
     cpu: str = ""
-    cores: Annotated[int, Field(ge=0)] = 0
+    cores: Annotated[int, Number, Field(ge=0)] = 0
     os: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
 
@@ -96,5 +104,5 @@ class Measured(CostFile):
     """What the kinds that were measured share."""
 
     machine: Machine | None = None
-    together: Positive = 1.0
+    together: Annotated[Positive, AfterValidator(_finite)] = 1.0
     """what operators take together over the sum of what each takes alone; every cost is times this"""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from byoc.costs.file import Amount, Measured, Seconds
+from byoc.costs.file import Amount, Measured, Number, Seconds
 from byoc.costs.model import Price, Unknown, sum_of_parts
 from byoc.costs.task import Task
 from byoc.costs.work import Work
@@ -23,9 +23,9 @@ class Line(Strict):
     """seconds for each call"""
     joules: "Line | None" = None
     """the same for joules, where these were measured"""
-    r2: float | None = Field(None, le=1, allow_inf_nan=False)
+    r2: Annotated[float, Number] | None = Field(None, le=1, allow_inf_nan=False)
     """the part of the variance that the line explains (coefficient of determination)"""
-    samples: Annotated[int, Field(ge=0)] = 0
+    samples: Annotated[int, Number, Field(ge=0)] = 0
     """measurements that it was fitted to"""
 
     def at(self, work: Work) -> float:

@@ -9,11 +9,17 @@ from byoc.costs.linear import Linear
 from byoc.costs.model import CostModel
 from byoc.costs.roofline import Roofline
 from byoc.costs.table import Table
-from byoc.errors import InputError, nearest
-from byoc.plugins import COST_MODELS, COSTS, distribution, files, find_file, installed, load
+from byoc.errors import InputError, described, nearest
+from byoc.plugins import COST_MODELS, COSTS, distribution, files, find_file, installed, is_file, load
 from byoc.yamlfile import check, read_mapping, wrong
 
+_MOST_FALLBACKS = 8
+
 KINDS: Mapping[str, type[CostFile]] = {"roofline": Roofline, "table": Table, "linear": Linear}
+
+
+class _TooDeepError(InputError):
+    """Files name one another in a long row: which of them are on the way helps nobody."""
 
 
 def load_cost_model(name: str) -> CostModel:
@@ -57,17 +63,31 @@ def _loaded(name: str, asking: tuple[Path, ...]) -> CostModel:
     if real in asking:
         circle = " -> ".join(p.name for p in (*asking[asking.index(real) :], real))
         raise InputError(f"the fallbacks go in a circle: {circle}")
+    if len(asking) > _MOST_FALLBACKS:
+        raise _TooDeepError(f"{asking[0]}: more than {_MOST_FALLBACKS} files ask one another (else)")
     found = read_cost_file(path)
     if found.otherwise is None:
         return _model(found)
     beside = path.parent / found.otherwise
     try:
-        second = _loaded(str(beside) if beside.is_file() else found.otherwise, (*asking, real))
+        second = _loaded(str(beside) if is_file(beside) else found.otherwise, (*asking, real))
+    except _TooDeepError:
+        raise
     except InputError as error:
         raise InputError(
             "\n".join(f"{path}: else: {line}" for line in str(error).splitlines())
         ) from None
     return Fallback(_model(found), second)
+
+
+def check_fallback(path: Path, otherwise: str) -> None:
+    """Raise InputError where a file that is to be written could not be loaded with such an `else`."""
+    real, beside = path.resolve(), path.parent / otherwise
+    if beside.resolve() == real and (is_file(beside) or is_file(Path(otherwise))):
+        raise InputError(
+            f"{path}: cannot be asked for what it does not know itself: else is {otherwise}"
+        )
+    _loaded(str(beside) if is_file(beside) else otherwise, (real,))
 
 
 def _model(found: CostFile) -> CostModel:
@@ -78,11 +98,18 @@ def _model(found: CostFile) -> CostModel:
 
 def _plugin(name: str) -> CostModel:
     found = load(COSTS, name)
+    source = f"cost model '{name}' of {distribution(installed(COSTS)[name])}"
+    try:
+        called = found.name if isinstance(found, CostModel) else None
+    except Exception as error:  # a name can be computed, and fail
+        raise InputError(f"{source}: its name failed with {described(error)}") from error
     if not isinstance(found, CostModel):
         raise InputError(
-            f"cost model '{name}' of {distribution(installed(COSTS)[name])} is not one: it needs a "
+            f"{source} is not one: it needs a "
             "`name` and the methods `execution`, `transfer` and `launching`"
         )
+    if not isinstance(called, str) or not called:
+        raise InputError(f"{source}: its name is not a text")
     return found
 
 

@@ -10,6 +10,9 @@ from byoc.costs.task import Task
 THOUSAND_YEARS = 3.2e10
 """Seconds; beyond, sums of costs would not be finite."""
 
+MOST_JOULES = 1e30
+"""More than the sun gives in an hour; beyond, sums of costs would not be finite."""
+
 
 @dataclass(frozen=True, slots=True)
 class Price:

@@ -1,7 +1,7 @@
 """What a placement is to be good at: seconds, joules, or a weighted sum of both."""
 
+import re
 from dataclasses import dataclass
-from math import isfinite, isnan
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,9 @@ import numpy as np
 from byoc.errors import InputError, nearest
 
 _NAMES = ("latency", "energy")
+_NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# Far from where sums of costs are infinite, or nothing.
+_LEAST, _MOST = 1e-100, 1e100
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ def read_objective(text: str) -> Objective:
     if text in _NAMES:
         return LATENCY if text == "latency" else ENERGY
     weights = dict.fromkeys(_NAMES, 0.0)
+    given: set[str] = set()
     for part in text.split(","):
         name, equals, number = (piece.strip() for piece in part.partition("="))
         if name not in weights:
@@ -52,12 +56,21 @@ def read_objective(text: str) -> Objective:
             raise InputError(
                 f"objective {text}: no such objective{nearest(name, _NAMES)}; known: {known}"
             )
-        try:
-            weights[name] = float(number) if equals else 1.0
-        except ValueError:
-            weights[name] = float("nan")
-        if isnan(weights[name]) or weights[name] < 0 or not isfinite(weights[name]):
+        if name in given:
+            raise InputError(f"objective {text}: the weight of {name} stands twice")
+        given.add(name)
+        weights[name] = _weight(number) if equals else 1.0
+        if weights[name] < 0:
             raise InputError(f"objective {text}: the weight of {name} is a number, 0 or more")
+        if weights[name] and not _LEAST <= weights[name] <= _MOST:
+            raise InputError(
+                f"objective {text}: the weight of {name} is 0 or between {_LEAST:g} and {_MOST:g}"
+            )
     if not any(weights.values()):
         raise InputError(f"objective {text}: some weight must be greater than 0")
     return Objective(**weights)
+
+
+def _weight(number: str) -> float:
+    """Return a number as it is written everywhere; below 0 where it is none (Python takes 1_0 too)."""
+    return float(number) if _NUMBER.fullmatch(number) else -1.0

@@ -3,19 +3,30 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isnan
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
 
 from byoc.costs.linear import STAND_IN
-from byoc.costs.model import FREE, THOUSAND_YEARS, CostModel, Estimating, Policy, Price, Unknown
+from byoc.costs.model import (
+    FREE,
+    MOST_JOULES,
+    THOUSAND_YEARS,
+    CostModel,
+    Estimating,
+    Policy,
+    Price,
+    Unknown,
+)
 from byoc.costs.task import Task, Tasks
-from byoc.errors import ByocError, InputError
+from byoc.errors import InputError, described, goes_on, shortened
 from byoc.patterns.unit import HasNodes, Unit
 
 Floats = NDArray[np.float64]
 
 _SHOWN = 3
+_MOST_CHARACTERS = 200
 # More than any memory holds; shapes can state more than a float can hold.
 _MOST_BYTES = 2**62
 
@@ -124,12 +135,13 @@ def price(model: CostModel, task: Task) -> tuple[Price, str]:
     found = _asked(model, "execution", task)
     if not isinstance(found, Unknown):
         return _checked(model, found), ""
+    why = shortened(str(found.why), _MOST_CHARACTERS) or f"{model.name} does not say why"
     if isinstance(model, Estimating):
-        return _checked(model, _asked(model, "estimate", task)), found.why
+        return _checked(model, _asked(model, "estimate", task)), why
     if task.parts:
         parts = [price(model, part)[0] for part in task.parts]
-        return Price(sum(p.seconds for p in parts), sum(p.joules for p in parts)), found.why
-    return Price(STAND_IN.at(task.work)), found.why
+        return Price(sum(p.seconds for p in parts), sum(p.joules for p in parts)), why
+    return Price(STAND_IN.at(task.work)), why
 
 
 def policed(device: Prices, policy: Policy, taken: Sequence[bool]) -> dict[int, str]:
@@ -154,18 +166,21 @@ def _taken(model: CostModel, found: Sequence[tuple[Price, str]], of: NDArray[np.
 def _asked(model: CostModel, method: str, *given: object) -> object:
     try:
         return getattr(model, method)(*given)
-    except ByocError:
-        raise
-    except Exception as error:  # a plug-in can fail in any way; say whose fault it was
-        raise InputError(
-            f"cost model {model.name}: {method} failed with {type(error).__name__}: {error}"
-        ) from error
+    except BaseException as error:  # a plug-in can fail in any way; say whose fault it was
+        if goes_on(error):
+            raise
+        raise InputError(f"cost model {model.name}: {method} failed with {described(error)}") from error
 
 
 def _checked(model: CostModel, found: object) -> Price:
     """Return what is a price, no more than a sum of many can hold; raise InputError for other things."""
     if not isinstance(found, Price):
         raise InputError(f"cost model {model.name}: gave a {type(found).__name__}, not a Price")
-    if not found.seconds >= 0 or not (found.joules >= 0 or isnan(found.joules)):
-        raise InputError(f"cost model {model.name}: gave {found.seconds} s, {found.joules} J")
-    return found if found.seconds <= THOUSAND_YEARS else Price(THOUSAND_YEARS, found.joules)
+    given = found.seconds, found.joules
+    if not all(isinstance(part, Real) and not isinstance(part, bool) for part in given):
+        kinds = " and ".join(type(part).__name__ for part in given)
+        raise InputError(f"cost model {model.name}: gave a Price of {kinds}, not of two numbers")
+    seconds, joules = map(float, given)
+    if not seconds >= 0 or not (joules >= 0 or isnan(joules)):
+        raise InputError(f"cost model {model.name}: gave {seconds} s, {joules} J")
+    return Price(min(seconds, THOUSAND_YEARS), joules if isnan(joules) else min(joules, MOST_JOULES))

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from byoc.costs.file import CostFile, Positive, Seconds
+from byoc.costs.file import CostFile, Number, Positive, Seconds
 from byoc.costs.model import Price, Unknown
 from byoc.costs.task import Task
 from byoc.costs.work import Work
@@ -25,7 +25,7 @@ def _known(peak: dict[str, float]) -> dict[str, float]:
 class Special(Strict):
     """How an operator or a composite differs from the rest."""
 
-    efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
+    efficiency: Annotated[float, Number, Field(gt=0, le=1)] = 1.0
     """the part of the peak that it reaches"""
     overhead: Seconds | None = None
     """seconds for each, instead of the file's"""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from byoc.costs.file import Amount, Measured, Seconds
+from byoc.costs.file import Amount, Measured, Number, Seconds
 from byoc.costs.linear import STAND_IN, Line
 from byoc.costs.model import Price, Unknown, sum_of_parts
 from byoc.costs.task import Task, canonical
@@ -17,6 +17,9 @@ from byoc.graph.types import NUMBERS
 from byoc.yamlfile import Strict
 
 _TYPE = re.compile(r"(?P<dtype>\w+)\[(?P<dims>(\d+(, \d+)*)?)\]")
+
+# More than any graph computes or moves; a line through such numbers would overflow.
+_MOST_COUNTED = 1e30
 
 
 def _types(text: str) -> str:
@@ -44,6 +47,15 @@ def _values(attributes: dict[str, Any]) -> dict[str, Any]:
     return attributes
 
 
+def _counted(value: float) -> float:
+    if not value <= _MOST_COUNTED:
+        raise ValueError("expected at most 1e+30")
+    return value
+
+
+Count = Annotated[float, Number, Field(ge=0), AfterValidator(_counted)]
+
+
 class Entry(Strict):
     """What was measured of one operator on tensors of certain types."""
 
@@ -57,9 +69,9 @@ class Entry(Strict):
     """the median"""
     spread: Seconds = 0.0
     """seconds between the quartiles"""
-    samples: Annotated[int, Field(ge=1)] = 1
-    operations: Amount = 0.0
-    bytes: Amount = 0.0
+    samples: Annotated[int, Number, Field(ge=1)] = 1
+    operations: Count = 0.0
+    bytes: Count = 0.0
     joules: Amount | None = None
 
     @property

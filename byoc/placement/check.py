@@ -17,7 +17,8 @@ def objection(problem: Problem, placement: object) -> str:
     """Return what is wrong with a strategy's answer to a problem, empty when nothing is."""
     if not isinstance(placement, Placement):
         return f"it gave a {type(placement).__name__} instead of a Placement"
-    checks = (_kinds, _arrays, _labels, _regions, _limits, _fusions, _cost)  # each relies on those before it
+    # Each relies on those before it.
+    checks = (_kinds, _arrays, _labels, _regions, _limits, _fusions, _cost)
     return next((wrong for check in checks if (wrong := check(problem, placement))), "")
 
 

@@ -61,7 +61,7 @@ def optimum(
         notes = (_STOPPED,)
     elif not exact and _open(best, solution):
         notes = (_UNPROVEN,)
-    return replace(best, bound=min(bound, best.cost.total), notes=notes)
+    return replace(best, bound=max(0.0, min(bound, best.cost.total)), notes=notes)
 
 
 def _levels_are_exact(problem: Problem) -> bool:

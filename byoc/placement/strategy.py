@@ -1,5 +1,6 @@
 """What a strategy is, and what it gives back."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -43,7 +44,7 @@ class Placement:
         regions: Ints | None = None,
         fusions: tuple[int, ...] | None = None,
     ) -> Self:
-        """Cost the regions of `labels`, int64 (units,); take rounding off `bound`, no cost being below 0.
+        """Cost the regions of `labels`, int64 (units,); take rounding off `bound`, which is 0 or more.
 
         Regions that are not given are formed, fusions that are not given are chosen.
         """
@@ -130,10 +131,9 @@ def unhonoured(strategy: Strategy, problem: Problem) -> tuple[str, ...]:
 
     Raises InputError where what it honours is no set of names.
     """
-    try:
+    honours: object = None
+    with suppress(Exception):  # it can be computed, and fail
         honours = getattr(strategy, "honours", frozenset())
-    except Exception:  # it can be computed, and fail
-        honours = None
     if not isinstance(honours, (frozenset, set, tuple, list)):
         raise InputError(f"strategy {called(strategy)}: its honours are not a set of names")
     return tuple(_SENTENCES[need] for need in sorted(needs(problem)) if need not in honours)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from byoc.cli.place import solved
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem
 from byoc.placement.instance import parse_instance
+from byoc.placement.strategies.host_only import HostOnly
 
 Cli = Callable[..., Ran]
 Golden = Callable[[str, str], None]
@@ -157,12 +158,38 @@ class Vendors:
         return answer
 
 
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("strategy", ["launch-aware", "exact", "makespan", "tree-dp"])
+def test_no_accelerator_and_costs_next_to_nothing(strategy: str, byoc: Cli) -> None:
+    Path("i.json").write_text(json.dumps(DIAMOND | {"maxFPGAs": 0}), encoding="utf-8")
+    document = json.loads(byoc("place", "i.json", "--strategy", strategy, "--format", "json").out)
+    assert document["objective_seconds"] == pytest.approx(0.046)
+    nodes = [node(i, 1e-300, 1e-310) for i in range(3)]
+    edges = [{"sourceId": 0, "destId": 1, "cost": 1e-300}]
+    tiny = DIAMOND | {"nodes": nodes, "edges": edges}
+    Path("i.json").write_text(json.dumps(tiny), encoding="utf-8")
+    ran = byoc("place", "i.json", "--strategy", strategy, "--format", "json")
+    assert (ran.code, ran.err) == (0, "")
+    document = json.loads(ran.out)
+    assert document["objective_seconds"] == pytest.approx(3e-313, rel=1e-6)
+    bound = document["bound_seconds"]
+    assert bound is None or 0 <= bound <= document["objective_seconds"]
+
+
 def test_a_strategy_from_outside_is_held_to_its_word() -> None:
     instance = parse_instance(json.dumps(DIAMOND), "i.json")
     with pytest.raises(InputError, match="strategy mine: failed with ZeroDivisionError"):
         solved(instance, Vendors("mine", lambda _: 1 // 0), "i.json")
     with pytest.raises(InputError, match="strategy mine: it gave a int instead of a Placement"):
         solved(instance, Vendors("mine", lambda _: 1), "i.json")
+
+    def leaves(_: Problem) -> Placement:
+        raise SystemExit(0)
+
+    with pytest.raises(InputError, match="strategy mine: failed with SystemExit: 0"):
+        solved(instance, Vendors("mine", leaves), "i.json")
+    with pytest.raises(InputError, match="strategy mine: its notes are not a tuple of texts"):
+        solved(instance, Vendors("mine", lambda p: replace(HostOnly().solve(p), notes=None)), "i.json")  # type: ignore[arg-type]
 
     def everything_on_one(problem: Problem) -> Placement:
         return Placement.of(problem, np.array([1, 1, 1, 0], np.int64))

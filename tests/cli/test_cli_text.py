@@ -159,7 +159,7 @@ def test_inspect_as_json_is_the_manifest(byoc: Cli) -> None:
     ("verb", "keys"),
     [
         ("zoo", ["name", "family", "nodes", "licence", "source", "present", "weights"]),
-        ("strategies", ["name", "from"]),
+        ("strategies", ["name", "from", "description", "honours", "problem"]),
         ("cost-models", ["name", "from", "kind", "description", "problem"]),
         ("codegens", ["name", "from", "runs_here", "problem"]),
         (
@@ -184,6 +184,17 @@ def test_lists(verb: str, keys: list[str], byoc: Cli) -> None:
     assert all(list(row) == keys for row in rows)
     text = byoc(verb).out
     assert all(row["name"] in text for row in rows)
+
+
+def test_strategies_say_what_they_do(byoc: Cli) -> None:
+    rows = {row["name"]: row for row in _strict(byoc("strategies", "--format", "json").out)}
+    assert rows["host-only"]["description"] == "Run everything on the host"
+    assert all(row["description"] for row in rows.values())
+    assert "fusions" in rows["exact"]["honours"]
+    assert "fusions" not in rows["makespan"]["honours"]
+    text = byoc("strategies").out
+    assert "Run everything on the host" in text
+    assert "honours" not in text
 
 
 def test_the_built_in_ones_are_listed(byoc: Cli) -> None:

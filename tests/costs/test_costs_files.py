@@ -2,6 +2,7 @@
 
 import sys
 from importlib.metadata import EntryPoint
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -137,6 +138,17 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
             ],
         ),
         (LINEAR + "together: 0\n", ["together: input should be greater than 0"]),
+        (LINEAR + "together: .inf\n", ["together: expected a finite number"]),
+        (ROOFLINE + "launch: true\n", ["launch: expected a number"]),
+        (ROOFLINE.replace("1e9}", "true}"), ["peak.float32: expected a number"]),
+        (LINEAR.replace("samples: 4", "samples: true"), ["operators.Relu.samples: expected a number"]),
+        (
+            TABLE.replace("1e-3}", "1e-300, operations: 1e308, bytes: 1e308}"),
+            [
+                "entries[0].operations: expected at most 1e+30",
+                "entries[0].bytes: expected at most 1e+30",
+            ],
+        ),
         (
             LINEAR + "machine: {host: me}\n",
             ["machine.host: no such key (did you mean os?); known: cpu, cores, os, versions"],
@@ -193,6 +205,17 @@ def test_fallbacks_by_name_in_a_circle_and_missing(tmp_path: Path) -> None:
         load_cost_model(str(one))
 
 
+def test_a_row_of_fallbacks_has_an_end(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.yaml" for number in range(10)]
+    for path, following in pairwise(files):
+        path.write_text(TABLE + f"else: {following.name}\n")
+    files[-1].write_text(ROOFLINE)
+    assert load_cost_model(str(files[1])).name == "t"
+    with pytest.raises(InputError) as caught:
+        load_cost_model(str(files[0]))
+    assert str(caught.value) == f"{files[0].resolve()}: more than 8 files ask one another (else)"
+
+
 class Flat:
     """A cost model as somebody else might write it."""
 
@@ -207,6 +230,19 @@ class Flat:
 
     def launching(self) -> Price:
         return Price(1.0)
+
+
+class Called(Flat):
+    """One with another name, or none."""
+
+    def __init__(self, name: Any) -> None:
+        self.given = name
+
+    @property
+    def name(self) -> Any:  # type: ignore[override]
+        if isinstance(self.given, Exception):
+            raise self.given
+        return self.given
 
 
 def install(monkeypatch: pytest.MonkeyPatch, **models: Any) -> None:
@@ -239,6 +275,12 @@ def test_a_plug_in(monkeypatch: pytest.MonkeyPatch, byoc: Any) -> None:
     [
         ("flat", object, "is not one: it needs a `name` and the methods"),
         ("flat", lambda: 1 / 0, "cannot be loaded: ZeroDivisionError: division by zero"),
+        ("flat", lambda: Called(None), "its name is not a text"),
+        (
+            "flat",
+            lambda: Called(ZeroDivisionError("a\nb")),
+            "its name failed with ZeroDivisionError: a b",
+        ),
         ("host", Flat, "brings a cost model of this name, and so does"),
         ("flat2", Flat, "installed: dla, ethos-u55, flat2, host, nnpa, openvino-cpu, tensorrt-dla"),
     ],

@@ -3,6 +3,7 @@
 from math import inf, nan
 from typing import Any
 
+import numpy as np
 import pytest
 from support import prepared
 
@@ -145,6 +146,10 @@ def test_transfers_are_asked_once_a_size_and_come_in_order() -> None:
     ("answer", "sentence"),
     [
         (3.0, "cost model odd: gave a float, not a Price"),
+        (Price("a"), "cost model odd: gave a Price of str and float, not of two numbers"),  # type: ignore[arg-type]
+        (Price(1.0, None), "cost model odd: gave a Price of float and NoneType, not of two numbers"),  # type: ignore[arg-type]
+        (Price(np.ones(2)), "cost model odd: gave a Price of ndarray and float, not of two numbers"),  # type: ignore[arg-type]
+        (SystemExit(0), "cost model odd: execution failed with SystemExit: 0"),
         (None, "cost model odd: gave a NoneType, not a Price"),
         (Price(-1.0), "cost model odd: gave -1.0 s, nan J"),
         (Price(nan), "cost model odd: gave nan s, nan J"),
@@ -155,7 +160,7 @@ def test_transfers_are_asked_once_a_size_and_come_in_order() -> None:
 def test_models_that_misbehave(answer: Any, sentence: str) -> None:
     class Odd(Knows):
         def execution(self, task: Task) -> Any:
-            if isinstance(answer, Exception):
+            if isinstance(answer, BaseException):
                 raise answer
             return answer
 
@@ -168,6 +173,30 @@ def test_no_price_is_more_than_sums_can_hold() -> None:
     assert price(Knows("slow", Relu=inf), Task("Relu", Work(1, 1)))[0].seconds == 3.2e10
     assert price(HOST, Task("Reshape", Work(0, 0), view=True)) == (FREE, "")
     assert launch_price(HOST).seconds == 1.0
+
+
+def test_joules_are_no_more_than_sums_can_hold() -> None:
+    class Hungry(Knows):
+        def execution(self, task: Task) -> Price:
+            return Price(np.float32(1), inf)  # type: ignore[arg-type]
+
+        def launching(self) -> Price:
+            return Price(inf, inf)
+
+    found = price(Hungry("acc"), Task("Relu", Work(1, 1)))[0]
+    assert (type(found.seconds), found) == (float, Price(1.0, 1e30))
+    assert launch_price(Hungry("acc")) == Price(3.2e10, 1e30)
+
+
+def test_why_a_cost_is_not_known_is_a_short_sentence() -> None:
+    class Vague(Knows):
+        def execution(self, task: Task) -> Unknown:
+            return Unknown("" if task.op == "Relu" else "no\nidea " * 1000)
+
+    assert price(Vague("acc"), Task("Relu", Work(1, 1)))[1] == "acc does not say why"
+    why = price(Vague("acc"), Task("Tanh", Work(1, 1)))[1]
+    assert why.startswith("no idea no idea")
+    assert len(why) == 200
 
 
 def test_a_graph_all_on_one_device() -> None:

@@ -29,7 +29,7 @@ class Chosen:
         self.answer = answer
 
     def solve(self, problem: Problem) -> Any:
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return Placement.of(problem, np.array(self.answer, np.int64))
 
@@ -39,6 +39,7 @@ class Chosen:
     [
         ([1, 1, 1], "strategy chosen: it placed unit 'b' on device 1, which refuses it"),
         (KeyError("no"), "strategy chosen: failed with KeyError: 'no'"),
+        (SystemExit(0), "strategy chosen: failed with SystemExit: 0"),
     ],
 )
 def test_a_strategy_that_misbehaves(answer: Any, sentence: str) -> None:

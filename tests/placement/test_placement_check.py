@@ -1,12 +1,13 @@
 """What a strategy gives is held to its word."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from byoc.placement import Placement, Problem, objection
+from byoc.placement import Cost, Placement, Problem, objection
 from byoc.placement.strategies.all_supported import AllSupported
 
 
@@ -43,6 +44,20 @@ def test_a_good_answer() -> None:
         ({"regions": ints(0, -1, 0, 2)}, "its regions are not numbered 0, 1, ..."),
         ({"regions": ints(0, -1, 0, 0)}, "its regions wait for one another in a circle"),
         ({"bound": 1e9}, "its bound 1e+09 s is above its own total"),
+        ({"bound": math.nan}, "its bound nan is not a number of seconds, 0 or more, nor None"),
+        ({"bound": -math.inf}, "its bound -inf is not a number of seconds"),
+        ({"bound": -1.0}, "its bound -1 is not a number of seconds"),
+        ({"bound": "x"}, "its bound is not a number of seconds"),
+        ({"cost": None}, "its cost is not a Cost of numbers"),
+        ({"cost": Cost("a", "b", "c")}, "its cost is not a Cost of numbers"),  # type: ignore[arg-type]
+        ({"cost": Cost(math.nan, 0, 0)}, "its cost is not finite"),
+        ({"cost": Cost(0, 0, 0), "bound": 1e9}, "its bound 1e+09 s is above its own total"),
+        ({"notes": None}, "its notes are not a tuple of texts"),
+        ({"notes": [["a"]]}, "its notes are not a tuple of texts"),
+        ({"notes": "text"}, "its notes are not a tuple of texts"),
+        ({"why_host": None}, "its why_host is not a text"),
+        ({"fusions": None}, "its fusions are not a tuple of whole numbers"),
+        ({"fusions": ("a",)}, "its fusions are not a tuple of whole numbers"),
     ],
 )
 def test_a_bad_answer(changes: dict[str, Any], sentence: str) -> None:

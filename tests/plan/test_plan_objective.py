@@ -165,6 +165,13 @@ def test_joules_that_no_model_gives(files: Files) -> None:
         ("latency=-1", "objective latency=-1: the weight of latency is a number, 0 or more"),
         ("energy=inf", "objective energy=inf: the weight of energy is a number, 0 or more"),
         ("energy=nan", "objective energy=nan: the weight of energy is a number, 0 or more"),
+        ("latency=1,latency=2", "objective latency=1,latency=2: the weight of latency stands twice"),
+        ("latency=1_0", "objective latency=1_0: the weight of latency is a number, 0 or more"),
+        ("latency=\u0661", "objective latency=\u0661: the weight of latency is a number, 0 or more"),
+        (
+            "latency=1e308",
+            "objective latency=1e308: the weight of latency is 0 or between 1e-100 and 1e+100",
+        ),
         ("latency=0,energy=0", "objective latency=0,energy=0: some weight must be greater than 0"),
     ],
 )

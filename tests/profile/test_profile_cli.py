@@ -56,6 +56,28 @@ def test_lines_with_a_fallback(byoc: Cli) -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_a_file_is_not_asked_for_what_it_lacks_itself(byoc: Cli) -> None:
+    assert byoc("profile", "net.onnx", "-o", "p.yaml", *QUICK).code == 0
+    before = Path("p.yaml").read_bytes()
+    Path("q.yaml").write_text(
+        "kind: roofline\nname: q\npeak: {default: 1}\nbandwidth: 1\nelse: p.yaml\n"
+    )
+    Path("sub").mkdir()
+    for output, otherwise, sentence in (
+        ("p.yaml", "p.yaml", "p.yaml: cannot be asked for what it does not know itself: else is p.yaml"),
+        ("p.yaml", "./p.yaml", "p.yaml: cannot be asked for what it does not know itself"),
+        ("p.yaml", "q.yaml", "q.yaml: else: the fallbacks go in a circle: p.yaml -> q.yaml -> p.yaml"),
+        ("sub/p.yaml", "p.yaml", "sub/p.yaml: cannot be asked for what it does not know itself"),
+    ):
+        ran = byoc("profile", "gone.onnx", "-o", output, "--else", otherwise, *QUICK)
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err.startswith(f"byoc: {sentence}")
+    assert Path("p.yaml").read_bytes() == before
+    assert not list(Path("sub").iterdir())
+    assert byoc("profile", "net.onnx", "-o", "q.yaml", "--else", "p.yaml", *QUICK).code == 0
+
+
+@pytest.mark.usefixtures("here")
 def test_a_codegen_with_rules_and_without(byoc: Cli) -> None:
     ran = byoc("profile", "net.onnx", "--device", "reference", "-o", "acc.yaml", *QUICK)
     assert (ran.code, ran.err) == (0, "")

@@ -110,6 +110,56 @@ def test_what_is_cheaper_on_the_host_says_so() -> None:
     }
 
 
+ENERGY = """kind: roofline
+name: {name}
+peak: {{default: {peak}}}
+bandwidth: 1.0e+12
+energy: {{operation: {joules}}}
+"""
+# On the device an operation takes 100 times as long, and a tenth of the joules.
+LOOP = """g (float[1000] x, bool c) => (float[1000] y) {
+  n = Constant <value_int = 5> ()
+  w = Sin (x)
+  y = Loop <body = l (int64 i, bool k, float[1000] p) => (bool m, float[1000] q)
+    { m = Identity (k) r = Neg (p) q = Relu (r) }> (n, c, w) }"""
+
+
+@pytest.fixture
+def frugal(tmp_path: Path) -> dict[str, str]:
+    """Cost models with joules."""
+    host, device = tmp_path / "host.yaml", tmp_path / "device.yaml"
+    host.write_text(ENERGY.format(name="host", peak="1.0e+9", joules="1.0e-6"))
+    slow = ENERGY.format(name="device", peak="1.0e+7", joules="1.0e-7")
+    device.write_text(f"{slow}link: {{bandwidth: 1.0e+12}}\n")
+    return {"host_cost_model": str(host), "cost_model": str(device)}
+
+
+def test_joules_of_the_host_alone(frugal: dict[str, str]) -> None:
+    text = "g (float[1000] x) => (float[1000] y) { a = Relu(x)\n y = Sin(a) }"
+    predicted = partition(parse(text), "dla", objective="energy", **frugal).report["predicted"]
+    # One operation an element: Relu on the device, Sin on the host.
+    assert predicted["host_only_joules"] == pytest.approx(2e-3)
+    assert predicted["joules"] == pytest.approx(1e-3 + 1e-4)
+    assert partition(parse(text), "dla").report["predicted"]["host_only_joules"] is None
+
+
+def test_joules_of_the_host_alone_with_bodies(frugal: dict[str, str], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"objective": "energy", "trips": {"y": 5}, **frugal}
+    cut_up = partition(parse(LOOP), "dla", **options).report["predicted"]
+    whole = partition(parse(LOOP), "dla", strategy="host-only", **options).report["predicted"]
+    assert cut_up["joules"] < whole["joules"]
+    assert cut_up["host_only_joules"] == pytest.approx(whole["joules"])
+    assert whole["host_only_joules"] == whole["joules"]
+
+
+def test_what_is_slower_is_told_with_what_it_saves(frugal: dict[str, str]) -> None:
+    text = "g (float[1000] x) => (float[1000] y) { y = Relu(x) }"
+    notes = partition(parse(text), "dla", objective="energy", **frugal).report["notes"]
+    assert notes == [
+        "the placement is predicted to be slower than the host alone, and to save 900 µJ of 1 mJ"
+    ]
+
+
 def test_notes_say_what_is_not_exact() -> None:
     notes = cut(parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")).report["notes"]
     assert "the placement is predicted to be slower than the host alone" in notes

@@ -3,6 +3,7 @@
 from io import StringIO
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from byoc.report.text import print_report, summary
@@ -65,6 +66,32 @@ def test_one_node_and_no_regions_are_counted_right() -> None:
     assert "in 0 regions, 1 on the host" in text
 
 
+@pytest.mark.parametrize(
+    ("objective", "told"),
+    [
+        ("latency", "predicted 2 ms, host alone 10 ms; not"),
+        ("energy", "predicted 4.10 mJ, host alone 19 mJ; 2 ms; not"),
+        ("latency=1,energy=0.5", "predicted 2 ms, host alone 10 ms; 4.10 mJ; not"),
+    ],
+)
+def test_the_summary_tells_what_was_the_objective(objective: str, told: str) -> None:
+    more = {"objective": objective, "joules": 0.0041, "host_only_joules": 0.019}
+    assert told in summary(REPORT | {"predicted": REPORT["predicted"] | more})
+
+
+def test_what_is_saved_of_a_weighted_sum_has_no_unit() -> None:
+    item = {"target": "npu", "operator": "Conv", "reason": "Conv: too wide", "nodes": 1, "gain": 0.001}
+    weighted = REPORT["predicted"] | {"objective": "latency=1,energy=1", "joules": 1.0}
+    lines = _printed(what_if=[item], predicted=weighted)
+    assert lines[-1].split() == ["-0.001", "Conv:", "too", "wide"]
+
+
+def test_only_devices_that_have_regions_are_in_the_summary() -> None:
+    assert ") on npu in 1 region, " in summary(REPORT | {"targets": ["dsp", "npu"]})
+    none = summary(REPORT | {"targets": ["dsp", "npu"], "regions": []})
+    assert ") on dsp and npu in 0 regions, " in none
+
+
 def test_the_verification_is_told_with_its_number() -> None:
     found = {"largest_relative_error": 1.23e-6, "passed": True}
     assert summary(REPORT | {"verification": found, "not_verified": None}).endswith(
@@ -102,8 +129,9 @@ def test_what_more_support_would_save() -> None:
     assert lines[-2] == "If it were supported:"
     assert lines[-1].split() == ["-1", "ms", "Conv", "(2", "nodes):", "too", "wide"]
     joules = REPORT["predicted"] | {"objective": "energy"}
+    joules |= {"joules": 0.0041, "host_only_joules": 0.019}
     lines = _printed(what_if=[item], predicted=joules, targets=["npu", "dsp"])
-    assert lines[-1].split() == ["-0.001", "Conv", "(2", "nodes)", "on", "npu:", "too", "wide"]
+    assert lines[-1].split() == ["-1", "mJ", "Conv", "(2", "nodes)", "on", "npu:", "too", "wide"]
 
     assert _printed(what_if=[item | {"gain": 1e-6}]) == _printed()  # under a thousandth of the whole
 

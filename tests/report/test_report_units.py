@@ -2,7 +2,7 @@
 
 import pytest
 
-from byoc.report.units import count, quantity, share
+from byoc.report.units import count, objective_unit, quantity, share
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,11 @@ from byoc.report.units import count, quantity, share
         (574671192, "B", "548 MiB"),
         (2**40, "B", "1 TiB"),
         (2**50, "B", "1024 TiB"),
+        (0.0041, "J", "4.10 mJ"),
+        (12, "J", "12 J"),
+        (0.0041, "", "0.0041"),
+        (1234.56, "", "1235"),
+        (0, "", "0"),
     ],
 )
 def test_quantities(value: float, unit: str, text: str) -> None:
@@ -51,6 +56,21 @@ def test_quantities(value: float, unit: str, text: str) -> None:
 )
 def test_a_share_is_never_rounded_up_to_the_whole(value: float, text: str) -> None:
     assert share(value) == text
+
+
+@pytest.mark.parametrize(
+    ("objective", "unit"),
+    [
+        ("latency", "s"),
+        ("latency=1", "s"),
+        ("energy", "J"),
+        ("energy=1", "J"),
+        ("energy=2", ""),
+        ("latency=1,energy=0.5", ""),
+    ],
+)
+def test_the_unit_of_an_objective(objective: str, unit: str) -> None:
+    assert objective_unit(objective) == unit
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 regions"), (1, "1 region"), (2, "2 regions")])

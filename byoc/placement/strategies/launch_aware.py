@@ -57,9 +57,10 @@ class LaunchAware:
         count = 3 * self.rounds if prices.priced else self.rounds
         for labels in prices.rounds(count, least):
             best = the_better([best, of_labels(problem, labels)])
-        return best and replace(
-            best, notes=(), bound=min(prices.bound * (1 - 2.0**-48), best.cost.total)
-        )
+        if best is None:
+            return None
+        bound = min(prices.bound * (1 - 2.0**-48), best.cost.total)
+        return replace(best, notes=(), bound=max(0.0, bound))
 
 
 def _cheap(problem: Problem) -> Iterator[Placement]:

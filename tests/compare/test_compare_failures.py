@@ -1,0 +1,95 @@
+"""A strategy that fails, in whatever way, is an error of its rows and of no others."""
+
+import os
+from pathlib import Path
+
+import onnx
+import pytest
+from support import parse
+
+from byoc.compare import Study, compare
+from byoc.compare.run import _rows
+
+NET = "net (float[1, 4] x) => (float[1, 4] y) { a = Relu(x)\n b = Sigmoid(a)\n y = Relu(b) }"
+STRATEGIES = """
+import os
+import sys
+from dataclasses import replace
+from byoc.placement.strategies.host_only import HostOnly
+
+
+class Costless:
+    name = "costless"
+
+    def solve(self, problem):
+        return replace(HostOnly().solve(problem), cost=None)
+
+
+class Leaving:
+    name = "leaving"
+
+    def solve(self, problem):
+        sys.exit(0)
+
+
+class Deadly:
+    name = "deadly"
+
+    def solve(self, problem):
+        os._exit(9)
+"""
+NAMES = ("costless", "leaving", "deadly")
+
+
+@pytest.fixture
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The path of a model, with some bad strategies installed for this process and its children."""
+    site = tmp_path / "site"
+    info = site / "bad_strategies-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "bad_strategies.py").write_text(STRATEGIES)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-strategies\nVersion: 1.0\n")
+    points = "".join(f"{name} = bad_strategies:{name.capitalize()}\n" for name in NAMES)
+    (info / "entry_points.txt").write_text(f"[byoc.strategies]\n{points}")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    path = tmp_path / "net.onnx"
+    onnx.save(parse(NET), path)
+    return str(path)
+
+
+def test_the_other_rows_stay(net: str) -> None:
+    study = Study(rules=("dla",), strategies=("leaving", "costless", "host-only"))
+    rows = compare([net], study, workers=1)
+    assert [row["error"] for row in rows] == [
+        "strategy leaving: failed with SystemExit: 0",
+        "strategy costless: its cost is not a Cost of numbers",
+        None,
+    ]
+    assert rows[2]["objective"] > 0
+
+
+def test_a_process_that_dies_takes_one_strategy_with_it(net: str) -> None:
+    study = Study(rules=("dla",), strategies=("deadly", "host-only"), links=(1.0, 2.0))
+    rows = compare([net], study, workers=2)
+    assert [(row["link"], row["strategy"], row["error"]) for row in rows] == [
+        (1.0, "deadly", "the process that placed it died"),
+        (1.0, "host-only", None),
+        (2.0, "deadly", "the process that placed it died"),
+        (2.0, "host-only", None),
+    ]
+
+
+def test_a_defect_takes_one_strategy_with_it(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from byoc.compare import rows as module  # noqa: PLC0415
+
+    loaded = module.load_plugin
+
+    def load(group: str, name: str) -> object:
+        if name == "min-cut":
+            raise ZeroDivisionError("one\ntwo")
+        return loaded(group, name)
+
+    monkeypatch.setattr(module, "load_plugin", load)
+    rows = _rows(net, Study(rules=("dla",), strategies=("host-only", "min-cut", "exact")))
+    assert [row["error"] for row in rows] == [None, "failed with ZeroDivisionError: one two", None]
