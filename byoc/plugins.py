@@ -20,6 +20,9 @@ COST_MODELS = "byoc.cost_models"
 CHECKS = "byoc.checks"
 COSTS = "byoc.costs"
 
+# Of a name that is not there; no path that a file can have is longer.
+_MOST_SHOWN = 4096
+
 _CALLED = {
     CODEGENS: "codegen",
     STRATEGIES: "strategy",
@@ -155,7 +158,7 @@ def _unknown(group: str, name: str, known: Any, problems: Sequence[str] = ()) ->
     file = " file and no installed" if group in (ANNOTATIONS, COST_MODELS) else ""
     broken = f"; could not look in {'; '.join(problems)}" if problems else ""
     there = ", ".join(known) or "none"
-    told = name if len(name) <= 80 else f"{name[:77]}..."
+    told = name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}..."
     return InputError(
         f"{told}: no such{file} {called}{nearest(name, known)}; installed: {there}{broken}"
     )
