@@ -42,14 +42,20 @@ def flows(index: GraphIndex, works: Tasks, units: Sequence[HasNodes]) -> Flows:
         if name
     ]
     for name, row in [*((name, -1) for name in (*index.inputs, *index.captured)), *made]:
-        users = {unit_of[node] for node in readers.get(name, ()) if node not in asking} - {row}
+        read = readers.get(name, ())
+        users = {unit_of[node] for node in (read if not asking else _not_in(asking, read))}
+        users.discard(row)
         if users or name in outputs:
             _add(found, name, row, users, size[name].bytes)
         if asking:
-            shaped = {unit_of[node] for node in readers.get(name, ()) if node in asking} - users - {row}
+            shaped = {unit_of[node] for node in read if node in asking} - users - {row}
             if shaped:
                 _add(found, f"{name}:shape", row, shaped, _DIM_BYTES * len(size[name].shape))
     return found
+
+
+def _not_in(asking: set[int], nodes: Sequence[int]) -> list[int]:
+    return [node for node in nodes if node not in asking]
 
 
 def _add(found: Flows, name: str, producer: int, consumers: set[int], size: int) -> None:

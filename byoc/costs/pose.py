@@ -224,7 +224,9 @@ def _problem(
     constants = np.array([_constant_bytes(index, unit) if held else 0.0 for unit in units], np.float64)
     free = np.zeros((len(moved.names), len(devices)))
     size = np.array([len(unit.nodes) for unit in units], np.int64)
-    must = np.array([unit.must for unit in units], np.bool_) & np.isfinite(seconds[:, 1:]).any(axis=1)
+    some = any(part.must for unit in units for parts in unit.on for part in parts)
+    must = np.array([some and unit.must for unit in units], np.bool_)
+    must &= np.isfinite(seconds[:, 1:]).any(axis=1)
     fits = [
         (size <= device.max_nodes) & (constants <= device.memory) & (device.max_regions > 0)
         for device in devices

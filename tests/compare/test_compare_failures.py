@@ -7,6 +7,7 @@ import onnx
 import pytest
 from support import parse
 
+from byoc import plugins
 from byoc.compare import Study, compare
 from byoc.compare.run import _rows
 
@@ -81,15 +82,11 @@ def test_a_process_that_dies_takes_one_strategy_with_it(net: str) -> None:
 
 
 def test_a_defect_takes_one_strategy_with_it(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from byoc.compare import rows as module  # noqa: PLC0415
-
-    loaded = module.load_plugin
-
     def load(group: str, name: str) -> object:
         if name == "min-cut":
             raise ZeroDivisionError("one\ntwo")
-        return loaded(group, name)
+        return plugins.load(group, name)
 
-    monkeypatch.setattr(module, "load_plugin", load)
+    monkeypatch.setattr("byoc.compare.rows.load_plugin", load)
     rows = _rows(net, Study(rules=("dla",), strategies=("host-only", "min-cut", "exact")))
     assert [row["error"] for row in rows] == [None, "failed with ZeroDivisionError: one two", None]

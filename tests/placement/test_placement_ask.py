@@ -37,18 +37,18 @@ class Nameless(Vendors):
     """One whose properties fail."""
 
     @property
-    def name(self) -> Any:  # type: ignore[override]
+    def name(self) -> Any:
         raise RuntimeError("no name")
 
     @property
-    def honours(self) -> Any:  # type: ignore[override]
+    def honours(self) -> Any:
         raise RuntimeError("no honours")
 
 
 def chain() -> Problem:
     """Return two units, one after the other; the accelerator refuses the second."""
     return Problem.build(
-        seconds=[[4, 1], [4, np.inf]],
+        seconds=[[4.0, 1.0], [4.0, np.inf]],
         producer=[0, 1],
         consumers=[[1], []],
         is_output=[False, True],
