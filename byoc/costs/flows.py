@@ -1,6 +1,6 @@
 """What crosses between units: tensors with their producer, their consumers and their bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from byoc.costs.task import Tasks
@@ -31,35 +31,41 @@ def flows(index: GraphIndex, works: Tasks, units: Sequence[HasNodes]) -> Flows:
     """
     unit_of = {node: row for row, unit in enumerate(units) for node in unit.nodes}
     asking = {i for i, node in enumerate(index.nodes) if node.op_type in SHAPES and is_onnx(node)}
-    found = Flows([], [], [], [])
-    outputs, readers = index.outputs, index.consumers
-    size = works.sizes.by_name
-    made = [
-        (name, row)
-        for row, unit in enumerate(units)
-        for node in unit.nodes
-        for name in index.nodes[node].output
-        if name
-    ]
-    for name, row in [*((name, -1) for name in (*index.inputs, *index.captured)), *made]:
+    names: list[str] = []
+    producers: list[int] = []
+    consumers: list[list[int]] = []
+    sizes: list[int] = []
+    outputs, readers, size = index.outputs, index.consumers, works.sizes.by_name
+    for name, row in _made(index, units):
         read = readers.get(name, ())
         users = {unit_of[node] for node in (read if not asking else _not_in(asking, read))}
         users.discard(row)
         if users or name in outputs:
-            _add(found, name, row, users, size[name].bytes)
+            names.append(name)
+            producers.append(row)
+            consumers.append(sorted(users))
+            sizes.append(size[name].bytes)
         if asking:
             shaped = {unit_of[node] for node in read if node in asking} - users - {row}
             if shaped:
-                _add(found, f"{name}:shape", row, shaped, _DIM_BYTES * len(size[name].shape))
-    return found
+                names.append(f"{name}:shape")
+                producers.append(row)
+                consumers.append(sorted(shaped))
+                sizes.append(_DIM_BYTES * len(size[name].shape))
+    return Flows(names, producers, consumers, sizes)
+
+
+def _made(index: GraphIndex, units: Sequence[HasNodes]) -> Iterator[tuple[str, int]]:
+    """Yield every tensor with the unit that makes it, -1 for what comes from outside."""
+    for name in (*index.inputs, *index.captured):
+        yield name, -1
+    nodes = index.nodes
+    for row, unit in enumerate(units):
+        for node in unit.nodes:
+            for name in nodes[node].output:
+                if name:
+                    yield name, row
 
 
 def _not_in(asking: set[int], nodes: Sequence[int]) -> list[int]:
     return [node for node in nodes if node not in asking]
-
-
-def _add(found: Flows, name: str, producer: int, consumers: set[int], size: int) -> None:
-    found.names.append(name)
-    found.producers.append(producer)
-    found.consumers.append(sorted(consumers))
-    found.sizes.append(size)

@@ -150,7 +150,8 @@ def tasks(index: GraphIndex) -> Tasks:
     distinct: list[Task] = []
     of = np.full(len(index.nodes), -1, np.int64)
     size, constant, bodies = sizes.by_name, index.constant_nodes, index.bodies
-    read, given = index.consumers, index.outputs
+    used = {*index.consumers, *index.outputs}
+    reads = index.reads
     for i, node in enumerate(index.nodes):
         if i in constant:
             continue
@@ -159,8 +160,8 @@ def tasks(index: GraphIndex) -> Tasks:
             op,
             node.domain,
             tuple([size[name].number if name else -1 for name in node.input]),
-            len(index.reads[i]),
-            tuple([size[name].number if name in read or name in given else -1 for name in node.output]),
+            len(reads[i]),
+            tuple([size[name].number if name in used else -1 for name in node.output]),
             _marks(index, i, node) if i in bodies or op in VIEWS else 0,
             tuple([attribute.SerializeToString() for attribute in node.attribute])
             if i not in bodies
