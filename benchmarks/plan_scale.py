@@ -4,9 +4,9 @@
 
 For each model of the zoo and some rule files: seconds of `onnx.load` with shape inference of its file,
 and as ratios to these, taken in the same run: extracting the placement problem from the annotated graph,
-the minimum cut with its regions, and the launch-aware strategy, with the certified gap, the share of units
-that are offloaded, and the peak of memory that each solver adds. Reading and extracting are the least of
-three runs each.
+the minimum cut with its regions, and the launch-aware strategy, with the certified gap, the share of
+units that are offloaded, and the peak of memory that each solver adds. Reading and extracting are
+the least of three runs each.
 """
 
 import sys
