@@ -20,8 +20,8 @@ COST_MODELS = "byoc.cost_models"
 CHECKS = "byoc.checks"
 COSTS = "byoc.costs"
 
-# Of a name that is not there; no path that a file can have is longer.
-_MOST_SHOWN = 4096
+# Characters of a name that is not there; few paths are longer.
+_MOST_SHOWN = 500
 
 _CALLED = {
     CODEGENS: "codegen",
