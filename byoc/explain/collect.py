@@ -5,18 +5,19 @@ from collections.abc import Iterator, Sequence
 
 from onnx import NodeProto
 
-from byoc.costs.trips import called
 from byoc.costs.work import Sizes, work
 from byoc.errors import InputError, nearest
-from byoc.explain.data import Explained, Explanation, operator
+from byoc.explain.data import Explained, Explanation
 from byoc.explain.refused import refusals
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model
+from byoc.graph.places import graphs_of
 from byoc.graph.unshare import unshared
 from byoc.patterns.explain import near_misses
 from byoc.patterns.group import group
 from byoc.rules.annotate import Annotator
 from byoc.rules.load import Target
+from byoc.rules.operators import name_of
 
 
 def explain(model: Model, target: Target, node: str | None = None, op: str | None = None) -> Explanation:
@@ -27,7 +28,7 @@ def explain(model: Model, target: Target, node: str | None = None, op: str | Non
     """
     if target.quantized:
         model = unshared(model)
-    graphs = tuple(_explained(place, index, target) for place, index in _graphs("", model.index))
+    graphs = tuple(_explained(place, index, target) for place, index in graphs_of(model.index))
     asked = tuple((graph, number) for graph in graphs for number in _chosen(graph, node, op))
     if (node or op) and not asked:
         raise _not_there(model, graphs, node, op)
@@ -39,13 +40,6 @@ def explain(model: Model, target: Target, node: str | None = None, op: str | Non
         if (id(graph), refusal.number) in wanted
     )
     return Explanation(model, target, graphs, asked, refused)
-
-
-def _graphs(place: str, index: GraphIndex) -> Iterator[tuple[str, GraphIndex]]:
-    yield place.rstrip("/"), index
-    for number, inner in index.bodies.items():
-        for body in inner:
-            yield from _graphs(f"{place}{called(index.nodes[number])}/{body.attribute}/", body.index)
 
 
 def _explained(place: str, index: GraphIndex, target: Target) -> Explained:
@@ -72,7 +66,7 @@ def _explained(place: str, index: GraphIndex, target: Target) -> Explained:
 def _chosen(graph: Explained, name: str | None, op: str | None) -> Iterator[int]:
     for number in graph.operations:
         node = graph.index.nodes[number]
-        if op is not None and op not in (node.op_type, operator(node)):
+        if op is not None and op not in (node.op_type, name_of(node)):
             continue
         if name is None or name == node.name or name in filter(None, node.output):
             yield number
@@ -86,13 +80,13 @@ def _not_there(
         node for node in nodes if name is not None and name in (node.name, *filter(None, node.output))
     ]
     if named and op is not None:
-        there = ", ".join(dict.fromkeys(map(operator, named)))
+        there = ", ".join(dict.fromkeys(map(name_of, named)))
         return InputError(f"{model.source}: '{name}' is of the operator {there}, not {op}")
-    known = {node.op_type for node in nodes} | {operator(node) for node in nodes}
+    known = {node.op_type for node in nodes} | {name_of(node) for node in nodes}
     if op is not None and op not in known:
         return InputError(f"{model.source}: there is no operator {op}{nearest(op, known)}")
     if op is not None:
-        nodes = [node for node in nodes if op in (node.op_type, operator(node))]
+        nodes = [node for node in nodes if op in (node.op_type, name_of(node))]
     wanted = f"node '{name}'" if op is None else f"{op} '{name}'"
     return InputError(f"{model.source}: there is no {wanted}{_like(str(name), nodes)}")
 

@@ -5,22 +5,15 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from onnx import NodeProto
-
 from byoc.costs.trips import called
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model
-from byoc.graph.walk import is_onnx
 from byoc.patterns.explain import NearMiss
 from byoc.patterns.unit import Unit
 from byoc.rules.annotate import Attempt, Objection
 from byoc.rules.load import Target
+from byoc.rules.operators import name_of
 from byoc.verdict import Mark
-
-
-def operator(node: NodeProto) -> str:
-    """Return an operator as rule files write it: `Conv`, `com.microsoft.Gelu`."""
-    return node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +41,7 @@ class Refusal:
     @property
     def op(self) -> str:
         """The operator as rule files write it."""
-        return operator(self.index.nodes[self.number])
+        return name_of(self.index.nodes[self.number])
 
     @property
     def places(self) -> tuple[str, ...]:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from byoc.costs.trips import called
-from byoc.explain.data import Explained, Explanation, Refusal, operator
+from byoc.explain.data import Explained, Explanation, Refusal
 from byoc.explain.gains import gains
 from byoc.graph.index import GraphIndex
 from byoc.patterns.explain import NearMiss, near_misses
 from byoc.rules.annotate import Attempt, Objection
+from byoc.rules.operators import name_of
 
 _EXAMPLES = 3
 
@@ -125,7 +126,7 @@ def _details(explanation: Explanation) -> list[dict[str, Any]]:
             {
                 "node": called(node),
                 "graph": graph.graph,
-                "operator": operator(node),
+                "operator": name_of(node),
                 "compute": _part(graph.operations[number], explanation.operations),
                 "inputs": [_tensor(graph.index, name) for name in node.input],
                 "outputs": [_tensor(graph.index, name) for name in node.output],

@@ -9,13 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from byoc.explain.data import Explained, Explanation, Refusal, operator
+from byoc.explain.data import Explained, Explanation, Refusal
 from byoc.explain.relax import MISSING, concerned, relaxed
 from byoc.patterns.candidates import allowed, free_nodes, possible
 from byoc.patterns.group import grouped
 from byoc.patterns.match import Match
 from byoc.rules.annotate import Annotator
 from byoc.rules.load import Target
+from byoc.rules.operators import name_of
 from byoc.verdict import Mark
 
 _BORDERS = frozenset({"DequantizeLinear", "QuantizeLinear"})
@@ -94,7 +95,7 @@ def _changes(graph: Explained, target: Target, key: _Key) -> _Changes:
     found = {
         number: annotator.mark(number)
         for number in graph.operations
-        if ops is None or operator(graph.index.nodes[number]) in ops
+        if ops is None or name_of(graph.index.nodes[number]) in ops
     }
     return {number: mark for number, mark in found.items() if _said(mark) != _said(graph.marks[number])}
 
@@ -108,7 +109,7 @@ def _more(gain: Gain, graph: Explained, after: Set[int], asked: Set[int]) -> Gai
     before = graph.taken & asked
     new, lost = sorted(after - before), sorted(before - after)
     ops = Counter(gain.operators)
-    ops.update(operator(graph.index.nodes[number]) for number in new)
+    ops.update(name_of(graph.index.nodes[number]) for number in new)
     operations = sum(graph.operations[n] for n in new) - sum(graph.operations[n] for n in lost)
     nodes = gain.nodes + len(new) - len(lost)
     return Gain(gain.place, dict(ops), nodes, gain.operations + operations)

@@ -12,6 +12,7 @@ from byoc.costs.trips import Trips, partitionable, trips
 from byoc.costs.whole import whole_bodies
 from byoc.graph.index import GraphIndex
 from byoc.graph.interface import interface
+from byoc.graph.places import body_place
 from byoc.patterns.joint import JointUnit
 from byoc.patterns.unit import Unit
 from byoc.placement import Placement, evaluate
@@ -19,7 +20,7 @@ from byoc.plan.data import GraphPlan, PlannedRegion
 from byoc.plan.extract import Units, pose_units, units_of
 from byoc.plan.limits import above_limits
 from byoc.plan.pinned import pinned
-from byoc.plan.saved import Pins, body_place
+from byoc.plan.saved import Pins
 from byoc.plan.settings import Settings
 from byoc.plan.solve import keys, solve
 

@@ -8,8 +8,7 @@ told, and left to the strategy.
 import hashlib
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,6 +17,7 @@ from pydantic import Field
 
 from byoc.errors import InputError, nearest
 from byoc.graph.index import GraphIndex
+from byoc.graph.places import graphs_of, node_names
 from byoc.patterns.joint import JointUnit
 from byoc.placement import Problem
 from byoc.yamlfile import Strict, read_yaml
@@ -181,37 +181,6 @@ def _quoted(text: str) -> str:
     """Return a text as YAML, in quotes unless it is plain."""
     plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT
     return text if plain else json.dumps(text)
-
-
-def graphs_of(index: GraphIndex, place: str = "") -> Iterator[tuple[str, GraphIndex]]:
-    """Yield the graphs of a model, each behind its place: `Loop_0/body`, empty for the main one."""
-    yield place.rstrip("/"), index
-    for number, inner in index.bodies.items():
-        for body in inner:
-            yield from graphs_of(body.index, body_place(index, number, body.attribute, place))
-
-
-def body_place(index: GraphIndex, number: int, attribute: str, place: str = "") -> str:
-    """Return the place of a node's body, for `graphs_of`: `Loop_0/body/` behind that of its graph."""
-    return f"{place}{node_names(index, '')[number]}/{attribute}/"
-
-
-def node_names(index: GraphIndex, place: str) -> dict[int, str]:
-    """Return a name for each node of a graph that runs, distinct: its own, or its first output's.
-
-    A name that another node has too, or another's output, is not taken; a node without either has none.
-    """
-    counts = Counter(node.name for node in index.nodes)
-    behind = f"{place}/" if place else ""
-    names: dict[int, str] = {}
-    for number, node in enumerate(index.nodes):
-        if number in index.constant_nodes:
-            continue
-        clear = counts[node.name] == 1 and index.producer.get(node.name, number) == number
-        own = node.name if clear and node.name else next(filter(None, node.output), "")
-        if own:
-            names[number] = f"{behind}{own}"
-    return names
 
 
 def signatures_of(index: GraphIndex) -> dict[int, str]:

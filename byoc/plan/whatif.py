@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from byoc.errors import ByocError
-from byoc.graph.walk import is_onnx
 from byoc.placement import Problem, Strategy
 from byoc.placement.strategies.launch_aware import LaunchAware
 from byoc.plan.data import GraphPlan, WhatIf
 from byoc.plan.solve import keys, solve
+from byoc.rules.operators import name_of
 
 _MOST_TRIED = 24
 _MOST_UNITS = 2_000
@@ -87,9 +87,7 @@ def _called(plan: GraphPlan, row: int, device: int) -> str:
     names = []
     for unit in plan.units[row].on[device - 1]:
         node = plan.index.nodes[unit.nodes[-1]]
-        names.append(
-            unit.composite or (node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}")
-        )
+        names.append(unit.composite or name_of(node))
     return " and ".join(dict.fromkeys(names))
 
 
