@@ -7,10 +7,10 @@ puts together what does not go together, never holds.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from byoc.cel_syntax import Literal, Made, path_of, paths, subtrees
-from byoc.cel_values import ExhaustedError, MismatchError, NoValueError, evaluate, kind
 from byoc.errors import nearest
 from byoc.expressions import Expression, compile_expression
+from byoc.expressions.syntax import Literal, Made, path_of, paths, subtrees
+from byoc.expressions.values import ExhaustedError, MismatchError, NoValueError, evaluate, kind
 from byoc.graph.facts import QUANTIZED_FACTS, TENSOR_FACTS
 from byoc.patterns.pattern import Pattern
 from byoc.rules.operators import Operator, operator

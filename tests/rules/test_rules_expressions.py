@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byoc.cel_syntax import TYPES, read
-from byoc.cel_values import NoValueError, evaluate
 from byoc.expressions import compile_expression
+from byoc.expressions.syntax import TYPES, read
+from byoc.expressions.values import NoValueError, evaluate
 
 ATOMS = st.sampled_from(
     [

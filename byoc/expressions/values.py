@@ -15,7 +15,7 @@ from typing import Any
 
 import cel
 
-from byoc.cel_syntax import Literal, Made, Member, Name, Node, Walk
+from byoc.expressions.syntax import Literal, Made, Member, Name, Node, Walk
 
 _MOST_STEPS = 40_000
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1

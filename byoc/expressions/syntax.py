@@ -1,7 +1,8 @@
 """Conditions as trees: the part of CEL that conditions are written in, read from text.
 
 Not in it, since no fact needs it: mappings, bytes, unsigned literals, `null`, comments and types of its
-own. Evaluation is in `byoc.cel_values`; the `cel` package says first whether a text is CEL at all.
+own. Evaluation is in `byoc.expressions.values`; the `cel` package says first whether a text is CEL at
+all.
 """
 
 import re

@@ -1,12 +1,4 @@
-"""Expressions in YAML files, in Google's Common Expression Language (CEL): conditions over plain facts.
-
-CEL has no loops, no assignments and no way out into Python, so a file from anywhere may hold some. Its
-`all`, `exists` and the like walk lists; the steps of one evaluation are limited, so that a line of text
-cannot take long. A value that is not known is null or missing in the facts, and what needs it is said
-to be unknown rather than true or false. Regular expressions run in linear time.
-
-The language: https://github.com/google/cel-spec/blob/master/doc/langdef.md
-"""
+"""A condition, read once and asked of facts: it holds, it does not, or what it needs is not known."""
 
 import re
 from collections.abc import Mapping
@@ -16,8 +8,8 @@ from typing import Any
 
 import cel
 
-from byoc.cel_syntax import Node, paths, read
-from byoc.cel_values import ExhaustedError, NoValueError, evaluate, kind
+from byoc.expressions.syntax import Node, paths, read
+from byoc.expressions.values import ExhaustedError, NoValueError, evaluate, kind
 
 _MOST_CHARACTERS = 500
 
