@@ -6,6 +6,12 @@ import onnx
 
 from byoc.graph.load import Model, prepare
 
+LIGHT = (
+    *("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50"),
+    *("shufflenet", "squeezenet", "vgg19", "zfnet512"),
+)
+"""The nine light models of the zoo, which are always there."""
+
 
 def parse(text: str, ir: int = 8, opset: int = 17) -> onnx.ModelProto:
     """Return the model for a graph in ONNX's text form: `g (float[2] x) => (float[2] y) { ... }`."""

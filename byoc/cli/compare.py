@@ -10,7 +10,21 @@ from typing import Annotated, Any
 
 import typer
 
-from byoc.cli.common import Format, by_target, own_stdout, print_json, print_rows, progress, sizes
+from byoc.cli.common import (
+    DimOption,
+    Format,
+    HostCostsOption,
+    ObjectiveOption,
+    RulesOption,
+    TripsOption,
+    UnknownCostsOption,
+    by_target,
+    own_stdout,
+    print_json,
+    print_rows,
+    progress,
+    sizes,
+)
 from byoc.compare import Study, check_study, geometric_means
 from byoc.compare import compare as run
 from byoc.compare.rows import KEYS, TOTAL, Row
@@ -32,10 +46,7 @@ class Table(StrEnum):
 
 def compare(  # noqa: PLR0913, PLR0917 - the options of the verb
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="ONNX files, or zoo:NAME.")],
-    rules: Annotated[
-        list[str],
-        typer.Option(help="A rule file, or one of byoc rules; once for each of several accelerators."),
-    ],
+    rules: RulesOption,
     strategies: Annotated[
         str | None,
         typer.Option(help="Names, with commas between: see byoc strategies.", show_default=_CHEAP),
@@ -43,26 +54,14 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the verb
     link: Annotated[
         str | None, typer.Option(help="Bandwidths of the link in GB/s, with commas between.")
     ] = None,
-    objective: Annotated[
-        str, typer.Option(help="latency, energy, or weights of both: latency=1,energy=0.5.")
-    ] = "latency",
+    objective: ObjectiveOption = "latency",
     cost_model: Annotated[
         list[str] | None, typer.Option(metavar="[TARGET=]NAME", help="The accelerator's costs.")
     ] = None,
-    host_cost_model: Annotated[str, typer.Option(help="The host's costs.")] = "host",
-    unknown_costs: Annotated[
-        Policy, typer.Option(help="Where a cost is not known: stop, leave it on the host, or guess.")
-    ] = Policy.estimate,
-    dim: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=SIZE", help="Fix a symbolic dimension.")
-    ] = None,
-    trips: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=NUMBER",
-            help="How often a node's bodies run, by its name or output.",
-        ),
-    ] = None,
+    host_cost_model: HostCostsOption = "host",
+    unknown_costs: UnknownCostsOption = Policy.estimate,
+    dim: DimOption = None,
+    trips: TripsOption = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes at a time; as many as processors unless given.")
     ] = None,

@@ -4,7 +4,16 @@ from typing import Annotated
 
 import typer
 
-from byoc.cli.common import Format, FormatOption, console, own_stdout, print_json, progress, sizes
+from byoc.cli.common import (
+    DimOption,
+    Format,
+    FormatOption,
+    console,
+    own_stdout,
+    print_json,
+    progress,
+    sizes,
+)
 from byoc.explain import explain as run
 from byoc.explain.document import document
 from byoc.explain.text import print_explanation
@@ -21,10 +30,7 @@ def explain(  # noqa: PLR0913, PLR0917 - the options of the verb
     op: Annotated[
         str | None, typer.Option(help="Only nodes of this operator, with all that was tried.")
     ] = None,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=SIZE", help="Fix a symbolic dimension, such as batch=1."),
-    ] = None,
+    dim: DimOption = None,
     form: FormatOption = Format.text,
 ) -> None:
     """Say why nodes are refused, what rule came nearest, and what relaxing one would gain."""

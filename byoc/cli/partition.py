@@ -6,8 +6,14 @@ from typing import Annotated
 import typer
 
 from byoc.cli.common import (
+    DimOption,
     Format,
     FormatOption,
+    HostCostsOption,
+    ObjectiveOption,
+    RulesOption,
+    TripsOption,
+    UnknownCostsOption,
     by_target,
     console,
     own_stdout,
@@ -25,10 +31,7 @@ from byoc.textfile import check_output
 
 def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
-    rules: Annotated[
-        list[str],
-        typer.Option(help="A rule file, or one of byoc rules; once for each of several accelerators."),
-    ],
+    rules: RulesOption,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Write the bundle here; without it, only plan."),
@@ -36,9 +39,7 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     strategy: Annotated[
         str, typer.Option(help="How to place the units: see byoc strategies.")
     ] = DEFAULT_STRATEGY,
-    objective: Annotated[
-        str, typer.Option(help="latency, energy, or weights of both: latency=1,energy=0.5.")
-    ] = "latency",
+    objective: ObjectiveOption = "latency",
     cost_model: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,11 +47,8 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
             help="The accelerator's costs, see byoc cost-models; by default the rule file's.",
         ),
     ] = None,
-    host_cost_model: Annotated[str, typer.Option(help="The host's costs.")] = "host",
-    unknown_costs: Annotated[
-        Policy,
-        typer.Option(help="Where a cost is not known: stop, leave it on the host, or guess."),
-    ] = Policy.estimate,
+    host_cost_model: HostCostsOption = "host",
+    unknown_costs: UnknownCostsOption = Policy.estimate,
     codegen: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,17 +59,8 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     codegen_option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Passed to the codegen.")
     ] = None,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=SIZE", help="Fix a symbolic dimension, such as batch=1."),
-    ] = None,
-    trips: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=NUMBER",
-            help="How often a node's bodies run, by its name or output.",
-        ),
-    ] = None,
+    dim: DimOption = None,
+    trips: TripsOption = None,
     placement: Annotated[
         Path | None, typer.Option(help="A file that says where some nodes are to be.")
     ] = None,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Ran, prepared
+from support import LIGHT, Ran, prepared
 
 from byoc import zoo
 from byoc.errors import InputError
@@ -196,12 +196,6 @@ def test_golden_text(
     ran = byoc("explain", f"zoo:{model}", "--rules", built_in)
     assert (ran.code, ran.err) == (0, "")
     golden(f"explain_{model}_{built_in}.txt", ran.out)
-
-
-LIGHT = (
-    *("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50"),
-    *("shufflenet", "squeezenet", "vgg19", "zfnet512"),
-)
 
 
 @pytest.mark.parametrize("name", LIGHT)

@@ -19,18 +19,6 @@ from byoc.verdict import Mark
 
 INDICES = "indices"
 
-LIGHT = (
-    "bvlc_alexnet",
-    "densenet121",
-    "inception_v1",
-    "inception_v2",
-    "resnet50",
-    "shufflenet",
-    "squeezenet",
-    "vgg19",
-    "zfnet512",
-)
-
 
 @cache
 def target(name: str) -> Target:

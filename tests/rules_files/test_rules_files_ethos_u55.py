@@ -1,7 +1,8 @@
 """annotations/ethos-u55.yaml: each documented limit holds on both sides, in QDQ form and only there."""
 
 import pytest
-from shipped_rules import LIGHT, firsts, mark, plain, qdq, taken, target, verdict, zoo
+from shipped_rules import firsts, mark, plain, qdq, taken, target, verdict, zoo
+from support import LIGHT
 
 from byoc.patterns.group import group
 from byoc.rules.annotate import annotate

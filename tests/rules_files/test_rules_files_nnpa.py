@@ -1,7 +1,8 @@
 """annotations/nnpa.yaml: each documented limit holds on both sides; the zoo is taken plausibly."""
 
 import pytest
-from shipped_rules import LIGHT, firsts, plain, stretched, taken, verdict
+from shipped_rules import firsts, plain, stretched, taken, verdict
+from support import LIGHT
 
 FILE = "nnpa"
 X = "float[1,8,20,20] x"

@@ -10,24 +10,13 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from support import parse
+from support import LIGHT, parse
 
 from byoc import zoo
 from byoc.errors import InputError
 from byoc.zoo import catalog, classics
 from byoc.zoo.table import table
 
-LIGHT = [
-    "bvlc_alexnet",
-    "densenet121",
-    "inception_v1",
-    "inception_v2",
-    "resnet50",
-    "shufflenet",
-    "squeezenet",
-    "vgg19",
-    "zfnet512",
-]
 TINY = zoo.ZooEntry("tiny", "test", "here", "MIT", "none", 1)
 
 
