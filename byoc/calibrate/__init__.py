@@ -1,0 +1,1 @@
+"""Ranges of tensors measured on data, and what quantization costs in accuracy."""

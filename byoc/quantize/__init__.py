@@ -1,0 +1,1 @@
+"""Quantizing a float model where an accelerator computes in integers: scales, and where they stand."""
