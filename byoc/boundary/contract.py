@@ -1,48 +1,109 @@
-"""The contract of a boundary tensor: what the host hands over is what the region takes, and back.
+"""The contract of a tensor at a border: all that host and region have to mean alike by its bytes."""
 
-Today a contract is dtype and shape. The host's side is what was inferred on the model as the user gave
-it; the region's side is inferred anew from the region's own model, so a tensor wired to the wrong place
-shows here and not on the hardware.
-"""
-
-import onnx
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 from byoc.errors import ByocError
-from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.types import Dim, TensorType
+
+Who = Literal["host", "device", "model"]
+"""Who converts: byoc's nodes on the host, byoc's nodes in the region, or nodes of the user's own."""
+
+_FEW = 4  # numbers that are written out
 
 
 class ContractError(ByocError):
     """The two sides of a boundary disagree: a defect of byoc's own, never of the input."""
 
 
-def check_contracts(region: onnx.ModelProto, host: GraphIndex) -> None:
-    """Raise ContractError unless a region's inputs and outputs agree with the host's view of them.
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one side of a border means by a tensor; None is what this side does not say.
 
-    `region` is a region's stand-alone model, `host` the index of the model that it was cut from.
+    `layout` is empty where the tensor lies as ONNX has it, and None where the side does not say;
+    `scale`, `zero_point` and `axis` are as in `Contract`.
     """
-    inside = _inferred(region)
-    for value in (*region.graph.input, *region.graph.output):
-        mine, theirs = inside.get(value.name), host.types.get(value.name)
-        if mine is None or theirs is None or not _agree(mine, theirs):
-            raise ContractError(
-                f"region {region.graph.name}: the host has '{value.name}' as "
-                f"{theirs or 'unknown'}, the region as {mine or 'unknown'}"
-            )
+
+    type: TensorType | None = None
+    layout: str | None = None
+    scale: tuple[float, ...] | None = None
+    zero_point: tuple[int, ...] | None = None
+    axis: int | None = None
+
+    def agrees(self, other: "Side") -> bool:
+        """Return whether nothing that both sides say differs."""
+        return not self._differing(other)
+
+    def _differing(self, other: "Side") -> list[str]:
+        found = []
+        if self.type is not None and other.type is not None and not agree(self.type, other.type):
+            found.append("type")
+        if self.layout is not None and other.layout is not None and self.layout != other.layout:
+            found.append("layout")
+        if self.scale is not None and other.scale is not None:
+            found += [
+                name
+                for name in ("scale", "zero_point", "axis")
+                if getattr(self, name) != getattr(other, name)
+            ]
+        return found
+
+    def told(self, other: "Side") -> str:
+        """Return this side in words; of long lists of scales the part that differs from the other's."""
+        parts = [str(self.type or "unknown")]
+        if self.layout:
+            parts.append(f"in {self.layout}")
+        if self.scale is not None:
+            parts.append(f"scale {_numbers(self.scale, other.scale)}")
+            parts.append(f"zero point {_numbers(self.zero_point or (), other.zero_point)}")
+            if self.axis is not None:
+                parts.append(f"axis {self.axis}")
+        return " ".join(parts)
 
 
-def _inferred(region: onnx.ModelProto) -> dict[str, TensorType]:
-    """Return the types in a region by inference alone: what it states of its outputs is left out."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(region)
-    del bare.graph.value_info[:]
-    for value in bare.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)
-    return dict(GraphIndex(inferred, stated_types(inferred)).types)
+@dataclass(frozen=True)
+class Contract:
+    """What a tensor is that a region reads, gives out, or holds as a constant.
+
+    `tensor` is its name in the user's model and `logical` its type there. `name` is the input, output
+    or initializer of the region's model, and `type` what it is as it crosses: dtype and shape, where an
+    unknown extent may differ from run to run. `inner` is what the region calls it once byoc's own
+    conversions of layout and float type are undone; the same as `name` when there are none. `layout` is
+    in the notation of `byoc.graph.layout`, empty where the tensor lies as ONNX has it.
+
+    A quantized tensor has `scale` and `zero_point`: real value = (stored - zero_point) * scale, one
+    for the tensor, or one for each element of the dimension `axis` of `logical` (ONNX's
+    DequantizeLinear; with a block size the scales are in row-major order). All are None when the
+    tensor is not quantized, or nothing at the border says how.
+
+    `converts` says who brings it from what it is in the user's model to what crosses (an input), or back
+    (an output): under `layout`, `quantize` and `cast`, as far as there is such a difference.
+    """
+
+    tensor: str
+    name: str
+    inner: str
+    type: TensorType
+    logical: TensorType
+    layout: str = ""
+    scale: tuple[float, ...] | None = None
+    zero_point: tuple[int, ...] | None = None
+    axis: int | None = None
+    converts: Mapping[str, Who] = field(default_factory=dict)
+
+    @property
+    def side(self) -> Side:
+        """What has to be the same on the other side."""
+        return Side(self.type, self.layout, self.scale, self.zero_point, self.axis)
+
+    def __str__(self) -> str:
+        """Return for instance `int8[1, 8, 8, 3] in NHWC scale 0.5 zero point 3`."""
+        return self.side.told(Side())
 
 
-def _agree(one: TensorType, other: TensorType) -> bool:
+def agree(one: TensorType, other: TensorType) -> bool:
+    """Return whether two types can be of one tensor; symbolic extents are named anew by each inference."""
     if one.dtype != other.dtype:
         return False
     if one.shape is None or other.shape is None:
@@ -51,5 +112,18 @@ def _agree(one: TensorType, other: TensorType) -> bool:
 
 
 def _same(one: Dim, other: Dim) -> bool:
-    """Return whether two extents can be equal; symbolic ones are named anew by each inference."""
     return not (isinstance(one, int) and isinstance(other, int)) or one == other
+
+
+def _numbers(own: tuple[float, ...], other: tuple[float, ...] | None) -> str:
+    """Return numbers in words: all of a few, else the first that differs from the other side's."""
+    if len(own) <= _FEW:
+        return ", ".join(map(_number, own))
+    pairs = enumerate(zip(own, other or (), strict=False))
+    first = next((i for i, (mine, theirs) in pairs if mine != theirs), None)
+    some = ", ".join(map(_number, own[:2])) if first is None else f"[{first}] {_number(own[first])}"
+    return f"{some}, ... ({len(own)})"
+
+
+def _number(value: float) -> str:
+    return f"{value:.9g}"  # enough digits to tell two float32 apart

@@ -60,7 +60,7 @@ def write_bundle(
     entries = []
     for planned in plan.regions:
         path = folder / f"{planned.name}.onnx"
-        model = call_model(*calls[planned.name], planned.index.certain)
+        model = call_model(*calls[planned.name], {**planned.index.certain, **plan.values})
         check_contracts(model, planned.index)
         save(model, path)
         region = read_region(path, planned.name, planned.target.name)

@@ -20,9 +20,9 @@ from byoc.profile.compare import (
     mean_factor,
     rank_correlation,
 )
-from byoc.profile.host import samples_for
 from byoc.profile.sampling import Patience
 from byoc.report.units import quantity
+from byoc.runtime.samples import samples_for
 from byoc.runtime.session import load_bundle
 
 _ZOO = "zoo:"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from byoc.costs.model import CostModel, Estimating, Price, Unknown
+from byoc.costs.model import CostModel, Estimating, Price, Unknown, converts
 from byoc.costs.task import Task
 
 
@@ -32,6 +32,10 @@ class Fallback:
     def transfer(self, size: int, converted: int = 0) -> Price:
         """Return the first one's price."""
         return self.first.transfer(size, converted)
+
+    def converting(self) -> bool:
+        """Return whether the first one's transfers have what conversions take."""
+        return converts(self.first)
 
     def launching(self) -> Price:
         """Return the first one's price."""

@@ -41,8 +41,8 @@ class Link(Strict):
     """bytes per second"""
     latency: Seconds = 0.0
     """seconds per transfer"""
-    conversion: Positive = float("inf")
-    """bytes per second that get another dtype or layout on the way"""
+    conversion: Positive | None = None
+    """bytes per second that get another dtype or layout on the way; the host's costs where not given"""
 
 
 class Energy(Strict):
@@ -86,8 +86,14 @@ class CostFile(Strict):
         """Return latency plus size over the link's bandwidth; nothing without a link."""
         if self.link is None:
             return Price(0.0, 0.0)
-        seconds = self.link.latency + size / self.link.bandwidth + converted / self.link.conversion
+        seconds = self.link.latency + size / self.link.bandwidth
+        if self.link.conversion is not None:
+            seconds += converted / self.link.conversion
         return Price(seconds, self.energy.moved * size if self.energy else nan)
+
+    def converting(self) -> bool:
+        """Return whether the link says what conversions take."""
+        return self.link is not None and self.link.conversion is not None
 
     def launching(self) -> Price:
         """Return what starting a region costs."""

@@ -15,12 +15,16 @@ _DIM_BYTES = 8
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """The tensors that cross between units: name, producing unit (-1: host), consuming units, bytes."""
+    """The tensors that cross between units: name, producing unit (-1: host), consuming units, bytes.
+
+    `whole` is False where only the shape crosses.
+    """
 
     names: list[str]
     producers: list[int]
     consumers: list[list[int]]
     sizes: list[int]
+    whole: list[bool]
 
 
 def flows(index: GraphIndex, works: Tasks, units: Sequence[HasNodes]) -> Flows:
@@ -35,6 +39,7 @@ def flows(index: GraphIndex, works: Tasks, units: Sequence[HasNodes]) -> Flows:
     producers: list[int] = []
     consumers: list[list[int]] = []
     sizes: list[int] = []
+    whole: list[bool] = []
     outputs, readers, size = index.outputs, index.consumers, works.sizes.by_name
     for name, row in _made(index, units):
         read = readers.get(name, ())
@@ -45,6 +50,7 @@ def flows(index: GraphIndex, works: Tasks, units: Sequence[HasNodes]) -> Flows:
             producers.append(row)
             consumers.append(sorted(users))
             sizes.append(size[name].bytes)
+            whole.append(True)
         if asking:
             shaped = {unit_of[node] for node in read if node in asking} - users - {row}
             if shaped:
@@ -52,7 +58,8 @@ def flows(index: GraphIndex, works: Tasks, units: Sequence[HasNodes]) -> Flows:
                 producers.append(row)
                 consumers.append(sorted(shaped))
                 sizes.append(_DIM_BYTES * len(size[name].shape))
-    return Flows(names, producers, consumers, sizes)
+                whole.append(False)
+    return Flows(names, producers, consumers, sizes, whole)
 
 
 def _made(index: GraphIndex, units: Sequence[HasNodes]) -> Iterator[tuple[str, int]]:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from byoc.costs.fallback import Fallback
-from byoc.costs.file import CostFile, Link
-from byoc.costs.model import CostModel, Estimating, Price, Unknown
+from byoc.costs.file import CostFile
+from byoc.costs.model import CostModel, Estimating, Price, Unknown, converts
 from byoc.costs.task import Task
 
 
@@ -13,7 +13,7 @@ def with_link(model: CostModel, bandwidth: float) -> CostModel:
     if isinstance(model, Fallback):
         return replace(model, first=with_link(model.first, bandwidth))
     if isinstance(model, CostFile) and model.link is not None:
-        link = Link(bandwidth=bandwidth, latency=model.link.latency, conversion=model.link.conversion)
+        link = model.link.model_copy(update={"bandwidth": bandwidth})
         return model.model_copy(update={"link": link})
     return (
         _GuessingRelinked(model, bandwidth)
@@ -37,9 +37,13 @@ class _Relinked:
         return self.model.execution(task)
 
     def transfer(self, size: int, converted: int = 0) -> Price:
-        """Return the latency of an empty transfer and the bytes at the new bandwidth."""
+        """Return the latency of an empty transfer, the bytes at the new bandwidth, and conversions."""
         before, empty = self.model.transfer(size, converted), self.model.transfer(0)
-        return Price(empty.seconds + size / self.bandwidth, before.joules)
+        more = before.seconds - self.model.transfer(size).seconds if converted else 0.0
+        return Price(empty.seconds + size / self.bandwidth + more, before.joules)
+
+    def converting(self) -> bool:
+        return converts(self.model)
 
     def launching(self) -> Price:
         return self.model.launching()

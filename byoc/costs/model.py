@@ -55,7 +55,8 @@ class CostModel(Protocol):
     def transfer(self, size: int, converted: int = 0) -> Price:
         """Return what a tensor of `size` bytes costs to the device, or back.
 
-        `converted` is how many bytes of it get another dtype or layout on the way.
+        `converted` is how many bytes of it the host brings into another dtype or layout on the way; 0
+        for a model that leaves these to the host's costs (`Converting`).
         """
         ...
 
@@ -71,6 +72,20 @@ class Estimating(Protocol):
     def estimate(self, task: Task) -> Price:
         """Return a guess at what a task costs."""
         ...
+
+
+@runtime_checkable
+class Converting(Protocol):
+    """A cost model that says whether its transfers have what conversions at the border take."""
+
+    def converting(self) -> bool:
+        """Return False where the host's cost model is to be asked for conversions instead."""
+        ...
+
+
+def converts(model: CostModel) -> bool:
+    """Return whether a model's transfers have what conversions take; one that does not say has."""
+    return not isinstance(model, Converting) or bool(model.converting())
 
 
 class _Both(CostModel, Estimating, Protocol):

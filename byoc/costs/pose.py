@@ -1,13 +1,17 @@
 """From units and cost models to the partitioner's problem, which is numbers alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc.boundary.border import Wants
+from byoc.boundary.crossing import own_quantization
+from byoc.costs.conversions import Moving, moving
 from byoc.costs.flows import Flows, flows
 from byoc.costs.model import CostModel, Policy, Price
 from byoc.costs.objective import LATENCY, Objective
@@ -18,7 +22,6 @@ from byoc.costs.prices import (
     launch_price,
     node_prices,
     policed,
-    transfer_prices,
 )
 from byoc.costs.task import Tasks, tasks
 from byoc.errors import InputError
@@ -28,8 +31,7 @@ from byoc.patterns.joint import JointUnit
 from byoc.patterns.unit import Unit
 from byoc.placement import UNLIMITED, Fusion, Problem
 
-# More than any memory holds; shapes can state more than an integer of 64 bits.
-_MOST_BYTES = 2**62
+_T = TypeVar("_T", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +39,8 @@ class Device:
     """An accelerator as the problem sees it: what things cost there, what its regions must be.
 
     `connected` says whether a region must hang together; the limits are nodes of a region, regions, and
-    bytes of constants that all units there may have together.
+    bytes of constants that all units there may have together; `wants` is what has to be done to tensors
+    at its borders.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Device:
     max_nodes: int = UNLIMITED
     max_regions: int = UNLIMITED
     memory: float = inf
+    wants: Wants = field(default_factory=Wants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class Posed:
     where only the shape of `x` is asked for. `operations` (float64, one per unit) is the compute of each
     unit, `estimated` counts the units with a cost that is a guess, as it was not known; `kept` has for
     each accelerator those, by number, that may not run there for that, with the reason. `sizes`
-    (int64, one per tensor) are the bytes that cross, `willing` (float64, (units, devices)) what each
+    (int64, (tensors, devices)) are the bytes that cross, `willing` (float64, (units, devices)) what each
     accelerator would take in the units of the objective, units that it refuses included; infinite or not
     a number where that is not known. `alternatives` are the composites behind the problem's fusions, one
     each.
@@ -111,12 +115,15 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
     """Return the placement problem of the units on a host and some accelerators.
 
     On the host a unit's nodes run one by one; on an accelerator a composite or a QDQ group runs as one,
-    so what is made and used inside it costs no memory traffic there. `bodies` has the cost of each node
+    so what is made and used inside it costs no memory traffic there. What byoc put in to quantize costs
+    nothing on the host: it is gone where both sides are there, and a conversion where a tensor crosses;
+    such conversions are part of the transfers. `bodies` has the cost of each node
     with bodies, by its number. Raises InputError under `Policy.refuse` when a cost is not known, and
     when the objective counts joules and a cost model gives none.
     """
     works = tasks(index)
-    own = host_prices(host, works, units)
+    quantizing = own_quantization(index)
+    own = host_prices(host, works, units, quantizing)
     inner = np.array([unit.nodes[0] in bodies for unit in units], np.bool_)
     names = [unit.name for unit in units]
     if unknown is Policy.refuse:
@@ -136,7 +143,7 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
         rough |= there.unknown & taken & ~inner
         columns.append((np.where(taken, there.seconds, inf), np.where(taken, there.joules, inf)))
     seconds, joules = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
-    operations = works.unit_operations(units)
+    operations = works.unit_operations(units, quantizing)
     willing[inner] = inf
     for row in np.flatnonzero(inner).tolist():
         body = bodies[units[row].nodes[0]]
@@ -145,13 +152,13 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
                 seconds[row, column], joules[row, column] = price.seconds, price.joules
         operations[row] = body.operations
     moved = flows(index, works, units)
-    moving = [transfer_prices(device.costs, moved.sizes) for device in devices]
+    crossing = [moving(host, each.costs, each.wants, works, quantizing, moved) for each in devices]
     starting = [launch_price(device.costs) for device in devices]
     latency = _problem(index, units, devices, moved, seconds)
-    latency = _priced(latency, seconds, [m[0] for m in moving], [p.seconds for p in starting])
-    crossing, launches = [m[1] for m in moving], [p.joules for p in starting]
-    known = not any(np.isnan(part).any() for part in (joules, *crossing, np.array(launches)))
-    energy = _priced(latency, joules, crossing, launches) if known else None
+    latency = _priced(latency, seconds, crossing, 0, [p.seconds for p in starting])
+    spent = _priced(latency, joules, crossing, 1, [p.joules for p in starting])
+    parts = joules, spent.to_device, spent.to_host, spent.launch
+    energy = None if any(np.isnan(part).any() for part in parts) else spent
     problem = _combined(latency, energy, objective, (host, *(device.costs for device in devices)))
     fused = [
         (alternative, device_prices(devices[alternative.device - 1].costs, works, [alternative.unit]))
@@ -171,7 +178,7 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
         operations=operations,
         estimated=int(rough.sum()),
         kept=tuple(kept),
-        sizes=np.array([min(size, _MOST_BYTES) for size in moved.sizes], np.int64),
+        sizes=_columns([each.sizes for each in crossing], np.zeros((len(moved.names), 0), np.int64)),
         willing=willing,
     )
 
@@ -266,14 +273,23 @@ def _constant_bytes(index: GraphIndex, unit: JointUnit) -> float:
 def _priced(
     problem: Problem,
     execution: NDArray[np.float64],
-    moving: Sequence[NDArray[np.float64]],
+    crossing: Sequence[Moving],
+    part: int,
     launch: Sequence[float],
 ) -> Problem:
-    """Return a problem with other costs."""
-    transfer = np.stack(moving, axis=1) if moving else problem.to_device
+    """Return a problem with other costs; `part` is 0 for the seconds of what crosses, 1 for joules."""
     return replace(
-        problem, seconds=execution, to_device=transfer, to_host=transfer, launch=np.array(launch)
+        problem,
+        seconds=execution,
+        to_device=_columns([each.to_device[:, part] for each in crossing], problem.to_device),
+        to_host=_columns([each.to_host[:, part] for each in crossing], problem.to_host),
+        launch=np.array(launch),
     )
+
+
+def _columns(columns: Sequence[NDArray[_T]], none: NDArray[_T]) -> NDArray[_T]:
+    """Return columns side by side, `none` where there are none."""
+    return np.stack(columns, axis=1) if columns else none
 
 
 def _combined(
@@ -309,13 +325,15 @@ def alone(
 ) -> tuple[Price, float]:
     """Return the price and the operations of a graph all of whose nodes run on a device one by one.
 
-    Nodes with bodies are left out; their cost is the caller's to add. Where a cost is not known,
+    Nodes with bodies are left out; their cost is the caller's to add. What byoc put in to quantize costs
+    nothing. Where a cost is not known,
     `Policy.refuse` raises InputError, and `Policy.host` gives infinity; for the host pass
     `unknown.on_host`.
     """
     works = tasks(index)
     prices = node_prices(device, works)
-    rows = [i for i in range(len(index.nodes)) if works.of[i] >= 0 and i not in index.bodies]
+    left = index.bodies.keys() | own_quantization(index)
+    rows = [i for i in range(len(index.nodes)) if works.of[i] >= 0 and i not in left]
     if unknown is Policy.refuse:
         prices.require(rows, [describe(node) for node in index.nodes])
     operations = float(works.operations[rows].sum())

@@ -1,7 +1,8 @@
 """Asking a cost model for many prices at once, and what is done about those it does not know."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from math import isnan
 from numbers import Real
 
@@ -13,6 +14,7 @@ from byoc.costs.model import (
     FREE,
     MOST_JOULES,
     THOUSAND_YEARS,
+    Converting,
     CostModel,
     Estimating,
     Policy,
@@ -27,8 +29,8 @@ Floats = NDArray[np.float64]
 
 _SHOWN = 3
 _MOST_CHARACTERS = 200
-# More than any memory holds; shapes can state more than a float can hold.
-_MOST_BYTES = 2**62
+MOST_BYTES = 2**62
+"""More than any memory holds; shapes can state more than a float or an integer of 64 bits can hold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,15 +59,25 @@ class Prices:
         raise InputError(f"{what}: {'; '.join(lines)}")
 
 
-def node_prices(model: CostModel, tasks: Tasks) -> Prices:
-    """Return the price of each node of a graph, run one by one; a constant node costs nothing."""
+def node_prices(model: CostModel, tasks: Tasks, free: Collection[int] = ()) -> Prices:
+    """Return the price of each node of a graph, run one by one.
+
+    Constant nodes cost nothing, nor do those in `free`.
+    """
     found = [price(model, task) for task in tasks.distinct]
-    return _taken(model, [*found, (FREE, "")], tasks.of)
+    of = tasks.of.copy()
+    of[list(free)] = len(found)
+    return _taken(model, [*found, (FREE, "")], of)
 
 
-def host_prices(model: CostModel, tasks: Tasks, units: Sequence[HasNodes]) -> Prices:
-    """Return the price of each unit on the host, where the nodes of a composite run one by one."""
-    each = node_prices(model, tasks)
+def host_prices(
+    model: CostModel, tasks: Tasks, units: Sequence[HasNodes], free: Collection[int] = ()
+) -> Prices:
+    """Return the price of each unit on the host, where the nodes of a composite run one by one.
+
+    The nodes in `free` cost nothing.
+    """
+    each = node_prices(model, tasks, free)
     counts = [len(unit.nodes) for unit in units]
     nodes = np.array([node for unit in units for node in unit.nodes], np.int64)
     row = np.repeat(np.arange(len(units)), counts)
@@ -110,14 +122,28 @@ def _called(tasks: Tasks, unit: Unit) -> str:
     return "QDQ/" + "+".join(op for op in ops if op not in ("QuantizeLinear", "DequantizeLinear"))
 
 
-def transfer_prices(model: CostModel, sizes: Sequence[int]) -> tuple[Floats, Floats]:
-    """Return seconds and joules of moving tensors of so many bytes to a device, or back."""
-    distinct, of = np.unique(
-        np.array([min(size, _MOST_BYTES) for size in sizes], np.int64), return_inverse=True
-    )
-    found = [_checked(model, _asked(model, "transfer", size)) for size in distinct.tolist()]
+def transfer_prices(
+    model: CostModel, sizes: Sequence[int], converted: Sequence[int] = ()
+) -> tuple[Floats, Floats]:
+    """Return seconds and joules of moving tensors of so many bytes to a device, or back.
+
+    `converted` has for each the bytes that get another dtype or layout on the way, where there are any.
+    """
+    pairs = [
+        (min(size, MOST_BYTES), min(changed, MOST_BYTES))
+        for size, changed in zip(sizes, converted or repeat(0), strict=bool(converted))
+    ]
+    distinct = sorted(set(pairs))
+    number = {pair: i for i, pair in enumerate(distinct)}
+    found = [_checked(model, _asked(model, "transfer", *pair)) for pair in distinct]
+    of = np.array([number[pair] for pair in pairs], np.int64)
     prices = _taken(model, [(each, "") for each in found], of)
     return prices.seconds, prices.joules
+
+
+def converting(model: CostModel) -> bool:
+    """Return whether a model's transfers have what conversions take; one that does not say has."""
+    return not isinstance(model, Converting) or bool(_asked(model, "converting"))
 
 
 def launch_price(model: CostModel) -> Price:

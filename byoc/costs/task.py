@@ -1,7 +1,7 @@
 """What a cost model is asked about: an operator or a composite, on tensors of certain types."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -113,11 +113,15 @@ class Tasks:
         """float64 (nodes,): the bytes that each node reads and writes, 0 for constant ones."""
         return np.array([*(task.work.bytes for task in self.distinct), 0.0])[self.of]
 
-    def unit_operations(self, units: Sequence[HasNodes]) -> NDArray[np.float64]:
-        """float64 (units,): the operations of each unit."""
+    def unit_operations(
+        self, units: Sequence[HasNodes], free: Collection[int] = ()
+    ) -> NDArray[np.float64]:
+        """float64 (units,): the operations of each unit; the nodes in `free` have none."""
         nodes = np.array([node for unit in units for node in unit.nodes], np.int64)
         row = np.repeat(np.arange(len(units)), [len(unit.nodes) for unit in units])
-        return np.bincount(row, self.operations[nodes], len(units)).astype(np.float64)
+        each = self.operations.copy()
+        each[list(free)] = 0
+        return np.bincount(row, each[nodes], len(units)).astype(np.float64)
 
     def composite(self, op: str, nodes: tuple[int, ...]) -> Task:
         """Return the task of nodes that run as one under a name."""

@@ -118,9 +118,9 @@ def prepare(
         proto = _sorted(proto)
         if dims:
             proto = fix_dims(proto, dims)
-        skeleton = _skeleton(proto, folder)
-        _check(skeleton)
-        inferred = infer_types(skeleton, stated_types(proto))
+        light = skeleton(proto, folder)
+        _check(light)
+        inferred = infer_types(light, stated_types(proto))
     except InputError as error:
         told = "\\n".join(str(error).splitlines())  # names may hold line breaks
         raise InputError(f"{source}: {told}") from None
@@ -141,7 +141,7 @@ def _sorted(proto: ModelProto) -> ModelProto:
     return result
 
 
-def _skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
+def skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
     """Return the model with its large initializers turned into plain graph inputs.
 
     Those that a caller may override are inputs, too: their values must not steer shape inference.

@@ -12,6 +12,9 @@ CAST = "cast"
 FLOAT = "byoc.float"
 """On a DequantizeLinear of ours that makes a weight: the name of the weight as the user has it."""
 
+TENSOR = "byoc.tensor"
+"""On our QuantizeLinear and DequantizeLinear of an activation: its name as the user has it."""
+
 
 def mark(node: NodeProto, what: str) -> NodeProto:
     """Write on a node that byoc put it in, and what for; the same node is returned."""

@@ -49,10 +49,10 @@ def evaluate(problem: Problem, labels: Ints, regions: Ints, fusions: tuple[int, 
 def moved(problem: Problem, labels: Ints, sizes: Ints) -> int:
     """Return the bytes that cross between devices, each tensor once per direction and device.
 
-    `labels` is int64 (units,), `sizes` int64 (tensors,) in bytes.
+    `labels` is int64 (units,), `sizes` int64 (tensors, devices) in bytes.
     """
-    leaving, _, wanted = _crossings(problem, labels)
-    return int(sizes[leaving].sum() + (sizes[:, np.newaxis] * wanted[:, 1:]).sum())
+    leaving, home, wanted = _crossings(problem, labels)
+    return int(sizes[leaving, home[leaving] - 1].sum() + sizes[wanted[:, 1:]].sum())
 
 
 def _transfer(problem: Problem, labels: Ints) -> float:

@@ -128,7 +128,7 @@ class Plan:
 
     `asked` is what the caller gave, by name; `root` the plan of the main graph, with those of bodies
     inside; `proto` the partitioned model; `what_ifs` what the main graph would gain if an accelerator
-    took more.
+    took more; `values` the types of the tensors that the boundary pass added, by name.
     """
 
     asked: Mapping[str, Any]
@@ -137,6 +137,7 @@ class Plan:
     root: GraphPlan
     proto: onnx.ModelProto
     what_ifs: tuple[WhatIf, ...] = ()
+    values: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
 
     @property
     def target(self) -> Target:

@@ -12,6 +12,7 @@ from byoc.graph.load import Model
 from byoc.graph.outline import Cut, GraphCuts, Group, check_unused, outline
 from byoc.graph.unshare import unshared
 from byoc.patterns.unit import Unit
+from byoc.plan.bounding import bounded
 from byoc.plan.data import GraphPlan, Plan, PlannedRegion
 from byoc.plan.planner import Planner
 from byoc.plan.settings import Settings
@@ -22,7 +23,7 @@ from byoc.rules.host import unmatched_host
 def make_plan(
     model: Model, settings: Settings, asked: Mapping[str, Any], progress: Callable[[str], None]
 ) -> Plan:
-    """Return the plan for a model: annotate, group, place, outline.
+    """Return the plan for a model: annotate, group, place, outline, bound.
 
     `asked` is what the caller gave, by name, for the manifest. Raises InputError when the model has no
     such Loop or Scan as the settings speak of, uses a target's domain, a cost that is needed is not
@@ -45,10 +46,13 @@ def make_plan(
     root = replace(root, notes=(*root.notes, *more))
     progress("outline")
     try:
-        proto = outline(_cuts(root))
+        outlined = outline(_cuts(root))
     except InputError as error:
         raise InputError(f"{model.source}: {error}") from None
-    return Plan(asked, model, settings.targets, root, proto, tuple(what_ifs(root)))
+    progress("bound")
+    result = bounded(root, outlined)
+    gains = tuple(what_ifs(root))
+    return Plan(asked, model, settings.targets, root, result.proto, gains, result.values)
 
 
 def _named(plan: GraphPlan, numbers: Mapping[str, Iterator[int]]) -> GraphPlan:

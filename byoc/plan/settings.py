@@ -9,6 +9,7 @@ from byoc.costs.objective import LATENCY, Objective
 from byoc.costs.pose import Device
 from byoc.placement import UNLIMITED, Strategy
 from byoc.plan.saved import Saved
+from byoc.plan.wants import wants_of
 from byoc.rules.load import Target
 
 
@@ -46,4 +47,5 @@ def _device(target: Target, costs: CostModel) -> Device:
         max_nodes=UNLIMITED if limits.max_nodes is None else min(limits.max_nodes, UNLIMITED),
         max_regions=UNLIMITED if limits.regions is None else min(limits.regions, UNLIMITED),
         memory=inf if limits.memory is None else float(limits.memory),
+        wants=wants_of(target),
     )

@@ -27,8 +27,8 @@ from byoc.profile.sampling import Clock, Patience, Samples, sampled
 from byoc.rules.annotate import annotate
 from byoc.rules.load import Target
 from byoc.runtime.regions import executor
+from byoc.runtime.samples import sample_inputs
 from byoc.verdict import YES
-from byoc.verify.inputs import sample_inputs
 
 _PLAIN = "profile"
 # Whatever an accelerator can do, one of these is likely to be among it.

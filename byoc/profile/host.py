@@ -14,7 +14,7 @@ from byoc.graph.load import Model
 from byoc.profile.records import Records
 from byoc.profile.sampling import Clock, Patience, Samples, sampled
 from byoc.runtime.onnxrt import node_seconds, open_session, run_session
-from byoc.verify.inputs import sample_inputs
+from byoc.runtime.samples import samples_for
 
 _NODE = "byoc.node."
 _LEAST = 1e-6  # what the profiler can tell, in seconds
@@ -68,11 +68,6 @@ class NodeTimes:
         running = [i for i in range(len(self.works.index.nodes)) if self.works.of[i] >= 0]
         lost = [i for i in running if not self.works[i].sized or i not in self.seconds]
         return sum(not self.works[i].view for i in lost)
-
-
-def samples_for(model: Model) -> Mapping[str, Any]:
-    """Return inputs for a model: those that suit it where somebody knows, else seeded ones."""
-    return sample_inputs(model.index) if model.samples is None else model.samples(0)
 
 
 def time_nodes(

@@ -19,6 +19,7 @@ from byoc.graph.walk import captured, is_onnx
 from byoc.plugins import CHECKS, load_function
 from byoc.rules.attributes import attribute_objections, bound_objections
 from byoc.rules.batch import batch_objections
+from byoc.rules.border import converts
 from byoc.rules.host import forced
 from byoc.rules.load import Target
 from byoc.rules.objections import Attempt, Kind, Objection, nearness, ordered
@@ -61,6 +62,21 @@ class Annotator:
 
     def mark(self, number: int) -> Mark:
         """Return what is said of a node."""
+        found = self._ruled(number)
+        if found.verdict:
+            return found
+        return self._at_border(number) or found
+
+    def _at_border(self, number: int) -> Mark | None:
+        """Return that the accelerator converts at its border itself, None where this is none."""
+        if self.target.rules.quantization.convert != "device" or number in self._forced:
+            return None
+        if not converts(self.index, number, lambda other: self._ruled(other).quantized):
+            return None
+        return Mark(YES, self.target.place("quantization.convert"))
+
+    def _ruled(self, number: int) -> Mark:
+        """Return what the rules say of a node."""
         barred = self._barred(number)
         if barred is not None:
             return Mark(refuse(barred.text), plain=False)
@@ -195,6 +211,8 @@ class Annotator:
             yield from tensor_objections(key, use, wanted, dtypes, view, rule.rule.quantized)
             if rule.rule.quantized:
                 yield from self._scheme.objections(use, wanted, view)
+        if rule.rule.quantized:
+            yield from self._scheme.between(view)
         for tensor in captured(node):
             if tensor not in self.index.types:
                 text = f"the type of '{tensor}', which a body reads, is not known"

@@ -103,6 +103,10 @@ def _quantization(value: object) -> Iterator[str]:
     for key in ("activations", "weights", "bias"):
         part = getattr(scheme, key)
         yield from dtype_problems(f"quantization.{key}.dtype", (part.dtype if part else None) or ())
+    for i, op in enumerate(scheme.same_scale or ()):
+        if op == ANY:
+            yield f"quantization.same_scale[{i}]: name the operators, '{ANY}' is not one"
+        yield from (f"quantization.same_scale[{i}]: {problem}" for problem in _operator(op))
 
 
 def _host(value: object) -> Iterator[str]:

@@ -228,6 +228,9 @@ class Quantization(Strict):
     weights: QuantizedTensors | None = _told("Constants that are no bias.")
     bias: QuantizedTensors | None = _told("Constants that are int32, or of one dimension beside others.")
     scales: Literal["any", "power_of_two"] | None = _told("What scales may be.")
+    same_scale: Operators | None = _told(
+        "Operators whose inputs and output must all have one scale and zero point."
+    )
     convert: Literal["host", "device"] | None = _told(
         "Who quantizes at the border of a region; for people."
     )

@@ -7,7 +7,11 @@ channel, one for all of them is fine, and where zero points need not be 0, they 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from byoc.rules.objections import Objection
+import numpy as np
+
+from byoc.graph.outer import Outer
+from byoc.graph.values import constant_value
+from byoc.rules.objections import Kind, Objection
 from byoc.rules.quantized import outer, quantization_objections
 from byoc.rules.schema import Quantization, QuantizedRule, QuantizedTensors, TensorRule
 from byoc.rules.view import Use, View
@@ -42,6 +46,34 @@ class Scheme:
         if self.quantization.scales == "power_of_two" and "power_of_two" not in own:
             yield from self._held("quantization.scales", QuantizedRule(power_of_two=True), use, view)
 
+    def between(self, view: View) -> Iterator[Objection]:
+        """Yield that inputs and output of a node have not the same scale, where they must.
+
+        Constants count where they are quantized, as what is concatenated does.
+        """
+        ops = self.quantization.same_scale or ()
+        if view.op not in ops:
+            return
+        place = self.place("quantization.same_scale")
+        found = [(use, outer(view.index, use)) for use in view.uses]
+        known = [(use, one) for use, one in found if one is not None]
+        for use, one in known[1:]:
+            first, other = known[0]
+            name, much = _told(first, known), _told(use, known)
+            for what, mine, theirs in (
+                ("scale", other.scale, one.scale),
+                ("zero point", other.zero_point, one.zero_point),
+            ):
+                same = _same(view, mine, theirs)
+                if same is None:
+                    text = f"whether {name} and {much} have one {what} is not known"
+                    yield Objection(place, text, Kind.UNKNOWN)
+                elif not same:
+                    yield Objection(place, f"{name} and {much} must have the same {what}")
+            if one.kind is not None and other.kind is not None and one.kind.dtype != other.kind.dtype:
+                text = f"{name} is {other.kind.dtype} and {much} is {one.kind.dtype}, and must be the same"
+                yield Objection(place, text, Kind.DTYPE)
+
     def _held(self, key: str, rule: QuantizedRule, use: Use, view: View) -> Iterator[Objection]:
         place = self.place(key)
         for objection in quantization_objections(place, use, rule, view.index):
@@ -68,6 +100,22 @@ def role_of(use: Use, view: View) -> str:
     others = (other.tensor for other in view.uses if not other.output and other.tensor != use.tensor)
     ranks = [_rank(view, other) for other in others if index.is_constant(other)]
     return "bias" if _rank(view, use.tensor) == 1 and max(ranks, default=0) > 1 else "weights"
+
+
+def _told(use: Use, known: Sequence[tuple[Use, Outer]]) -> str:
+    """Return how a tensor is called among those of a node: of several of one name, the tensor's own."""
+    alike = [other for other, _ in known if other.formal == use.formal]
+    return f"'{use.tensor}'" if len(alike) > 1 else use.formal
+
+
+def _same(view: View, one: str, other: str) -> bool | None:
+    """Return whether two scales or zero points are equal, None where that is not known."""
+    if one == other:
+        return True
+    values = [constant_value(view.index, name) if name else np.zeros(()) for name in (one, other)]
+    if values[0] is None or values[1] is None:
+        return None
+    return bool(np.array_equal(values[0].reshape(-1), values[1].reshape(-1)))
 
 
 def _rank(view: View, tensor: str) -> int:

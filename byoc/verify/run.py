@@ -9,9 +9,9 @@ from byoc.bundle.read import Bundle
 from byoc.errors import InputError
 from byoc.graph.load import Model
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.runtime.samples import samples_for
 from byoc.runtime.session import load_bundle
 from byoc.verify.compare import Verification, compare
-from byoc.verify.inputs import sample_inputs
 
 
 class NotVerifiableError(InputError):
@@ -26,7 +26,7 @@ def verify(bundle: Bundle, model: Model, inputs: Mapping[str, Any] | None = None
     model does not run, and InputError when the bundle does not.
     """
     try:
-        given = _samples(model) if inputs is None else inputs
+        given = samples_for(model) if inputs is None else inputs
         expected = run_plain(model.proto, model, given)
     except InputError as error:
         raise NotVerifiableError(f"{model.source}: {error}") from error
@@ -37,10 +37,6 @@ def verify(bundle: Bundle, model: Model, inputs: Mapping[str, Any] | None = None
     except InputError as error:
         raise InputError(f"the bundle does not run: {error}") from error
     return Verification(model.source, tuple(compare(expected, actual)))
-
-
-def _samples(model: Model, seed: int = 0) -> Mapping[str, Any]:
-    return sample_inputs(model.index, seed) if model.samples is None else model.samples(seed)
 
 
 def run_plain(proto: onnx.ModelProto, model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:

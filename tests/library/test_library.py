@@ -26,8 +26,8 @@ from byoc.patterns.match import Match
 from byoc.pipeline import Result, load_model, partition
 from byoc.rules.library import library
 from byoc.rules.load import Target, load_rules
+from byoc.runtime.samples import sample_inputs
 from byoc.verdict import YES, Mark
-from byoc.verify.inputs import sample_inputs
 from byoc.verify.run import run_plain
 
 MODELS = Path(__file__).parent / "models"

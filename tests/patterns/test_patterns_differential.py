@@ -24,7 +24,7 @@ from byoc.placement import Strategy
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import Target
 from byoc.rules.schema import CompositeRule, OpRule, RuleFile
-from byoc.verify.inputs import sample_inputs
+from byoc.runtime.samples import sample_inputs
 from byoc.verify.run import run_plain
 
 SHAPE = [1, 4, 3, 3]

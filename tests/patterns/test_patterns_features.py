@@ -19,8 +19,8 @@ from byoc.patterns.pattern import parse
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import Target
 from byoc.rules.schema import CompositeRule, OpRule, RuleFile
+from byoc.runtime.samples import sample_inputs
 from byoc.verdict import YES, Mark
-from byoc.verify.inputs import sample_inputs
 from byoc.verify.run import run_plain
 
 HEAD = """g (float[1,4,2,2] x, float[1,4,2,2] z) => (float[1,4,2,2] out)

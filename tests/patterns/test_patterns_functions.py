@@ -14,7 +14,7 @@ from byoc.patterns.pattern import parse
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import Target
 from byoc.rules.schema import CompositeRule, OpRule, RuleFile
-from byoc.verify.inputs import sample_inputs
+from byoc.runtime.samples import sample_inputs
 from byoc.verify.run import run_plain
 
 

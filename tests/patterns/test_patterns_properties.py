@@ -23,8 +23,8 @@ from byoc.patterns.syntax import PatternNode
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import Target
 from byoc.rules.schema import CompositeRule, OpRule, RuleFile
+from byoc.runtime.samples import sample_inputs
 from byoc.verdict import YES, Mark, refuse
-from byoc.verify.inputs import sample_inputs
 from byoc.verify.run import run_plain
 
 _INPUTS = {"Neg": 1, "Abs": 1, "Add": 2, "Mul": 2, "Sub": 2, "Split": 1}

@@ -19,8 +19,8 @@ from byoc.patterns.unit import Unit
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import Target
 from byoc.rules.schema import CompositeRule, OpRule, RuleFile
+from byoc.runtime.samples import sample_inputs
 from byoc.verdict import YES, Mark, refuse
-from byoc.verify.inputs import sample_inputs
 from byoc.verify.run import run_plain
 
 HEAD = """g (float[1,2,4,4] x) => (float[1,2,4,4] out)

@@ -19,8 +19,8 @@ from byoc.placement import contraction_is_acyclic
 from byoc.plan import Plan
 from byoc.rules.load import Target, load_rules
 from byoc.rules.schema import OpRule
+from byoc.runtime.samples import sample_inputs
 from byoc.verify.compare import compare
-from byoc.verify.inputs import sample_inputs
 from byoc.verify.run import run_plain, verify
 
 _OPS = (

@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 import byoc
+from byoc.runtime.samples import sample_inputs
 from byoc.verify.compare import compare
-from byoc.verify.inputs import sample_inputs
 from byoc.verify.run import run_plain
 from byoc.zoo.classics import Classics
 

@@ -1,6 +1,7 @@
 """Seeded inputs for any model, from the types of its inputs."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -8,10 +9,19 @@ from numpy.typing import NDArray
 
 from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
+from byoc.graph.load import Model
 from byoc.graph.types import NUMBERS, TensorType
 
 # Of one input. Samples are drawn in float64 first.
 _MOST_BYTES = 2**30
+
+
+def samples_for(model: Model, seed: int = 0) -> Mapping[str, Any]:
+    """Return inputs for a model: those that suit it where somebody knows, else seeded ones.
+
+    Raises InputError as `sample_inputs` does.
+    """
+    return sample_inputs(model.index, seed) if model.samples is None else model.samples(seed)
 
 
 def sample_inputs(index: GraphIndex, seed: int = 0) -> dict[str, NDArray[np.generic]]:

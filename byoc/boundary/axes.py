@@ -1,0 +1,147 @@
+"""Where each axis of a tensor, or block of one, lies: followed through Transposes and Reshapes.
+
+Each dimension of a packed tensor is a `Term`: an axis of the plain tensor, whole or what is left of it
+once blocks are split off (size 0), or such a block. What is read here is spelled as
+`byoc.graph.layout` spells it, but found without it, so that either can be wrong and it shows.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from byoc.graph.layout import IMAGE
+from byoc.graph.types import Dim
+
+UNREADABLE = "?"
+"""Stands for the layout that steps lead to which are those of none."""
+
+
+class Term(NamedTuple):
+    """A dimension of a packed tensor: an axis of the plain one, or a block of `size` of it."""
+
+    axis: int
+    size: int = 0
+
+
+Terms = tuple[Term, ...]
+
+
+class Step(NamedTuple):
+    """A Transpose (`order`) or Reshape (`order` None), with the shapes before and behind it."""
+
+    order: tuple[int, ...] | None
+    before: tuple[Dim, ...]
+    behind: tuple[Dim, ...]
+
+
+def plain(rank: int) -> Terms:
+    """Return the terms of a tensor that lies as ONNX has it."""
+    return tuple(Term(axis) for axis in range(rank))
+
+
+def forward(terms: Terms, step: Step) -> Terms | None:
+    """Return the terms behind a step, None where it is none of a layout."""
+    if step.order is not None:
+        return tuple(terms[i] for i in step.order) if len(step.order) == len(terms) else None
+    groups = _matched(step.before, step.behind)
+    if groups is None or len(terms) != len(groups):
+        return None
+    made: list[Term] = []
+    for term, (first, *others) in zip(terms, groups, strict=True):
+        made.append(term)
+        sizes = [step.behind[i] for i in others]
+        made += [Term(term.axis, size) for size in sizes if isinstance(size, int)]
+        if len(made) != first + 1 + len(others):
+            return None
+    return tuple(made)
+
+
+Groups = tuple[tuple[int, ...], ...]
+"""For each dimension of a tensor those of an earlier one that lie in it, outermost first."""
+
+
+def gathered(groups: Groups, step: Step) -> Groups | None:
+    """Return the groups behind a step that undoes a layout, None where it is none."""
+    if step.order is not None:
+        return tuple(groups[i] for i in step.order) if len(step.order) == len(groups) else None
+    merged = _matched(step.behind, step.before)
+    if merged is None or len(step.before) != len(groups):
+        return None
+    return tuple(tuple(d for i in inner for d in groups[i]) for inner in merged)
+
+
+def solved(groups: Groups, shape: Sequence[Dim], terms: Terms) -> Terms | None:
+    """Return the terms of an earlier tensor of a shape, given those of what was made of it."""
+    if len(groups) != len(terms):
+        return None
+    found: dict[int, Term] = {}
+    for term, (first, *others) in zip(terms, groups, strict=True):
+        found[first] = term
+        for dim in others:
+            size = shape[dim]
+            if not isinstance(size, int):
+                return None
+            found[dim] = Term(term.axis, size)
+    return tuple(found[dim] for dim in range(len(found))) if set(found) == set(range(len(shape))) else None
+
+
+def spelled(terms: Terms) -> str:
+    """Return a layout as rule files write it, empty for a plain one.
+
+    One that the notation does not have (another rank than 4, an axis behind a block) is spelled as near
+    to it as can be: `axes 0, 2, 1`.
+    """
+    if terms == plain(len(terms)):
+        return ""
+    axes = max(term.axis for term in terms) + 1
+    if axes != len(IMAGE):
+        return "axes " + ", ".join(f"{axis}" + f" by {size}" * bool(size) for axis, size in terms)
+    return "".join(f"{size}{IMAGE[axis].lower()}" if size else IMAGE[axis] for axis, size in terms)
+
+
+def read_word(layout: str, rank: int) -> Terms | None:
+    """Return the terms of a layout as `spelled`, None for one that is not of images."""
+    if not layout:
+        return plain(rank)
+    terms, size = [], ""
+    for letter in layout:
+        if letter.isdigit():
+            size += letter
+        elif letter.upper() in IMAGE:
+            terms.append(Term(IMAGE.index(letter.upper()), int(size or 0)))
+            size = ""
+        else:
+            return None
+    return tuple(terms)
+
+
+def packed_shape(shape: Sequence[Dim], terms: Terms) -> tuple[Dim, ...]:
+    """Return the shape of a plain tensor in a layout; extents are rounded up to whole blocks."""
+    found: list[Dim] = []
+    for axis, size in terms:
+        dim = shape[axis]
+        blocks = prod(term.size for term in terms if term.axis == axis and term.size)
+        found.append(size or (-(-dim // blocks) if isinstance(dim, int) else dim if blocks == 1 else None))
+    return tuple(found)
+
+
+def _matched(whole: Sequence[Dim], split: Sequence[Dim]) -> Groups | None:
+    """Return for each dimension of one shape those of another into which it is split."""
+    groups: list[tuple[int, ...]] = []
+    at = 0
+    for dim in whole:
+        if at >= len(split):
+            return None
+        inner, product = [at], split[at]
+        at += 1
+        while isinstance(dim, int) and isinstance(product, int) and product < dim and at < len(split):
+            following = split[at]
+            if not isinstance(following, int):
+                return None
+            inner.append(at)
+            product *= following
+            at += 1
+        if isinstance(dim, int) and isinstance(product, int) and product != dim:
+            return None
+        groups.append(tuple(inner))
+    return tuple(groups) if at == len(split) else None

@@ -1,0 +1,180 @@
+"""What crosses the border of a region in place of a tensor, and what is made of it on the way.
+
+The order is that in which borders are made (`byoc.boundary.bound`): a value is cast or quantized first
+and brought into the target's layout then, and the other way round on its way back.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal
+
+from byoc.boundary.border import Wants
+from byoc.graph.index import GraphIndex
+from byoc.graph.layout import Step
+from byoc.graph.marks import QUANTIZE, mark_of
+from byoc.graph.spatial import images
+from byoc.graph.types import NUMBERS, TensorType
+from byoc.graph.unshare import is_dequantize, is_quantize
+
+Side = Literal["host", "device"]
+
+# The one dtype that regions that compute in another give up for that.
+_CAST = "float32"
+# Steps that give another shape to the same bytes.
+_VIEW = "Reshape"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """One operator on the way: ONNX's name for it, the types before and after it, and who runs it.
+
+    `node` is its number where it stands in the graph as a node that byoc put in. `attributes` are those
+    that are not the operator's defaults, by name. Equal where it is the same work.
+    """
+
+    op: str
+    by: Side
+    before: TensorType | None
+    after: TensorType | None
+    node: int | None = None
+    attributes: tuple[tuple[str, int | tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """What crosses for a tensor, either way: `bytes` in all, of which the host converts `converted`.
+
+    `entering` is what is done to it on the way to the accelerator, `leaving` on the way back, in order.
+    """
+
+    bytes: int
+    converted: int
+    entering: tuple[Conversion, ...]
+    leaving: tuple[Conversion, ...]
+
+
+def own_quantization(index: GraphIndex) -> frozenset[int]:
+    """Return the QuantizeLinear and DequantizeLinear nodes of a graph that byoc put in, by number."""
+    return frozenset(
+        number
+        for number, node in enumerate(index.nodes)
+        if (is_quantize(node) or is_dequantize(node)) and mark_of(node) == QUANTIZE
+    )
+
+
+def crossings(
+    index: GraphIndex, wants: Wants, own: frozenset[int] | None = None, fallback: int = 4096
+) -> Callable[[str], Crossing | None]:
+    """Return a function from a tensor's name to what crosses for it, None where it crosses as it is.
+
+    A tensor that a QuantizeLinear of byoc's makes crosses quantized where the host converts, and as the
+    float that it was where the device does. A float32 crosses as `wants.compute` where the host casts.
+    Images cross in `wants.activations`, whose blocks pad them; it is the host that brings them into
+    layouts and back. `own` is `own_quantization(index)`, for callers that have it. In `bytes` an unknown
+    extent counts as 1, a tensor of unknown rank as `fallback` bytes. Takes time linear in the graph, and
+    no more than that for all of its tensors.
+    """
+    own = own_quantization(index) if own is None else own
+    laid = wants.activations if wants.activations and not wants.activations.is_plain else None
+    crosses = _Crossings(index, wants, own, images(index) if laid else frozenset(), fallback)
+    return crosses.of if own or laid or wants.compute else _as_it_is
+
+
+def _as_it_is(_: str) -> None:
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Crossings:
+    index: GraphIndex
+    wants: Wants
+    own: frozenset[int]
+    images: frozenset[str]
+    fallback: int
+    _seen: dict[tuple[TensorType, bool], Crossing | None] = field(default_factory=dict)
+
+    def of(self, name: str) -> Crossing | None:
+        maker = self.index.producer.get(name, -1)
+        if maker in self.own and is_quantize(self.index.nodes[maker]):
+            return self._quantized(name, maker)
+        kind = self.index.types.get(name)
+        if kind is None:
+            return None
+        # Models have few distinct types, so each is worked out once.
+        key = kind, name in self.images
+        if key not in self._seen:
+            self._seen[key] = self._plain(*key)
+        return self._seen[key]
+
+    def _plain(self, kind: TensorType, image: bool) -> Crossing | None:
+        compute, by = self.wants.compute, self.wants.convert
+        if compute is None or kind.dtype != _CAST:
+            return self._crossing(kind, (), (), image)
+        there = replace(kind, dtype=compute)
+        entering = (_cast(kind, there, by),)
+        return self._crossing(kind, entering, (_cast(there, kind, by),), image)
+
+    def _quantized(self, name: str, maker: int) -> Crossing:
+        """Return what crosses for what a QuantizeLinear of byoc's makes: that, or what it reads."""
+        index, by = self.index, self.wants.convert
+        source = index.nodes[maker].input[0]
+        outer, inner = index.types.get(source), index.types.get(name)
+        entering = (Conversion("QuantizeLinear", by, outer, inner, maker),)
+        leaving = tuple(
+            Conversion("DequantizeLinear", by, inner, outer, reader)
+            for reader in index.consumers.get(name, ())
+            if reader in self.own and is_dequantize(index.nodes[reader])
+        )[:1]  # however many read it, it is converted once
+        image = name in self.images or source in self.images
+        found = self._crossing(outer, entering, leaving, image)
+        return found or Crossing(self._bytes(inner), 0, (), ())
+
+    def _crossing(
+        self,
+        kind: TensorType | None,
+        entering: tuple[Conversion, ...],
+        leaving: tuple[Conversion, ...],
+        image: bool,
+    ) -> Crossing | None:
+        """Return what crosses for a tensor whose dtype is converted so, and which may be an image."""
+        crossing = entering[-1].after if entering and entering[-1].by == "host" else kind
+        layout = self.wants.activations
+        packed = layout.packed(crossing) if layout and image and crossing else None
+        if layout and crossing and packed:
+            there = _laid(crossing, layout.forward(crossing))
+            back = _laid(packed, layout.inverse(crossing))
+            device = [each for each in (*entering, *leaving) if each.by == "device"]
+            if device:
+                entering, leaving = (*there, *entering), (*leaving, *back)
+            else:
+                entering, leaving = (*entering, *there), (*back, *leaving)
+        if not entering and not leaving:
+            return None
+        size = self._bytes(packed or crossing)
+        host = any(each.by == "host" for each in (*entering, *leaving))
+        return Crossing(size, size if host else 0, entering, leaving)
+
+    def _bytes(self, kind: TensorType | None) -> int:
+        if kind is None or kind.shape is None:
+            return self.fallback
+        shape = tuple(dim if isinstance(dim, int) else 1 for dim in kind.shape)
+        return TensorType(kind.dtype, shape).bytes or 0
+
+
+def _cast(before: TensorType, after: TensorType, by: Side) -> Conversion:
+    return Conversion("Cast", by, before, after, attributes=(("to", NUMBERS[after.dtype]),))
+
+
+def _laid(kind: TensorType, steps: Sequence[Step]) -> tuple[Conversion, ...]:
+    """Return the steps into a layout or out of it, but for those that move nothing."""
+    kinds = [kind, *(step.kind for step in steps)]
+    return tuple(
+        Conversion(step.op, "host", before, after, attributes=_attributes(step))
+        for step, (before, after) in zip(steps, pairwise(kinds), strict=True)
+        if step.op != _VIEW
+    )
+
+
+def _attributes(step: Step) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return (("perm", step.argument),) if step.op == "Transpose" else ()

@@ -1,0 +1,256 @@
+"""An outlined model while its borders are edited: nodes in lists, regions by name, names not yet taken.
+
+The model is byoc's own, and is edited in place. While that lasts, the nodes of the main graph, of the
+bodies of If, Loop and Scan and of the regions' functions are those in the lists of their `Scope`;
+`Editing.finish` writes them back.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
+
+from byoc.graph.walk import bodies, own_names, reads, walk_graphs
+
+_OURS = "byoc."
+
+
+class Scope:
+    """The nodes of a graph or function, in an order in which they can run.
+
+    `proto` is what `finish` writes to. A body has the graph around it, `outer`, and the node in that
+    which holds it, `owner`; both are None for the main graph and for functions. `inner` has the bodies
+    of a node, by the node's `id`.
+    """
+
+    def __init__(
+        self,
+        proto: GraphProto | FunctionProto,
+        outer: "Scope | None" = None,
+        owner: NodeProto | None = None,
+    ) -> None:
+        """Take the nodes of a graph or function."""
+        self.proto = proto
+        self.outer = outer
+        self.owner = owner
+        self.inner: dict[int, list[Scope]] = {}
+        self._nodes = list(proto.node)
+        self._before: dict[int, list[NodeProto]] = {}
+        self._after: dict[int, list[NodeProto]] = {}
+        self._first: list[tuple[NodeProto, ...]] = []
+        self._last: list[NodeProto] = []
+
+    @property
+    def nodes(self) -> list[NodeProto]:
+        """The nodes, with all that was put in; the list may be edited."""
+        if self._before or self._after or self._first or self._last:
+            merged = [node for added in reversed(self._first) for node in added]
+            for node in self._nodes:
+                merged.extend(self._before.get(id(node), ()))
+                merged.append(node)
+                merged.extend(self._after.get(id(node), ()))
+            self.nodes = [*merged, *self._last]
+        return self._nodes
+
+    @nodes.setter
+    def nodes(self, nodes: Sequence[NodeProto]) -> None:
+        self._nodes = list(nodes)
+        self._before, self._after, self._first, self._last = {}, {}, [], []
+
+    def before(self, node: NodeProto, *added: NodeProto) -> None:
+        """Put nodes in right before one that was there when `nodes` was last read."""
+        self._before.setdefault(id(node), []).extend(added)
+
+    def after(self, node: NodeProto, *added: NodeProto) -> None:
+        """Put nodes in after one that was there when `nodes` was last read."""
+        self._after.setdefault(id(node), []).extend(added)
+
+    def first(self, *added: NodeProto) -> None:
+        """Put nodes in before all others, those of earlier calls included."""
+        self._first.append(added)
+
+    def last(self, *added: NodeProto) -> None:
+        """Put nodes in after all others."""
+        self._last.extend(added)
+
+    def reads(self, node: NodeProto) -> list[str]:
+        """Return the tensors that a node reads, with what its bodies capture as they are now."""
+        if id(node) not in self.inner:
+            return reads(node)
+        captured = (name for body in self.inner[id(node)] for name in body.captures())
+        return list(dict.fromkeys([*filter(None, node.input), *captured]))
+
+    def captures(self) -> list[str]:
+        """Return what a body reads from the graphs around it, in the order of first use."""
+        assert isinstance(self.proto, GraphProto)
+        local = self.own()
+        names = [name for node in self.nodes for name in self.reads(node)]
+        names += [value.name for value in self.proto.output]
+        return [name for name in dict.fromkeys(names) if name not in local]
+
+    def own(self) -> set[str]:
+        """Return the names of inputs, of what is stored, and of what the nodes make."""
+        given: list[str] = []
+        if isinstance(self.proto, FunctionProto):
+            given.extend(self.proto.input)
+        else:
+            given.extend(value.name for value in self.proto.input)
+            given.extend(tensor.name for tensor in self.proto.initializer)
+            given.extend(sparse.values.name for sparse in self.proto.sparse_initializer)
+        return {*given, *(name for node in self.nodes for name in node.output)}
+
+    def readers(self) -> dict[str, list[NodeProto]]:
+        """Return for each tensor the nodes that read it, captures by their bodies included."""
+        found: dict[str, list[NodeProto]] = {}
+        for node in self.nodes:
+            for name in self.reads(node):
+                found.setdefault(name, []).append(node)
+        return found
+
+    def walk(self) -> "Iterator[Scope]":
+        """Yield this and all bodies inside, each after the graph around it."""
+        pending = [self]
+        while pending:
+            current = pending.pop()
+            yield current
+            pending.extend(body for inner in current.inner.values() for body in inner)
+
+
+class Call:
+    """A region in its graph: the node that calls it, the graph that this is in, and what is inside.
+
+    Inputs and outputs of call and function go together by position; at first they have one name outside
+    and inside.
+    """
+
+    def __init__(self, node: NodeProto, scope: Scope, function: FunctionProto) -> None:
+        """Take a node that calls a function."""
+        self.node = node
+        self.scope = scope
+        self.function = function
+        self.inside = Scope(function)
+
+    def enter(self, position: int, name: str, *steps: NodeProto, inside: str = "") -> None:
+        """Let the region read `name` at an input, and make what it had there by `steps`.
+
+        Its function calls the input by the same name, or `inside`.
+        """
+        self.node.input[position] = name
+        self.function.input[position] = inside or name
+        self.inside.first(*steps)
+
+    def leave(self, position: int, name: str, *steps: NodeProto, inside: str = "") -> None:
+        """Let the region give out `name` at an output, which `steps` make of what it had there."""
+        self.node.output[position] = name
+        self.function.output[position] = inside or name
+        self.inside.last(*steps)
+
+
+class Editing:
+    """A model while its borders are edited: `main` and the graphs inside it, `calls` by region name.
+
+    `values` has the types of the tensors that were added, by name. A name is given once in a model, so
+    what holds there holds in each graph.
+    """
+
+    def __init__(self, model: ModelProto) -> None:
+        """Take an outlined model, which is edited in place."""
+        self.model = model
+        self.values: dict[str, TypeProto] = {}
+        self._origins: dict[str, str] = {}
+        self._taken = Counter(_names(model))
+        self.main = Scope(model.graph)
+        functions = {(f.domain, f.name): f for f in model.functions if f.domain.startswith(_OURS)}
+        self.calls: dict[str, Call] = {}
+        self.scopes: list[Scope] = []
+        pending = [self.main]
+        while pending:
+            scope = pending.pop()
+            self.scopes.append(scope)
+            for node in scope.nodes:
+                inner = [Scope(body, scope, node) for body in bodies(node)]
+                if inner:
+                    scope.inner[id(node)] = inner
+                    pending.extend(inner)
+                function = functions.get((node.domain, node.op_type))
+                if function is not None:
+                    self.calls[node.op_type] = Call(node, scope, function)
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's operators in the model and its regions, 0 where it uses none."""
+        versions = (e.version for e in self.model.opset_import if e.domain in ("", "ai.onnx"))
+        return next(versions, 0)
+
+    def fresh(self, name: str, of: str = "") -> str:
+        """Return a name that nothing in the model has: `name`, or that with a number.
+
+        `of` is the tensor whose content the new one holds in another form; see `origin`.
+        """
+        new = name
+        while self._taken[new]:
+            self._taken[name] += 1
+            new = f"{name}_{self._taken[name] - 1}"
+        self._taken[new] += 1
+        if of:
+            self._origins[new] = self.origin(of)
+        return new
+
+    def origin(self, name: str) -> str:
+        """Return the tensor that was there before any was added and whose content one holds."""
+        return self._origins.get(name, name)
+
+    def add(self, name: str, kind: TypeProto | None, of: str = "") -> str:
+        """Return a `fresh` name of a tensor, of which the type is kept."""
+        new = self.fresh(name, of)
+        if kind is not None:
+            self.values[new] = kind
+        return new
+
+    def finish(self) -> ModelProto:
+        """Write all lists of nodes back, with the types of new tensors, and return the model.
+
+        Nodes and scopes that were handed out before are no part of the model any more.
+        """
+        for scope in reversed(self.scopes):  # a body before the node that holds it is copied
+            _write(scope)
+            assert isinstance(scope.proto, GraphProto)
+            _write_types(scope.proto, self.values)
+        for call in self.calls.values():
+            _write(call.inside)
+        return self.model
+
+
+def _write(scope: Scope) -> None:
+    nodes = scope.nodes
+    stays = len(nodes) == len(scope.proto.node)
+    if stays and all(one is other for one, other in zip(nodes, scope.proto.node, strict=True)):
+        return
+    del scope.proto.node[:]
+    scope.proto.node.extend(nodes)
+
+
+def _write_types(graph: GraphProto, values: Mapping[str, TypeProto]) -> None:
+    """Write what is known of the new tensors of a graph; what is no more there is not spoken of."""
+    made = {name for node in graph.node for name in node.output if name}
+    outputs = {value.name for value in graph.output}
+    told = [value for value in graph.value_info if value.name in made - outputs]
+    new = made - outputs - {value.name for value in told}
+    added: list[ValueInfoProto] = [
+        helper.make_value_info(name, values[name]) for name in sorted(new & values.keys())
+    ]
+    if not added and len(told) == len(graph.value_info):
+        return
+    del graph.value_info[:]
+    graph.value_info.extend([*told, *added])
+
+
+def _names(model: ModelProto) -> Iterator[str]:
+    """Yield every name of a tensor in a model, once or more often."""
+    inside = [body for function in model.functions for node in function.node for body in bodies(node)]
+    for graph in (found for outer in (model.graph, *inside) for found in walk_graphs(outer)):
+        yield from own_names(graph)
+        yield from (name for node in graph.node for name in node.input)
+    for function in model.functions:
+        yield from (*function.input, *function.output)
+        yield from (name for node in function.node for name in (*node.input, *node.output))

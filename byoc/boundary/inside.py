@@ -1,0 +1,172 @@
+"""The region's side of its border, read off the region's own model and nothing else.
+
+What a region means by an input is said by the first nodes that it meets inside: byoc's own steps of a
+layout, a Cast, a DequantizeLinear. An output is read from its last nodes in the same way.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+from onnx import NodeProto, TypeProto
+
+from byoc.boundary import axes
+from byoc.boundary.contract import Contract, Who
+from byoc.boundary.conversions import casts, done, is_conversion, undone
+from byoc.boundary.scales import is_dequantize, is_quantize, read_scales
+from byoc.boundary.weights import constant_contracts
+from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.layout import Layout
+from byoc.graph.marks import is_ours
+from byoc.graph.types import TensorType, read_type
+
+
+@dataclass(frozen=True)
+class Contracts:
+    """The contracts of a region: what it reads, gives out, and holds as constants, each in order."""
+
+    inputs: tuple[Contract, ...]
+    outputs: tuple[Contract, ...]
+    constants: tuple[Contract, ...] = ()
+
+
+def inferred(region: onnx.ModelProto) -> GraphIndex:
+    """Return the index of a region's model with the types that follow from its inputs alone.
+
+    What it states of its outputs and of all between is left out.
+    """
+    bare = onnx.ModelProto()
+    bare.CopyFrom(region)
+    del bare.graph.value_info[:]
+    for value in bare.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    typed = onnx.shape_inference.infer_shapes(bare, data_prop=True)
+    return GraphIndex(typed, stated_types(typed))
+
+
+def region_contracts(
+    region: onnx.ModelProto,
+    types: Mapping[str, TypeProto],
+    folder: Path | None = None,
+    weights: Layout | None = None,
+    index: GraphIndex | None = None,
+) -> Contracts:
+    """Return the contracts of a region as its model has them.
+
+    `types` gives the types of the user's tensors by name, `folder` is where external data lies, and
+    `weights` the layout that the target wants its convolution weights in. `index` is `inferred(region)`
+    where the caller has it. A dtype or shape that the region does not show is what its model states.
+    """
+    reader = _Reader(index or inferred(region), types, folder)
+    return Contracts(
+        tuple(reader.input(value.name) for value in region.graph.input),
+        tuple(reader.output(value.name) for value in region.graph.output),
+        constant_contracts(reader.index, types, folder, weights),
+    )
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads borders off a region's model."""
+
+    index: GraphIndex
+    types: Mapping[str, TypeProto]
+    folder: Path | None
+
+    def input(self, name: str) -> Contract:
+        """Follow an input inwards to what the region's operators read."""
+        steps = []
+        inner = name
+        while (node := self._only_reader(inner)) is not None and is_conversion(node):
+            steps.append(node)
+            inner = node.output[0]
+        stated = self._stated(name)
+        known = self._known(inner)
+        terms = undone(self.index, steps, self._plain(known, inner))
+        kind = stated
+        if known is not None:
+            shape = known.shape
+            if steps:
+                shape = stated.shape if shape is None or terms is None else axes.packed_shape(shape, terms)
+            kind = TensorType(stated.dtype if casts(steps) else known.dtype, shape)
+        readers = [self.index.nodes[i] for i in self.index.consumers.get(inner, ())]
+        pair = next((node for node in readers if is_dequantize(node) and node.input[0] == inner), None)
+        around = next((node for node in readers if is_quantize(node) and is_ours(node)), None)
+        contract = self._contract(name, inner, kind, terms, steps, pair, around)
+        scales = None if pair is None else read_scales(self.index, pair, self.folder)
+        if scales is not None:  # a DequantizeLinear says itself what it reads
+            contract = replace(contract, type=TensorType(scales.dtype, contract.type.shape))
+        return contract
+
+    def output(self, name: str) -> Contract:
+        """Follow an output back inwards to what the region's operators make."""
+        steps: list[NodeProto] = []
+        inner = name
+        while (node := self._producer(inner)) is not None and is_conversion(node):
+            steps.insert(0, node)
+            inner = node.input[0]
+        terms = done(self.index, steps, self._plain(self.index.types.get(inner), inner))
+        kind = self.index.types.get(name) or self._stated(name)
+        made = self._producer(inner)
+        pair = made if made is not None and is_quantize(made) else None
+        around = made if made is not None and is_dequantize(made) and is_ours(made) else None
+        return self._contract(name, inner, kind, terms, steps, pair, around)
+
+    def _contract(  # noqa: PLR0913, PLR0917 - what was found on the way
+        self,
+        name: str,
+        inner: str,
+        kind: TensorType,
+        terms: axes.Terms | None,
+        steps: Sequence[NodeProto],
+        pair: NodeProto | None,
+        around: NodeProto | None,
+    ) -> Contract:
+        """Return the contract, given the node that quantizes across the border or inside it, if any."""
+        converts: dict[str, Who] = {}
+        layout = axes.spelled(terms) if terms is not None else axes.UNREADABLE
+        if layout:
+            converts["layout"] = "host"
+        if pair is not None:
+            converts["quantize"] = "host" if is_ours(pair) else "model"
+        elif around is not None:
+            converts["quantize"] = "device"
+        if casts(steps):
+            converts["cast"] = "device"
+        scales = None if pair is None else read_scales(self.index, pair, self.folder)
+        return Contract(
+            tensor=inner,
+            name=name,
+            inner=inner,
+            type=kind,
+            logical=self._known(inner) or kind,
+            layout=layout,
+            scale=None if scales is None else scales.scale,
+            zero_point=None if scales is None else scales.zero_point,
+            axis=None if scales is None else scales.axis,
+            converts=converts,
+        )
+
+    def _stated(self, name: str) -> TensorType:
+        """Return the type that the model states; a region's border is tensors alone."""
+        kind = self.index.types.get(name)
+        return kind if kind is not None else TensorType("float32", None)
+
+    def _plain(self, kind: TensorType | None, name: str) -> axes.Terms:
+        """Return the layout of a tensor as ONNX has it, as far as its rank is known."""
+        kind = kind or self._stated(name)
+        return axes.plain(len(kind.shape or ()))
+
+    def _known(self, name: str) -> TensorType | None:
+        """Return the type of a tensor in the user's model, by its name."""
+        return read_type(self.types[name]) if name in self.types else None
+
+    def _only_reader(self, name: str) -> NodeProto | None:
+        readers = self.index.consumers.get(name, ())
+        return self.index.nodes[readers[0]] if len(readers) == 1 else None
+
+    def _producer(self, name: str) -> NodeProto | None:
+        number = self.index.producer.get(name)
+        return None if number is None else self.index.nodes[number]
+

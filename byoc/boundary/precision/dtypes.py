@@ -1,0 +1,177 @@
+"""What the operators' schemas say of data types: which tensors of a node go together, which may be short.
+
+Formal parameters that share a type variable have one type. Nothing here knows an operator by name.
+"""
+
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
+from onnx.defs import OpSchema
+
+from byoc.boundary.precision.rounding import twin
+from byoc.graph.attributes import open_dtypes, schema_of
+from byoc.graph.bodies import body_input_types
+from byoc.graph.types import DTYPES, NUMBERS, read_type
+from byoc.graph.walk import is_onnx
+
+FLOAT = "float32"
+Dtypes = Mapping[str, str]
+"""Tensors to their data types; those that are not known, or are no tensors, are left out."""
+
+_VARIADIC = OpSchema.FormalParameterOption.Variadic
+_FIXED = {f"tensor({name})": name for name in NUMBERS} | {"tensor(float)": FLOAT}
+_FIXED["tensor(double)"] = "float64"
+
+
+@dataclass(frozen=True)
+class Schemas:
+    """Operators at the versions that a model imports, which is by domain in `opsets`."""
+
+    opsets: Mapping[str, int]
+
+    def of(self, node: NodeProto) -> OpSchema | None:
+        """Return the schema of a node's operator, None when ONNX has none."""
+        domain = "" if is_onnx(node) else node.domain
+        return schema_of(node.op_type, domain, self.opsets.get(domain, 1))
+
+    def inputs(self, node: NodeProto) -> list[str]:
+        """Return the type or type variable of each input, empty where there is no schema."""
+        schema = self.of(node)
+        return list(_types(schema.inputs if schema else (), len(node.input)))
+
+    def outputs(self, node: NodeProto) -> list[str]:
+        """Return the type or type variable of each output, empty where there is no schema."""
+        schema = self.of(node)
+        return list(_types(schema.outputs if schema else (), len(node.output)))
+
+    def may_be(self, node: NodeProto, type_str: str, dtype: str) -> bool:
+        """Return whether tensors of a type variable may have a data type.
+
+        Of an operator that ONNX does not define all may: the rule file says that the accelerator has it.
+        """
+        schema = self.of(node)
+        return schema is None or dtype in open_dtypes(schema, type_str)
+
+    def has_tensors_alone(self, node: NodeProto) -> bool:
+        """Return whether no parameter of a node is a sequence or a map by its type."""
+        schema = self.of(node)
+        if schema is None:
+            return True
+        sides = (schema.inputs, len(node.input)), (schema.outputs, len(node.output))
+        formals = (formal for side, count in sides for formal in side[:count])
+        return all(any(kind.startswith("tensor(") for kind in formal.types) for formal in formals)
+
+    def inferred(self, node: NodeProto, known: Dtypes) -> dict[str, str]:
+        """Return the data types of a node's outputs as ONNX's inference has them; none where it fails."""
+        schema = self.of(node)
+        if schema is None:
+            return {}
+        kinds = {
+            name: helper.make_tensor_type_proto(NUMBERS[dtype], None) for name, dtype in known.items()
+        }
+        imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
+        try:
+            found = onnx.shape_inference.infer_node_outputs(schema, node, kinds, opset_imports=imports)
+        except (KeyError, RuntimeError, onnx.shape_inference.InferenceError):
+            return {}
+        read = {name: read_type(kind) for name, kind in found.items()}
+        return {name: kind.dtype for name, kind in read.items() if kind is not None}
+
+    def output(self, node: NodeProto, position: int, known: Dtypes) -> str | None:
+        """Return the data type of an output of a node, None when it is not known."""
+        schema = self.of(node)
+        if schema is None:
+            return next((known[name] for name in node.input if name in known), None)
+        type_str = self.outputs(node)[position]
+        if type_str in _FIXED:
+            return _FIXED[type_str]
+        same = zip(self.inputs(node), node.input, strict=True)
+        bound = next((known[name] for t, name in same if t == type_str and name in known), None)
+        return bound or self.inferred(node, _asked(node, known)).get(node.output[position])
+
+    def made_short(self, node: NodeProto, output: str, known: Dtypes, dtype: str) -> bool:
+        """Change the attribute of a node that says the data type of an output, and return whether one does.
+
+        It may be a data type, as a Cast's `to`, or a tensor, as a ConstantOfShape's `value`; which of
+        the node's attributes it is, inference tells. `known` has the types of the inputs as they are.
+        """
+        known = _asked(node, known)
+        if self.inferred(node, known).get(output) == dtype:
+            return True
+        schema = self.of(node)
+        for changed in _changes(node, schema, dtype) if schema is not None else ():
+            if self.inferred(changed, known).get(output) == dtype:
+                node.CopyFrom(changed)
+                return True
+        return False
+
+
+def _types(formals: Sequence[OpSchema.FormalParameter], count: int) -> Iterator[str]:
+    for position in range(count):
+        if not formals:
+            yield ""
+            continue
+        formal = formals[min(position, len(formals) - 1)]  # the last may be variadic
+        yield formal.type_str
+
+
+def _asked(node: NodeProto, known: Dtypes) -> Dtypes:
+    """Return the types that a node's inference asks for: with bodies, of all around it."""
+    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+        return dict(known)
+    return {name: known[name] for name in node.input if name in known}
+
+
+def _changes(node: NodeProto, schema: OpSchema, dtype: str) -> Iterator[NodeProto]:
+    """Yield a node with one attribute changed that may say that an output is float32."""
+    given = {attribute.name: attribute for attribute in node.attribute}
+    for name, formal in schema.attributes.items():
+        attribute = given.get(name)
+        if attribute is not None and attribute.HasField("t"):
+            if attribute.t.data_type != TensorProto.FLOAT:
+                continue
+            tensor, _ = twin(attribute.t, attribute.t.name, dtype)
+            new = helper.make_attribute(name, tensor)
+        elif formal.type == OpSchema.AttrType.INT:
+            told = attribute.i if attribute is not None else formal.default_value.i
+            if told not in (0, TensorProto.FLOAT):
+                continue
+            new = helper.make_attribute(name, NUMBERS[dtype])
+        elif attribute is None and formal.type == OpSchema.AttrType.TENSOR:
+            zero = helper.make_tensor("", NUMBERS[dtype], [1], b"\0\0", raw=True)
+            new = helper.make_attribute(name, zero)
+        else:
+            continue
+        changed = NodeProto()
+        changed.CopyFrom(node)
+        set_attribute(changed, new)
+        yield changed
+
+
+def set_attribute(node: NodeProto, attribute: AttributeProto) -> None:
+    """Write an attribute in the place of one of the same name."""
+    for own in node.attribute:
+        if own.name == attribute.name:
+            own.CopyFrom(attribute)
+            return
+    node.attribute.add().CopyFrom(attribute)
+
+
+def body_dtypes(node: NodeProto, body: GraphProto, around: Dtypes) -> dict[str, str]:
+    """Return what a body says of its own tensors, and what follows for its inputs from its node's."""
+    kinds = {name: helper.make_tensor_type_proto(NUMBERS[t], None) for name, t in around.items()}
+    found = body_input_types(node, body, {name: kinds[name] for name in node.input if name in kinds})
+    stated = {v.name: v.type for v in (*body.value_info, *body.output, *body.input)}
+    found.update((name, kind) for name, kind in stated.items() if read_type(kind) is not None)
+    read = {name: read_type(kind) for name, kind in found.items()}
+    result = {name: kind.dtype for name, kind in read.items() if kind is not None}
+    return result | {tensor.name: DTYPES[tensor.data_type] for tensor in body.initializer}
+
+
+def remember(known: MutableMapping[str, str], names: Sequence[str], dtypes: Sequence[str | None]) -> None:
+    """Write down the types of some tensors as far as they are known and not there yet."""
+    for name, dtype in zip(names, dtypes, strict=False):
+        if name and dtype is not None:
+            known.setdefault(name, dtype)

@@ -1,0 +1,101 @@
+"""The tensors of a function or body while its nodes are rewritten: in which data types each is there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from onnx import NodeProto, TensorProto, helper
+
+from byoc.graph.marks import CAST, mark
+from byoc.graph.types import NUMBERS
+
+
+class Naming(Protocol):
+    """What gives names to new tensors."""
+
+    def __call__(self, name: str, of: str, dtype: str) -> str:
+        """Return a new name like `name` for the content of `of` in a data type."""
+        ...
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor: the data type that it had, and its names now by data type.
+
+    `stored` makes a constant in a data type when that is first read, and returns its name.
+    """
+
+    frame: "Frame"
+    dtype: str | None
+    names: dict[str | None, str]
+    stored: Callable[[str | None], str] | None = None
+
+
+@dataclass(eq=False)
+class Frame:
+    """A function's or a body's tensors and its nodes so far; `outer` is that around a body.
+
+    With `renames` a tensor that changes its data type gets another name.
+    """
+
+    naming: Naming
+    outer: "Frame | None" = None
+    renames: bool = False
+    nodes: list[NodeProto] = field(default_factory=list)
+    values: dict[str, Value] = field(default_factory=dict)
+
+    def find(self, name: str) -> Value | None:
+        """Return a tensor by the name that it had, from here or from around."""
+        frame: Frame | None = self
+        while frame is not None:
+            if name in frame.values:
+                return frame.values[name]
+            frame = frame.outer
+        return None
+
+    def read(self, name: str, dtype: str | None) -> str:
+        """Return the name under which a tensor is there in a data type, cast if need be.
+
+        The Cast stands where the tensor is made, so that there is one however many bodies read it.
+        """
+        value = self.find(name)
+        if value is None:
+            return name
+        if dtype not in value.names:
+            if value.stored is not None:
+                value.names[dtype] = value.stored(dtype)
+            elif dtype is not None and value.names:
+                value.names[dtype] = value.frame.cast(name, value, dtype)
+        return value.names.get(dtype) or next(iter(value.names.values()))
+
+    def cast(self, name: str, value: Value, dtype: str) -> str:
+        """Put a Cast of a tensor in, and return what it makes: under the old name if that is free."""
+        source = next(iter(value.names.values()))
+        free = self.renames and dtype == value.dtype and name not in value.names.values()
+        result = name if free else self.naming(f"{name}_{dtype}", name, dtype)
+        self.nodes.append(cast_node(source, result, dtype))
+        return result
+
+    def define(self, name: str, dtype: str | None, now: str | None) -> str:
+        """Enter a tensor that had one data type and has another now; return its name."""
+        new = name
+        if name and now is not None and now != dtype and self.renames:
+            new = self.naming(f"{name}_{now}", name, now)
+        self.values[name] = Value(self, dtype, {now: new})
+        return new
+
+    def dtypes(self) -> dict[str, str]:
+        """Return the data types that tensors have now, by the names that they have now."""
+        around = self.outer.dtypes() if self.outer is not None else {}
+        own = {name: dtype for value in self.values.values() for dtype, name in value.names.items()}
+        return around | {name: dtype for name, dtype in own.items() if dtype is not None}
+
+
+def cast_node(source: str, result: str, dtype: str) -> NodeProto:
+    """Return a Cast with the mark of one that byoc put in."""
+    return mark(helper.make_node("Cast", [source], [result], result, to=NUMBERS[dtype]), CAST)
+
+
+def constant_node(name: str, tensor: TensorProto) -> NodeProto:
+    """Return a Constant node."""
+    return helper.make_node("Constant", [], [name], name, value=tensor)

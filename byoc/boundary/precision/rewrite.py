@@ -1,0 +1,198 @@
+"""Rewriting nodes to compute in the short type, in order, with Casts where the types would not meet."""
+
+from collections import ChainMap
+from collections.abc import Callable, Sequence
+
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+from byoc.boundary.precision.choose import Chooser
+from byoc.boundary.precision.dtypes import FLOAT, Dtypes, body_dtypes, set_attribute
+from byoc.boundary.precision.frame import Frame, Naming, Value, constant_node
+from byoc.boundary.precision.rounding import twin
+from byoc.graph.types import DTYPES, NUMBERS
+from byoc.graph.walk import bodies, is_onnx
+
+Note = Callable[[str, int], None]
+"""Told of a constant and of how many of its values were beyond the range."""
+
+
+class Rewriter:
+    """Rewrites the nodes of a region; `variants` are the functions that calls inside now refer to."""
+
+    def __init__(self, chooser: Chooser, naming: Naming, note: Note, variants: "Variants") -> None:
+        """Remember what is the same for all of a region."""
+        self.chooser = chooser
+        self.dtype = chooser.dtype
+        self.naming = naming
+        self.note = note
+        self.variants = variants
+
+    def run(
+        self, frame: Frame, nodes: Sequence[NodeProto], known: Dtypes, short: Sequence[bool]
+    ) -> None:
+        """Add nodes to a frame, those that are `short` in the short type; the nodes stay as they are."""
+        for node, narrow in zip(nodes, short, strict=True):
+            new = NodeProto()
+            new.CopyFrom(node)
+            stored = _stored(new) if is_onnx(new) else None
+            if stored is not None:
+                self._constant(frame, new, stored)
+            elif self.chooser.function(new) is not None:
+                self._call(frame, new, known, narrow)
+            else:
+                self._node(frame, new, known, narrow)
+
+    def _constant(self, frame: Frame, node: NodeProto, tensor: TensorProto) -> None:
+        """Enter a Constant that is put in once it is read, in the types in which it is read."""
+        name = node.output[0]
+
+        def make(dtype: str | None) -> str:
+            if dtype != self.dtype:
+                frame.nodes.append(node)
+                return name
+            new = self.naming(f"{name}_{dtype}", name, dtype)
+            short, beyond = twin(tensor, new, dtype)
+            self.note(name, beyond)
+            frame.nodes.append(constant_node(new, short))
+            return new
+
+        frame.values[name] = Value(frame, FLOAT, {}, make)
+
+    def _node(self, frame: Frame, node: NodeProto, known: Dtypes, narrow: bool) -> None:
+        schemas = self.chooser.schemas
+        had = list(node.input)
+        for i, type_str in enumerate(schemas.inputs(node)):
+            takes = narrow and schemas.may_be(node, type_str, self.dtype)
+            node.input[i] = frame.read(had[i], self._type(had[i], known, takes))
+        graphs = list(bodies(node))
+        for body in graphs:
+            self._body(frame, node, body, known, had, narrow)
+        bound = {t for t, name in zip(schemas.inputs(node), had, strict=True) if known.get(name) == FLOAT}
+        outputs = schemas.outputs(node)
+        now = frame.dtypes() if narrow and not graphs else {}
+        for i, name in enumerate(list(node.output)):
+            if not name:
+                continue
+            dtype = known.get(name)
+            takes = narrow and dtype == FLOAT and schemas.may_be(node, outputs[i], self.dtype)
+            if takes and not graphs and outputs[i] not in bound and schemas.of(node) is not None:
+                takes = schemas.made_short(node, name, now, self.dtype)
+            node.output[i] = frame.define(name, dtype, self.dtype if takes else dtype)
+        frame.nodes.append(node)
+
+    def _type(self, name: str, known: Dtypes, takes: bool) -> str | None:
+        dtype = known.get(name)
+        return self.dtype if takes and dtype == FLOAT else dtype
+
+    def _body(
+        self,
+        around: Frame,
+        node: NodeProto,
+        body: GraphProto,
+        known: Dtypes,
+        had: Sequence[str],
+        narrow: bool,
+    ) -> None:
+        """Rewrite a body in place; what it is given and gives back is short if its node is."""
+        frame = Frame(self.naming, around)
+        before = NodeProto(op_type=node.op_type, domain=node.domain, input=had, attribute=node.attribute)
+        nodes = list(body.node)
+        own = body_dtypes(before, body, known)
+        inner = self.chooser.known(nodes, ChainMap(own, dict(known)))
+        for value in body.input:
+            dtype = self._type(value.name, inner, narrow)
+            frame.values[value.name] = Value(frame, inner.get(value.name), {dtype: value.name})
+            if dtype == self.dtype and inner.get(value.name) == FLOAT:
+                value.type.tensor_type.elem_type = NUMBERS[dtype]
+        self._initializers(frame, body)
+        outputs = [value.name for value in body.output if inner.get(value.name) == FLOAT]
+        short = [False] * len(nodes)
+        if narrow:
+            short, _ = self.chooser.choose(nodes, inner, outputs)
+        self.run(frame, nodes, inner, short)
+        for value in body.output:
+            dtype = self._type(value.name, inner, narrow)
+            if dtype != inner.get(value.name):
+                value.type.tensor_type.elem_type = NUMBERS[self.dtype]
+            value.name = frame.read(value.name, dtype)
+        now = frame.dtypes()
+        for value in body.value_info:
+            if now.get(value.name) == self.dtype:
+                value.type.tensor_type.elem_type = NUMBERS[self.dtype]
+        del body.node[:]
+        body.node.extend(frame.nodes)
+
+    def _initializers(self, frame: Frame, body: GraphProto) -> None:
+        """Enter the initializers of a body; those of float32 are put back in the types that are read."""
+        given = {value.name for value in body.input}
+        stored = [t for t in body.initializer if t.name not in given]
+        kept = [t for t in body.initializer if t.name in given or t.data_type != TensorProto.FLOAT]
+
+        def maker(tensor: TensorProto) -> Callable[[str | None], str]:
+            def make(dtype: str | None) -> str:
+                new = tensor
+                if dtype == self.dtype:
+                    name = self.naming(f"{tensor.name}_{dtype}", tensor.name, dtype)
+                    new, beyond = twin(tensor, name, dtype, self.variants.folder)
+                    self.note(tensor.name, beyond)
+                body.initializer.append(new)
+                return new.name
+
+            return make
+
+        copies = [TensorProto.FromString(t.SerializeToString()) for t in kept]
+        for tensor in stored:
+            name = tensor.name
+            if tensor.data_type == TensorProto.FLOAT:
+                own = TensorProto()
+                own.CopyFrom(tensor)
+                frame.values[name] = Value(frame, FLOAT, {}, maker(own))
+            else:
+                frame.values[name] = Value(
+                    frame, DTYPES[tensor.data_type], {DTYPES[tensor.data_type]: name}
+                )
+        del body.initializer[:]
+        body.initializer.extend(copies)
+
+    def _call(self, frame: Frame, node: NodeProto, known: Dtypes, narrow: bool) -> None:
+        """Add a call of a function of the model, which is rewritten as the call asks."""
+        function = self.chooser.function(node)
+        assert function is not None
+        inside, inner = self.chooser.inside(node, function, known)
+        outputs = [name for name in function.output if inner.get(name) == FLOAT]
+        short, asked = [False] * len(inside), set[str]()
+        if narrow:
+            short, asked = self.chooser.choose(inside, inner, outputs)
+        body = Frame(self.naming)
+        for formal in function.input:
+            dtype = inner.get(formal)
+            now = self.dtype if dtype == FLOAT and formal in asked else dtype
+            body.values[formal] = Value(body, dtype, {now: formal})
+        self.run(body, inside, inner, short)
+        made = []
+        for name in function.output:
+            value = body.find(name)
+            has = narrow and (value is None or self.dtype in value.names or value.stored is not None)
+            made.append(self._type(name, inner, has))
+        new = FunctionProto()
+        new.CopyFrom(function)
+        names = [body.read(name, dtype) for name, dtype in zip(function.output, made, strict=True)]
+        del new.node[:], new.output[:]
+        new.output.extend(names)
+        new.node.extend(body.nodes)
+        _refer(new, function, node)
+        for i, (name, formal) in enumerate(zip(list(node.input), function.input, strict=False)):
+            node.input[i] = frame.read(name, self._type(name, known, formal in asked))
+        for i, (name, dtype) in enumerate(zip(list(node.output), made, strict=False)):
+            if name:
+                node.output[i] = frame.define(name, known.get(name), dtype or known.get(name))
+        node.op_type = self.variants.add(function, new, self.dtype)
+        frame.nodes.append(node)
+
+
+class Variants:
+    """The functions that rewritten calls refer to: one for each that differs, by a name of its own."""
+
+    def __init__(self, folder: "object | None" = None) -> None:
+        """Start with none; `folder` is where external data lies."""
+        self.folder = folder

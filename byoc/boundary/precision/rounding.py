@@ -1,0 +1,63 @@
+"""Constants in float16 and bfloat16: rounded to the nearest, ties to even, as IEEE 754 has it.
+
+What is beyond the range of the type becomes its largest finite number, not infinity: masks for attention
+hold the lowest float32 and would make NaN. Infinities and NaN stay, and so do subnormal numbers.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from byoc.graph.tensors import raw_bytes
+from byoc.graph.types import NUMBERS
+
+FLOAT16, BFLOAT16 = "float16", "bfloat16"
+SHORT = (FLOAT16, BFLOAT16)
+"""The data types that are handled here."""
+
+_LARGEST = {FLOAT16: 0x7BFF, BFLOAT16: 0x7F7F}
+_INFINITY = {FLOAT16: 0x7C00, BFLOAT16: 0x7F80}
+_SIGN = 0x8000
+_QUIET = 0x0040
+
+
+def rounded(values: NDArray[np.float32], dtype: str) -> tuple[NDArray[np.uint16], int]:
+    """Return float32 values in `dtype`, as uint16 bit patterns of the same shape.
+
+    The number beside them says how many finite ones were beyond the range.
+    """
+    if dtype == FLOAT16:
+        with np.errstate(over="ignore", under="ignore"):
+            bits = values.astype(np.float16).view(np.uint16)
+    else:
+        bits = _bfloat16(values)
+    beyond = ((bits & ~np.uint16(_SIGN)) == _INFINITY[dtype]) & np.isfinite(values)
+    bits = np.where(beyond, (bits & np.uint16(_SIGN)) | np.uint16(_LARGEST[dtype]), bits)
+    return bits.astype(np.uint16), int(beyond.sum())
+
+
+def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Return the upper half of each float32, rounded by what is in the lower one."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    carry = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    nearest = ((bits + carry) >> np.uint32(16)).astype(np.uint16)
+    quiet = (bits >> np.uint32(16)).astype(np.uint16) | np.uint16(_QUIET)
+    return np.where(np.isnan(values), quiet, nearest)
+
+
+def twin(
+    tensor: TensorProto, name: str, dtype: str, folder: Path | None = None
+) -> tuple[TensorProto, int]:
+    """Return a stored float32 tensor in `dtype` by another name, and how many values were beyond it.
+
+    `folder` is where external data lies; the result holds its own. Raises InputError when the data is
+    not where the tensor says.
+    """
+    values = np.frombuffer(raw_bytes(tensor, folder), "<f4")
+    bits, beyond = rounded(values, dtype)
+    result = TensorProto(name=name, data_type=NUMBERS[dtype], dims=tensor.dims)
+    result.doc_string = tensor.doc_string
+    result.raw_data = bits.astype("<u2").tobytes()
+    return result, beyond

@@ -1,0 +1,96 @@
+"""The scale and zero point of a QuantizeLinear or DequantizeLinear, wherever they are stored."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, numpy_helper
+
+from byoc.errors import InputError
+from byoc.graph.attributes import written
+from byoc.graph.index import GraphIndex
+from byoc.graph.marks import is_ours
+from byoc.graph.tensors import raw_bytes
+from byoc.graph.types import DTYPES
+from byoc.graph.values import constant_value
+from byoc.graph.walk import is_onnx
+
+
+@dataclass(frozen=True)
+class Scales:
+    """How a tensor is quantized, by a node that is byoc's own or the user's.
+
+    `axis` is the dimension of the tensor that the node quantizes or dequantizes, None for one scale.
+    """
+
+    dtype: str
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    axis: int | None
+    ours: bool
+
+
+def is_quantize(node: NodeProto) -> bool:
+    """Return whether a node is ONNX's QuantizeLinear."""
+    return node.op_type == "QuantizeLinear" and is_onnx(node)
+
+
+def is_dequantize(node: NodeProto) -> bool:
+    """Return whether a node is ONNX's DequantizeLinear."""
+    return node.op_type == "DequantizeLinear" and is_onnx(node)
+
+
+def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scales | None:
+    """Return what a QuantizeLinear or DequantizeLinear says, None where it is not known before the run.
+
+    `folder` is where external data lies: the scales of many channels may be there.
+    """
+    scale = _value(index, node.input[1], folder)
+    if scale is None:
+        return None
+    said = written(node)
+    given = node.input[2] if len(node.input) > 2 else ""
+    zero = _value(index, given, folder) if given else np.zeros(scale.shape, np.uint8)
+    if zero is None:
+        return None
+    quantized = node.output[0] if is_quantize(node) else node.input[0]
+    known = index.types.get(given or quantized)
+    dtype = known.dtype if known is not None else DTYPES[said.get("output_dtype", TensorProto.UINT8)]
+    axis = None
+    if scale.ndim and scale.size > 1:
+        rank = _rank(index, node)
+        axis = int(said.get("axis", 1))
+        axis = axis + rank if axis < 0 and rank is not None else axis
+    return Scales(
+        dtype,
+        tuple(map(float, scale.ravel())),
+        tuple(int(number) for number in zero.ravel()),
+        axis,
+        is_ours(node),
+    )
+
+
+def read_tensor(tensor: TensorProto, folder: Path | None) -> NDArray[Any]:
+    """Return a stored tensor as an array. Raises InputError where its data is not there."""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return numpy_helper.to_array(tensor)
+    inside = TensorProto(data_type=tensor.data_type, dims=tensor.dims)
+    inside.raw_data = raw_bytes(tensor, folder)
+    return numpy_helper.to_array(inside)
+
+
+def _rank(index: GraphIndex, node: NodeProto) -> int | None:
+    known = index.types.get(node.input[0]) or index.types.get(node.output[0])
+    return None if known is None or known.shape is None else len(known.shape)
+
+
+def _value(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any] | None:
+    stored = index.stored.get(name)
+    if stored is None:
+        return constant_value(index, name)
+    try:
+        return read_tensor(stored, folder)
+    except InputError:  # external data, and nobody said where
+        return None

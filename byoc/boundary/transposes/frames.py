@@ -1,0 +1,169 @@
+"""A graph as tensors that may lie in two forms: as ONNX has it (0), and in a layout (1).
+
+A Transpose to the layout or back makes no new tensor but another form of one. So the names at both its
+ends stand for one `value`; the `frame` of a name is the form in which the model has it there.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import NodeProto
+
+from byoc.boundary.edit import Scope
+from byoc.boundary.transposes.facts import Facts
+from byoc.boundary.transposes.permutation import Order, inverse, order_of
+from byoc.boundary.transposes.ports import Ports, ports
+from byoc.graph.marks import LAYOUT, mark_of
+
+
+@dataclass(frozen=True)
+class Link:
+    """A Transpose to the layout (`step` 1) or back (-1), by its node's number."""
+
+    number: int
+    step: int
+    ours: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """What of a graph has to do with a layout; nodes are named by their number in the graph."""
+
+    order: Order
+    frame: Mapping[str, int]
+    """The form in which the model has a tensor, for those that matter."""
+    value: Mapping[str, str]
+    """The first of the names that stand for the same value, by name."""
+    links: frozenset[int]
+    """Transposes that are nothing but another form of a value."""
+    movable: Mapping[int, Ports]
+    """Nodes that can run in either form."""
+    turning: Mapping[int, Order]
+    """Other Transposes at tensors that matter, which can read either form and make either form."""
+
+
+def frames(
+    scope: Scope, facts: Facts, order: Order, given: frozenset[str] = frozenset()
+) -> Frames | None:
+    """Return what has to do with a layout, None where nothing in the graph has been put in it.
+
+    What is connected with a Transpose of ours by operators that can move is looked at, the user's own
+    Transposes included; one that fits no form is in `turning`. `given` names what regions give out.
+    """
+    finder = _Finder(scope, facts, order, given)
+    if not any(link.ours for link in finder.found.values()):
+        return None
+    finder.spread()
+    return finder.result()
+
+
+class _Finder:
+    def __init__(self, scope: Scope, facts: Facts, order: Order, given: frozenset[str]) -> None:
+        self.nodes: Sequence[NodeProto] = scope.nodes
+        self.facts = facts
+        self.order = order
+        self.given = given
+        self.frame: dict[str, int] = {}
+        self.used: set[int] = set()
+        self.opaque: set[int] = set()
+        self.movable: dict[int, Ports] = {}
+        self.asked: set[int] = set()
+        self.turns = {
+            i: turn
+            for i, node in enumerate(self.nodes)
+            if node.op_type == "Transpose"
+            and (turn := order_of(node, facts.rank(node.input[0]))) is not None
+            and len(turn) == len(order)
+        }
+        back = inverse(order)
+        self.found = {
+            i: Link(i, 1 if turn == order else -1, mark_of(self.nodes[i]) == LAYOUT)
+            for i, turn in self.turns.items()
+            if turn in (order, back)
+        }
+        self.own_inverse = order == back
+        self.around: dict[str, list[int]] = {}
+        for i, node in enumerate(self.nodes):
+            for name in dict.fromkeys((*node.input, *node.output)):
+                if name:
+                    self.around.setdefault(name, []).append(i)
+
+    def spread(self) -> None:
+        """Give a frame to all that is connected with a Transpose of ours, and to nothing else."""
+        pending = deque(link for link in self.found.values() if link.ours)
+        while pending:
+            link = pending.popleft()
+            if link.number in self.used or link.number in self.opaque:
+                continue
+            for name in self._through(link):
+                pending.extend(
+                    self.found[i] for i in self.around[name] if i in self.found and i != link.number
+                )
+
+    def _through(self, link: Link) -> list[str]:
+        """Use a link, if its ends fit the forms, and return the names that have a frame since."""
+        node = self.nodes[link.number]
+        source, target = node.input[0], node.output[0]
+        before, after = self.frame.get(source), self.frame.get(target)
+        if before is None and after is None:
+            before = 1 if link.step < 0 or (self.own_inverse and source in self.given) else 0
+        if before is None and after is not None:
+            before = 1 - after if self.own_inverse else after - link.step
+        assert before is not None
+        made = 1 - before if self.own_inverse else before + link.step
+        if before not in (0, 1) or made not in (0, 1) or after not in (None, made):
+            self.opaque.add(link.number)
+            return []
+        self.used.add(link.number)
+        return [*self._flood(source, before), *self._flood(target, made)]
+
+    def _flood(self, start: str, frame: int) -> list[str]:
+        """Give a frame to a tensor and to all that operators which can move connect with it."""
+        if start in self.frame:
+            return []
+        self.frame[start] = frame
+        reached = [start]
+        for name in reached:  # grows while it is walked
+            for i in self.around.get(name, ()):
+                for other in self._joined(i, name):
+                    if other not in self.frame:
+                        self.frame[other] = frame
+                        reached.append(other)
+        return reached
+
+    def _joined(self, number: int, name: str) -> Iterator[str]:
+        """Yield the tensors that have to lie as one does, because a node can only move with all."""
+        if number in self.turns:
+            return
+        if number not in self.asked:
+            self.asked.add(number)
+            found = ports(self.nodes[number], self.facts, len(self.order))
+            if found is not None:
+                self.movable[number] = found
+        if number in self.movable:
+            node, found = self.nodes[number], self.movable[number]
+            names = [*(node.input[i] for i in found.data), *(node.output[i] for i in found.made)]
+            if name in names:
+                yield from names
+
+    def result(self) -> Frames:
+        value: dict[str, str] = {}
+        for i in sorted(self.used):
+            source, target = self.nodes[i].input[0], self.nodes[i].output[0]
+            value[target] = value.setdefault(source, source)
+        for name in self.frame:
+            value.setdefault(name, name)
+        # A node that was only looked at, since a scalar or a list of axes of it matters, stays.
+        movable = {
+            i: found
+            for i, found in sorted(self.movable.items())
+            if self.nodes[i].input[found.data[0]] in self.frame
+        }
+        turning = {
+            i: turn
+            for i, turn in self.turns.items()
+            if i not in self.used
+            and (self.nodes[i].input[0] in self.frame or self.nodes[i].output[0] in self.frame)
+        }
+        return Frames(self.order, self.frame, value, frozenset(self.used), movable, turning)

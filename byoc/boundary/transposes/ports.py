@@ -1,0 +1,259 @@
+"""Which operators can run on transposed tensors, and which of their inputs and outputs are those.
+
+By the operators' definitions in ONNX, each at the version that the model uses.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import NodeProto
+
+from byoc.boundary.transposes.facts import Facts
+from byoc.boundary.transposes.permutation import Order, axis_after, moved
+from byoc.graph.attributes import written
+from byoc.graph.walk import is_onnx
+
+_FIRST = """
+    Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh
+    DynamicQuantizeLinear Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu
+    Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt
+    Swish Tan Tanh ThresholdedRelu
+"""
+# Their first input has the layout, and their first output; others are scalars.
+UNARY = frozenset(_FIRST.split())
+_BROADCASTING = """
+    Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual
+    Max Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor
+"""
+BROADCASTING = frozenset(_BROADCASTING.split())
+_REDUCTIONS = """
+    ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
+    ReduceSumSquare
+"""
+REDUCTIONS = frozenset(_REDUCTIONS.split())
+# Operators along one axis that an attribute names: its default.
+_AXIS = {"Split": 0, "ArgMax": 0, "ArgMin": 0, "LpNormalization": -1, "Hardmax": -1}
+_SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a node has to have once its tensors are transposed: attributes, and inputs of numbers.
+
+    `numbers` has constants by the position of the input that they are for.
+    """
+
+    attributes: dict[str, Any]
+    numbers: dict[int, list[int]]
+
+
+_NOTHING = Change({}, {})
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The inputs and outputs of a node, by position, that are transposed when it moves.
+
+    `constants` are inputs that are transposed at compile time. `change` gives what else the node
+    needs, for an order of the axes.
+    """
+
+    data: tuple[int, ...]
+    constants: tuple[int, ...]
+    made: tuple[int, ...]
+    change: Callable[[Order], Change] = lambda order: _NOTHING
+
+
+def ports(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+    """Return the ports of a node on tensors of a rank, None where it has to stay as it is."""
+    if not is_onnx(node):
+        return None
+    op = node.op_type
+    if op in BROADCASTING:
+        return _broadcasting(node, facts, rank)
+    if op in UNARY:
+        return _unary(node, facts, rank)
+    if op in REDUCTIONS:
+        return _reduction(node, facts, rank)
+    if op in _AXIS or op in _SOFTMAX:
+        return _along(node, facts, rank)
+    special = _SPECIAL.get(op)
+    return special(node, facts, rank) if special is not None else None
+
+
+def _all_made(node: NodeProto, facts: Facts, rank: int) -> bool:
+    return all(facts.rank(name) == rank for name in node.output if name)
+
+
+def _written_outputs(node: NodeProto) -> tuple[int, ...]:
+    return tuple(i for i, name in enumerate(node.output) if name)
+
+
+def _unary(
+    node: NodeProto, facts: Facts, rank: int, change: Callable[[Order], Change] = lambda order: _NOTHING
+) -> Ports | None:
+    """Return the ports of an operator whose first input and first output have the layout."""
+    if facts.rank(node.input[0]) != rank or facts.rank(node.output[0]) != rank:
+        return None
+    return Ports((0,), (), (0,), change)
+
+
+def _broadcasting(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+    """Return the ports of an operator whose inputs broadcast to the shape of its output."""
+    modern = facts.edit.opset >= 7  # before, they broadcast along an axis that an attribute gives
+    data, constants = [], []
+    for i, name in enumerate(node.input):
+        has = facts.rank(name)
+        if not name or has is None or has > rank:
+            return None
+        if facts.is_constant(name) and (modern or has == rank):
+            constants.append(i)
+        elif has == rank:
+            data.append(i)
+        elif not facts.is_single(name) or (not modern and "axis" in written(node)):
+            return None
+    if not data or not _all_made(node, facts, rank):
+        return None
+    split = [i for i in constants if not facts.is_single(node.input[i])]
+    return Ports(tuple(data), tuple(split), (0,))
+
+
+def _along(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+    """Return the ports of an operator that works along one axis."""
+    op = node.op_type
+    given = written(node)
+    if op in _SOFTMAX and facts.edit.opset < 13:  # which flattened what is before and after the axis
+        return None
+    if given.get("keepdims", 1) != 1 or facts.rank(node.input[0]) != rank:
+        return None
+    if not _all_made(node, facts, rank):
+        return None
+    axis = given.get("axis", _AXIS.get(op, -1))
+    return Ports((0,), (), _written_outputs(node), _axis(axis))
+
+
+def _axis(axis: int) -> Callable[[Order], Change]:
+    return lambda order: Change({"axis": axis_after(order, axis)}, {})
+
+
+def _reduction(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+    """Return the ports of a reduction; without `keepdims` its output is in the order of what is left."""
+    opset, given = facts.edit.opset, written(node)
+    as_input = opset >= (13 if node.op_type == "ReduceSum" else 18)
+    if facts.rank(node.input[0]) != rank or given.get("keepdims", 1) != 1:
+        return None
+    if not _all_made(node, facts, rank):
+        return None
+    if not as_input:
+        axes = given.get("axes")
+        if not axes:
+            return Ports((0,), (), (0,))
+        return Ports((0,), (), (0,), lambda order: Change({"axes": _axes(order, axes)}, {}))
+    if len(node.input) < 2 or not node.input[1]:
+        return Ports((0,), (), (0,))
+    value = facts.value(node.input[1])
+    if value is None:
+        return None
+    listed = [int(axis) for axis in value.reshape(-1)]
+    if not listed:
+        return Ports((0,), (), (0,))
+    return Ports((0,), (), (0,), lambda order: Change({}, {1: _axes(order, listed)}))
+
+
+def _axes(order: Order, axes: list[int]) -> list[int]:
+    return sorted(axis_after(order, axis) for axis in axes)
+
+
+def _concat(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+    given = written(node)
+    if "axis" not in given and facts.edit.opset >= 4:
+        return None
+    if any(facts.rank(name) != rank for name in node.input) or not _all_made(node, facts, rank):
+        return None
+    constants = tuple(i for i, name in enumerate(node.input) if facts.is_constant(name))
+    data = tuple(i for i in range(len(node.input)) if i not in constants)
+    return Ports(data, constants, (0,), _axis(given.get("axis", 1))) if data else None
+
+
+def _pad(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+    given, opset = written(node), facts.edit.opset
+    if opset < 11:
+        key = "pads" if opset >= 2 else "paddings"
+        pads = given.get(key)
+        if pads is None or len(pads) != 2 * rank:
+            return None
+        return _unary(node, facts, rank, lambda order: Change({key: _pads(order, pads)}, {}))
+    axes = facts.value(node.input[3]) if len(node.input) > 3 and node.input[3] else None
+    if len(node.input) > 3 and node.input[3]:
+        if axes is None:
+            return None
+        named = [int(axis) for axis in axes.reshape(-1)]
+        return _unary(
+            node, facts, rank, lambda o: Change({}, {3: [axis_after(o, axis) for axis in named]})
+        )
+    value = facts.value(node.input[1]) if len(node.input) > 1 else None
+    if value is None or value.size != 2 * rank:
+        return None
+    listed = [int(pad) for pad in value.reshape(-1)]
+    return _unary(node, facts, rank, lambda order: Change({}, {1: _pads(order, listed)}))
+
+
+def _pads(order: Order, pads: list[int]) -> list[int]:
+    """Return pads, all beginnings and then all ends, for transposed axes."""
+    half = len(order)
+    return [*moved(order, pads[:half]), *moved(order, pads[half:])]
+
+
+def _slice(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+    given = written(node)
+    if facts.edit.opset < 10:
+        axes = given.get("axes", list(range(len(given.get("starts", [])))))
+        return _unary(node, facts, rank, lambda o: Change({"axes": _each(o, axes)}, {}))
+    if len(node.input) > 3 and node.input[3]:
+        value = facts.value(node.input[3])
+        if value is None:
+            return None
+        listed = [int(axis) for axis in value.reshape(-1)]
+    else:
+        starts = facts.type_of(node.input[1])
+        if starts is None or starts.elements is None:
+            return None
+        listed = list(range(starts.elements))
+    return _unary(node, facts, rank, lambda o: Change({}, {3: _each(o, listed)}))
+
+
+def _each(order: Order, axes: list[int]) -> list[int]:
+    return [axis_after(order, axis) for axis in axes]
+
+
+def _quantize(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+    """Return the ports of QuantizeLinear and DequantizeLinear: one scale, or one for each slice."""
+    if written(node).get("block_size", 0):
+        return None
+    scale = node.input[1]
+    if facts.rank(scale) == 0 or facts.is_single(scale):
+        return _unary(node, facts, rank)
+    if facts.rank(scale) != 1 or facts.edit.opset < 13:
+        return None
+    return _unary(node, facts, rank, _axis(written(node).get("axis", 1)))
+
+
+def _dropout(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+    """Return the ports of a Dropout that does not train; which one trains, an input or attribute says."""
+    training = facts.value(node.input[2]) if len(node.input) > 2 and node.input[2] else False
+    if facts.edit.opset < 7 or training is None or bool(training):
+        return None
+    if facts.rank(node.input[0]) != rank or not _all_made(node, facts, rank):
+        return None
+    return Ports((0,), (), _written_outputs(node))
+
+
+_SPECIAL: dict[str, Callable[[NodeProto, Facts, int], Ports | None]] = {
+    "Concat": _concat,
+    "Pad": _pad,
+    "Slice": _slice,
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _quantize,
+    "Dropout": _dropout,
+}

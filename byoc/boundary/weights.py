@@ -1,0 +1,97 @@
+"""The constants of a region: in which layout each is handed to a codegen, and how it is quantized."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, TypeProto
+
+from byoc.boundary.contract import Contract
+from byoc.boundary.scales import Scales, is_dequantize, read_scales
+from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.layout import WEIGHT, Layout, parse_layout
+from byoc.graph.marks import FLOAT, noted
+from byoc.graph.spatial import weights as weights_of
+from byoc.graph.types import TensorType, read_type
+
+
+def constant_contracts(
+    index: GraphIndex, types: Mapping[str, TypeProto], folder: Path | None, layout: Layout | None
+) -> tuple[Contract, ...]:
+    """Return the contracts of the constants of a region, in the order of its model.
+
+    `index` is of the region's model, `types` gives the user's types by name, `folder` is where external
+    data lies. `layout` is that of the weights of two-dimensional convolutions; everything else is as in
+    ONNX. A weight that two DequantizeLinear read with different scales has none.
+    """
+    orders = convolution_weights(index.proto) if layout is not None else {}
+    return tuple(
+        _contract(index, name, types, folder, layout if name in orders else None, orders.get(name, ""))
+        for name in index.initializers
+    )
+
+
+def convolution_weights(region: onnx.ModelProto) -> Mapping[str, str]:
+    """Return the order of the axes of each initializer that is a weight of convolutions.
+
+    What is inside composites counts. The orders are those of `byoc.graph.spatial.weights`.
+    """
+    flat = onnx.inliner.inline_local_functions(region) if region.functions else region
+    flat = onnx.shape_inference.infer_shapes(flat)
+    found = weights_of(GraphIndex(flat, stated_types(flat)))
+    stored = {tensor.name for tensor in region.graph.initializer}
+    return {name: order for name, order in found.items() if name in stored}
+
+
+def packed_array(array: NDArray[Any], layout: str, order: str) -> NDArray[Any]:
+    """Return a weight whose axes are in an `order` such as IOHW in a layout, contiguous."""
+    return parse_layout(layout).pack(array.transpose(_to_weight(order)))
+
+
+def _contract(  # noqa: PLR0913, PLR0917 - what is known of a constant
+    index: GraphIndex,
+    name: str,
+    types: Mapping[str, TypeProto],
+    folder: Path | None,
+    layout: Layout | None,
+    order: str,
+) -> Contract:
+    kind = index.types[name]
+    packed = None
+    if layout is not None and kind.shape is not None:
+        plain = TensorType(kind.dtype, tuple(kind.shape[i] for i in _to_weight(order)))
+        packed = layout.packed(plain)
+    readers = [index.nodes[i] for i in index.consumers.get(name, ())]
+    pairs = [node for node in readers if is_dequantize(node) and node.input[0] == name]
+    tensor = _float_name(pairs) or name
+    logical = read_type(types[tensor]) if tensor in types else None
+    if logical is None:
+        logical = kind if tensor == name else TensorType("float32", kind.shape)
+    scales = _one([read_scales(index, node, folder) for node in pairs])
+    return Contract(
+        tensor=tensor,
+        name=name,
+        inner=name,
+        type=packed or kind,
+        logical=logical,
+        layout=str(layout) if packed is not None else "",
+        scale=scales.scale if scales is not None else None,
+        zero_point=scales.zero_point if scales is not None else None,
+        axis=scales.axis if scales is not None else None,
+    )
+
+
+def _one(found: list[Scales | None]) -> Scales | None:
+    return found[0] if found and all(scales == found[0] for scales in found) else None
+
+
+def _float_name(pairs: list[NodeProto]) -> str:
+    return next((noted(node, FLOAT) for node in pairs if noted(node, FLOAT)), "")
+
+
+def _to_weight(order: str) -> list[int]:
+    """Return the permutation that brings axes in some order into that of a Conv's weight."""
+    return [order.index(axis) for axis in WEIGHT] if order else list(np.arange(len(WEIGHT)))

@@ -1,0 +1,188 @@
+"""A folder of samples: arrays of numpy, archives of them, or images.
+
+- `*.npz`: each file is a sample, its keys the names of the inputs.
+- `*.npy`, for a model of one input: each file is a sample. With one dimension more than the input has,
+  it is a stack of samples, each without that first dimension.
+- a folder for each input, named after it, with `*.npy` files of the same names in each.
+- images (`*.png`, `*.jpg`, `*.jpeg`, `*.bmp`), for a model of one input.
+
+Samples go by the names of their files, sorted. Other files, and folders that no input is named after, do
+not count.
+"""
+
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.calibrate.images import SUFFIXES, Preprocessing, image_shape, read_image
+from byoc.calibrate.samples import Data, Inputs, Sample, check_inputs, digest
+from byoc.errors import InputError, shortened
+from byoc.graph.load import Model
+from byoc.graph.types import TensorType
+
+_ARCHIVES, _SINGLE, _COLUMNS, _IMAGES = ".npz files", ".npy files", "folders of inputs", "images"
+
+
+@dataclass(frozen=True, eq=False)
+class _Item:
+    """A sample that is still in its files; `name` is what errors call it."""
+
+    name: str
+    files: Sequence[Path]
+    read: Callable[[], Inputs]
+
+
+def folder_data(
+    folder: Path, model: Model, images: Preprocessing | None = None, most: int | None = None
+) -> Data:
+    """Return the samples in a folder, at most some of them, checked against the model as they are read.
+
+    Raises InputError, naming the folder or a file in it, when there are none that a model like this
+    can be given, and later for a file that cannot be read or does not fit.
+    """
+    try:
+        found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except NotADirectoryError:
+        raise InputError(f"{folder}: is a file, and samples come from a folder, or 'random'") from None
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read: {error.strerror}") from None
+    # Only as many files are looked into as are wanted: a stack may hold many.
+    items = list(islice(_items(folder, found, model, images or Preprocessing()), most))
+    if not items:
+        raise InputError(f"{folder}: holds no samples: no .npy, .npz or image files")
+
+    def start(number: int) -> Iterator[Sample]:
+        for item in items[number:]:
+            inputs = item.read()
+            check_inputs(inputs, model.index, item.name)
+            yield Sample(item.name, inputs)
+
+    identity = digest([images, *((item.name, list(map(_stamp, item.files))) for item in items)])
+    return Data(folder.resolve().name, start, len(items), identity)
+
+
+def _stamp(path: Path) -> tuple[str, int, int]:
+    status = path.stat()
+    return path.name, status.st_size, status.st_mtime_ns
+
+
+def _items(
+    folder: Path, found: Sequence[Path], model: Model, images: Preprocessing
+) -> Iterator[_Item]:
+    inputs = model.index.inputs
+    kinds: dict[str, list[Path]] = {}
+    for path in found:
+        kind = _kind(path, inputs)
+        if kind:
+            kinds.setdefault(kind, []).append(path)
+    if len(kinds) > 1:
+        raise InputError(f"{folder}: holds {' and '.join(kinds)}: it must be one of these")
+    for kind, paths in kinds.items():
+        if kind == _ARCHIVES:
+            yield from (_Item(str(path), [path], partial(_archive, path)) for path in paths)
+        elif kind == _COLUMNS:
+            yield from _columns(paths, model)
+        elif len(inputs) != 1:
+            raise InputError(
+                f"{folder}: holds {kind}, and the model has {len(inputs)} inputs ({', '.join(inputs)}):"
+                " expected .npz files, or a folder of .npy files for each input"
+            )
+        elif kind == _IMAGES:
+            yield from _images(folder, paths, inputs[0], model.index.types.get(inputs[0]), images)
+        else:
+            for path in paths:
+                yield from _arrays({inputs[0]: path}, model)
+
+
+def _kind(path: Path, inputs: Sequence[str]) -> str:
+    """Return what samples a file or folder in the folder is of, empty for none."""
+    if path.is_dir():
+        return _COLUMNS if path.name in inputs else ""
+    suffix = path.suffix.lower()
+    return _IMAGES if suffix in SUFFIXES else {".npy": _SINGLE, ".npz": _ARCHIVES}.get(suffix, "")
+
+
+def _images(
+    folder: Path, paths: Sequence[Path], name: str, kind: TensorType | None, how: Preprocessing
+) -> Iterator[_Item]:
+    if kind is None:
+        raise InputError(f"{folder}: images cannot be the input '{name}', which is no tensor")
+    shape = image_shape(kind, name, str(folder))
+    how.check(shape.channels, str(folder))
+
+    def read(path: Path) -> Inputs:
+        return {name: read_image(path, kind, shape, how)}
+
+    for path in paths:
+        yield _Item(str(path), [path], partial(read, path))
+
+
+def _columns(columns: Sequence[Path], model: Model) -> Iterator[_Item]:
+    """Yield the samples of folders that are named after inputs, and hold files of the same names."""
+    files = {column.name: sorted(path.name for path in column.glob("*.npy")) for column in columns}
+    first, *others = columns
+    for other in others:
+        lacking = sorted(set(files[first.name]) ^ set(files[other.name]))
+        if lacking:
+            there = first if lacking[0] in files[first.name] else other
+            lacks = other if there is first else first
+            raise InputError(f"{there / lacking[0]}: there is no such file in '{lacks}'")
+    for name in files[first.name]:
+        yield from _arrays({column.name: column / name for column in columns}, model)
+
+
+def _arrays(paths: dict[str, Path], model: Model) -> Iterator[_Item]:
+    """Yield the sample in a .npy file for each input, or the samples where these are stacks."""
+    shapes = {name: _mapped(path).shape for name, path in paths.items()}
+    lengths = {}
+    for name, shape in shapes.items():
+        kind = model.index.types.get(name)
+        stacked = kind is not None and kind.shape is not None and len(shape) == len(kind.shape) + 1
+        lengths[name] = shape[0] if stacked else None
+    where = str(next(iter(paths.values())))
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(
+            f"'{n}': {'one sample' if v is None else f'{v} samples'}" for n, v in lengths.items()
+        )
+        raise InputError(f"{where}: the inputs' files of this name differ in their samples: {told}")
+    length = next(iter(lengths.values()))
+    files = list(paths.values())
+    if length is None:
+        yield _Item(where, files, partial(_entries, paths, None))
+    for i in range(length or 0):
+        yield _Item(f"{where}[{i}]", files, partial(_entries, paths, i))
+
+
+def _entries(paths: dict[str, Path], number: int | None) -> Inputs:
+    arrays = {name: _mapped(path) for name, path in paths.items()}
+    return {name: np.array(a if number is None else a[number]) for name, a in arrays.items()}
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    """Return the array in a file without reading all of it, so that stacks may be larger than memory."""
+    try:
+        if path.stat().st_size == 0:
+            raise InputError(f"{path}: is empty")
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _archive(path: Path) -> Inputs:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, SyntaxError, AttributeError, zipfile.BadZipFile) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    reason = (error.strerror if isinstance(error, OSError) else None) or shortened(str(error), 200)
+    return InputError(f"{path}: cannot be read as {path.suffix.lower()}: {reason}")

@@ -1,0 +1,224 @@
+"""From what was seen of a tensor to the range that it is quantized over: the calibrators.
+
+All look at each tensor's least and greatest value over all samples; those that need more count its
+values in a histogram between these in a second pass. So a result does not depend on the samples' order,
+and is what a histogram of all values at once gives, in memory that does not grow with the samples.
+"""
+
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.calibrate.clipping import best_range, best_threshold
+from byoc.errors import InputError, nearest
+from byoc.quantize.ranges import Range
+from byoc.runtime.onnxrt import calibrators
+
+BINS = 2048  # as TensorRT and onnxruntime's percentile calibrator count in
+_LEVELS = 128  # of 8 bits with a sign, as in TensorRT
+
+Options = Mapping[str, bool | int | float]
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """How often a tensor's values lie between some edges: `counts[i]` from `edges[i]` to `edges[i + 1]`.
+
+    `low` and `high` are the least and the greatest of the values.
+    """
+
+    counts: NDArray[np.int64]
+    edges: NDArray[np.float32]
+    low: float
+    high: float
+
+
+class Method(Protocol):
+    """A calibrator: a frozen dataclass whose fields are its options."""
+
+    name: ClassVar[str]
+    counts: ClassVar[bool]
+    """Whether it needs histograms."""
+
+    symmetric: bool
+
+    def edges(self, low: float, high: float) -> NDArray[np.float32]:
+        """Return the edges of the histogram of a tensor whose values lie between `low` < `high`."""
+        ...
+
+    def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return what is counted of a tensor's values."""
+        ...
+
+    def range(self, seen: Histogram) -> Range:
+        """Return the range that is to be quantized."""
+        ...
+
+
+class _Whole:
+    """What most calibrators have in common: they count all values between minus and plus the greatest."""
+
+    def edges(self, low: float, high: float) -> NDArray[np.float32]:
+        most = np.float32(max(abs(low), abs(high)))
+        return np.histogram_bin_edges(np.zeros(0, np.float32), BINS, (-most, most)).astype(np.float32)
+
+    def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        return values
+
+
+@dataclass(frozen=True)
+class MinMax(_Whole):
+    """From the least value to the greatest."""
+
+    name: ClassVar[str] = "minmax"
+    counts: ClassVar[bool] = False
+    symmetric: bool = False
+
+    def range(self, seen: Histogram) -> Range:
+        """Return the range; of what was seen only `low` and `high` count."""
+        return _mirrored(Range(seen.low, seen.high), self.symmetric)
+
+
+@dataclass(frozen=True)
+class Percentile(_Whole):
+    """The middle `percentile` per cent of the values, or of their magnitudes if symmetric.
+
+    By onnxruntime's calibrator, to the edge of a bin.
+    """
+
+    name: ClassVar[str] = "percentile"
+    counts: ClassVar[bool] = True
+    percentile: float = 99.99
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for what is no percentile."""
+        if not 0 < self.percentile <= 100:
+            raise InputError(f"the percentile is {self.percentile:g}: must be above 0 and at most 100")
+
+    def edges(self, low: float, high: float) -> NDArray[np.float32]:
+        """Return edges over the values, or over their magnitudes."""
+        if not self.symmetric:
+            return super().edges(low, high)
+        most = np.float32(max(abs(low), abs(high)))
+        return np.histogram_bin_edges(np.zeros(0, np.float32), BINS, (0, most)).astype(np.float32)
+
+    def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the values, or their magnitudes."""
+        return np.abs(values) if self.symmetric else values
+
+    def range(self, seen: Histogram) -> Range:
+        """Return the range, which does not go beyond the values."""
+        collector = _collector(self.name, self.symmetric, self.percentile)
+        collector.histogram_dict = {"": (seen.counts, seen.edges, *_floats(seen))}
+        with redirect_stdout(StringIO()):  # it tells what it does
+            low, high, *_ = collector.compute_percentile()[""]
+        return _mirrored(Range(float(low), float(high)), self.symmetric)
+
+
+@dataclass(frozen=True)
+class Entropy(_Whole):
+    """The range in which the quantized values tell most of the values, by relative entropy.
+
+    Migacz, "8-bit inference with TensorRT", GTC 2017; by onnxruntime's calibrator. The search is around
+    zero; the result does not go beyond the values.
+    """
+
+    name: ClassVar[str] = "entropy"
+    counts: ClassVar[bool] = True
+    symmetric: bool = False
+
+    def range(self, seen: Histogram) -> Range:
+        """Return the range."""
+        collector = _collector(self.name, self.symmetric, 100.0)
+        histogram = (seen.counts, seen.edges, *_floats(seen))
+        low, high = collector.get_entropy_threshold(histogram, _LEVELS)
+        return _mirrored(Range(float(low), float(high)), self.symmetric)
+
+
+@dataclass(frozen=True)
+class MSE:
+    """The range with the least mean squared error of quantization to `bits` bits, by the histogram.
+
+    See `byoc.calibrate.clipping`.
+    """
+
+    name: ClassVar[str] = "mse"
+    counts: ClassVar[bool] = True
+    bits: int = 8
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for bits that nothing is quantized to."""
+        if not 2 <= self.bits <= 16:
+            raise InputError(f"{self.bits} bits: tensors are quantized to 2 to 16")
+
+    def edges(self, low: float, high: float) -> NDArray[np.float32]:
+        """Return edges from the least value or zero to the greatest or zero, or over the magnitudes."""
+        ends = (0.0, max(abs(low), abs(high))) if self.symmetric else (min(low, 0.0), max(high, 0.0))
+        return np.linspace(*ends, BINS + 1, dtype=np.float32)
+
+    def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return all that is not zero, which is quantized exactly, or the magnitudes of that."""
+        rest = values[values != 0]
+        return np.abs(rest) if self.symmetric else rest
+
+    def range(self, seen: Histogram) -> Range:
+        """Return the range; zero is in it."""
+        if self.symmetric:
+            most = best_threshold(seen.counts, seen.edges, self.bits)
+            return Range(-most, most)
+        return Range(*best_range(seen.counts, seen.edges, self.bits))
+
+
+METHODS: dict[str, type[MinMax | Percentile | Entropy | MSE]] = {
+    method.name: method for method in (MinMax, Percentile, Entropy, MSE)
+}
+"""The calibrators by name."""
+
+
+def find_method(name: str, **options: Any) -> Method:
+    """Return a calibrator by its name, with options; one that is None counts as not given.
+
+    Raises InputError for a name or an option that there is not.
+    """
+    if name not in METHODS:
+        raise InputError(f"no calibrator '{name}'{nearest(name, METHODS)}; there are {', '.join(METHODS)}")
+    kind = METHODS[name]
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in given:
+        if key not in kind.__dataclass_fields__:
+            raise InputError(f"the calibrator {name} has no option '{key}'")
+    return kind(**given)
+
+
+def options_of(method: Method) -> dict[str, bool | int | float]:
+    """Return the options of a calibrator, by name."""
+    return dict(vars(method))
+
+
+def _mirrored(found: Range, symmetric: bool) -> Range:
+    if not symmetric:
+        return found
+    most = max(abs(found.low), abs(found.high))
+    return Range(-most, most)
+
+
+def _floats(seen: Histogram) -> tuple[np.float32, np.float32]:
+    return np.float32(seen.low), np.float32(seen.high)
+
+
+def _collector(method: str, symmetric: bool, percentile: float) -> Any:
+    return calibrators().HistogramCollector(
+        method=method,
+        symmetric=symmetric,
+        num_bins=BINS,
+        num_quantized_bins=_LEVELS,
+        percentile=percentile,
+        scenario="same",
+    )

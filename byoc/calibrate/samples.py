@@ -1,0 +1,127 @@
+"""What a model is calibrated on: samples, read one at a time, from any of them on."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from byoc.errors import InputError, nearest
+from byoc.graph.index import GraphIndex
+from byoc.graph.load import Model
+from byoc.graph.types import NUMBERS, TensorType
+from byoc.runtime.samples import samples_for
+
+Inputs = Mapping[str, NDArray[Any]]
+"""A sample: a value for each input of a model, by its name."""
+
+RANDOM = "random"
+DEFAULT_RANDOM = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A sample, and what errors call it."""
+
+    name: str
+    inputs: Inputs
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Samples under a name: `start(number)` reads them from that one on, one at a time, each time anew.
+
+    `total` is how many there are, None where that is not known. `identity` is the same for the same
+    samples and empty where nobody can tell; `random` says that they are made up, `once` that they can be
+    started only once.
+    """
+
+    name: str
+    start: Callable[[int], Iterator[Sample]]
+    total: int | None
+    identity: str = ""
+    random: bool = False
+    once: bool = False
+
+
+def random_data(model: Model, most: int | None = None) -> Data:
+    """Return samples that are made up: the zoo's own for its models, seeded noise for others.
+
+    Their seeds start at 1, since 0 is what results are verified on.
+    """
+    total = DEFAULT_RANDOM if most is None else most
+
+    def start(number: int) -> Iterator[Sample]:
+        for seed in range(number + 1, total + 1):
+            yield Sample(f"{RANDOM} {seed}", samples_for(model, seed))
+
+    return Data(RANDOM, start, total, f"{RANDOM} {total}", random=True)
+
+
+def given_data(samples: Iterable[Inputs], model: Model, most: int | None = None) -> Data:
+    """Return samples that a caller has, one or more mappings of arrays.
+
+    Raises InputError, when it comes to them, for those that do not fit the model.
+    """
+
+    def start(number: int) -> Iterator[Sample]:
+        for i, inputs in enumerate(islice(samples, number, most), number):
+            name = f"sample {i}"
+            check_inputs(inputs, model.index, name)
+            yield Sample(name, inputs)
+
+    total = len(samples) if isinstance(samples, Sized) else None
+    total = total if total is None or most is None else min(total, most)
+    return Data("samples", start, total, once=iter(samples) is samples)
+
+
+def digest(parts: Iterable[object]) -> str:
+    """Return a hash of some values that print as what they are."""
+    result = hashlib.sha256()
+    for part in parts:
+        result.update(repr(part).encode())
+    return result.hexdigest()
+
+
+def check_inputs(inputs: Mapping[str, object], index: GraphIndex, where: str) -> None:
+    """Raise InputError, beginning with `where`, unless a sample has what the model asks for.
+
+    An input with a default may be left out, and sizes that the model leaves open may be any.
+    """
+    if not isinstance(inputs, Mapping):
+        raise InputError(f"{where}: expected arrays by the names of the model's inputs")
+    defaults = {tensor.name for tensor in index.graph.initializer}
+    missing = [name for name in index.inputs if name not in inputs and name not in defaults]
+    unknown = [name for name in inputs if name not in index.inputs]
+    if unknown:
+        hint = nearest(unknown[0], index.inputs)
+        raise InputError(f"{where}: the model has no input '{unknown[0]}'{hint}")
+    if missing:
+        raise InputError(f"{where}: there is no value for the input '{missing[0]}'")
+    for name, value in inputs.items():
+        check_array(value, name, index.types.get(name), where)
+
+
+def check_array(value: object, name: str, kind: TensorType | None, where: str) -> None:
+    """Raise InputError, beginning with `where`, for a value that is not of an input's type."""
+    if kind is None or not isinstance(value, np.ndarray):
+        raise InputError(f"{where}: the input '{name}' is given no tensor, or is none in the model")
+    found = f"is {value.dtype}{list(value.shape)}, and the model takes {kind}"
+    if value.dtype != numpy_dtype(kind) and not (kind.dtype == "string" and value.dtype.kind in "OU"):
+        raise InputError(f"{where}: the input '{name}' {found}")
+    if kind.shape is None:
+        return
+    fits = len(value.shape) == len(kind.shape) and all(
+        want == have for want, have in zip(kind.shape, value.shape, strict=True) if isinstance(want, int)
+    )
+    if not fits:
+        raise InputError(f"{where}: the input '{name}' {found}")
+
+
+def numpy_dtype(kind: TensorType) -> np.dtype[Any]:
+    """Return numpy's type of a tensor's elements."""
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[kind.dtype]))

@@ -1,0 +1,106 @@
+"""What crossing costs: transfers, and the conversions of dtype and layout that a target's border needs.
+
+Conversions are tasks like any other. Those on the host are priced by its cost model, unless the device's
+own says what they take; those on the device by the device's.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.boundary.border import Wants
+from byoc.boundary.crossing import Conversion, crossings
+from byoc.costs.flows import Flows
+from byoc.costs.model import FREE, CostModel, Price
+from byoc.costs.prices import MOST_BYTES, Floats, converting, price, transfer_prices
+from byoc.costs.task import Task, Tasks
+from byoc.costs.work import Sizes, Work
+
+
+@dataclass(frozen=True, eq=False)
+class Moving:
+    """What bringing tensors to a device and back costs, by row.
+
+    `to_device` and `to_host` are float64 (tensors, 2), seconds and joules; joules are NaN where a model
+    does not give them. `sizes` (int64) are the bytes that cross.
+    """
+
+    to_device: Floats
+    to_host: Floats
+    sizes: NDArray[np.int64]
+
+
+def moving(  # noqa: PLR0913, PLR0917 - what crosses between whom
+    host: CostModel, device: CostModel, wants: Wants, works: Tasks, own: frozenset[int], moved: Flows
+) -> Moving:
+    """Return what it costs to bring tensors to a device that wants them in its own form, and back.
+
+    `own` are the QuantizeLinear and DequantizeLinear nodes that byoc put in. What a model does not know
+    of conversions is estimated, whatever the policy: the user's model has none of them.
+    """
+    crossing = crossings(works.index, wants, own, works.sizes.fallback)
+    found = [
+        crossing(name) if whole else None for name, whole in zip(moved.names, moved.whole, strict=True)
+    ]
+    sizes = [size if each is None else each.bytes for size, each in zip(moved.sizes, found, strict=True)]
+    told = converting(device)
+    converted = [each.converted if each is not None and told else 0 for each in found]
+    base = np.stack(transfer_prices(device, sizes, converted), axis=1)
+    capped = np.array([min(size, MOST_BYTES) for size in sizes], np.int64)
+    some = [(row, each) for row, each in enumerate(found) if each is not None]
+    if not some:
+        return Moving(base, base, capped)
+    there, back = base.copy(), base.copy()
+    prices = _Prices(works, {"host": None if told else host, "device": device})
+    seen: dict[int, tuple[tuple[float, float], tuple[float, float]]] = {}
+    for row, each in some:
+        if id(each) not in seen:  # tensors of one type share theirs
+            seen[id(each)] = prices.of(each.entering), prices.of(each.leaving)
+        enters, leaves = seen[id(each)]
+        there[row] += enters
+        back[row] += leaves
+    return Moving(there, back, capped)
+
+
+@dataclass(frozen=True, eq=False)
+class _Prices:
+    """The prices of conversions by who runs them; None where its price is in another one."""
+
+    works: Tasks
+    models: dict[str, CostModel | None]
+    _seen: dict[tuple[str, int | Conversion], Price] = field(default_factory=dict)
+
+    def of(self, conversions: Iterable[Conversion]) -> tuple[float, float]:
+        """Return the seconds and joules of some conversions one after another."""
+        found = [self._price(each) for each in conversions]
+        return sum(each.seconds for each in found), sum(each.joules for each in found)
+
+    def _price(self, conversion: Conversion) -> Price:
+        model = self.models[conversion.by]
+        if model is None:
+            return FREE
+        node = conversion.node
+        key = conversion.by, conversion if node is None else int(self.works.of[node])
+        if key not in self._seen:
+            task = _task(conversion) if node is None else self.works[node]
+            self._seen[key] = price(model, task)[0]
+        return self._seen[key]
+
+
+def _task(conversion: Conversion) -> Task:
+    """Return the task of a conversion that is no node of the graph: it computes nothing."""
+    kinds = conversion.before, conversion.after
+    sizes = Sizes({str(i): kind for i, kind in enumerate(kinds) if kind is not None})
+    known = sizes.known("0") and sizes.known("1")
+    touched = float(min(sizes.bytes("0") + sizes.bytes("1"), MOST_BYTES))
+    return Task(
+        op=conversion.op,
+        work=Work(0.0, touched, not known),
+        dtype=kinds[1].dtype if kinds[1] else "float32",
+        inputs=kinds[:1],
+        outputs=kinds[1:],
+        attributes=dict(conversion.attributes),
+        sized=known,
+    )

@@ -1,0 +1,219 @@
+"""Layouts: in which order the axes of images and of convolution weights lie, and in which blocks.
+
+The notation is the field's, as in TVM's and oneDNN's documentation: upper-case letters give the order of
+the axes from the outermost to the innermost, and a number with a lower-case letter behind them a block
+that is split off an axis. `NHWC` has the channels last. `NCHW16c` is `[N, ceil(C/16), H, W, 16]`, with
+zeros where C is no multiple of 16. `OIHW16i16o` splits two axes.
+
+Only tensors of rank 4 have a layout, all others are plain.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.graph.types import Dim, TensorType
+
+IMAGE = "NCHW"
+"""The axes of an image in ONNX's own order: batch, channels, height, width."""
+
+WEIGHT = "OIHW"
+"""The axes of a convolution's weight in ONNX's own order."""
+
+_WORD = re.compile(r"(?P<axes>[A-Z]+)(?P<blocks>(?:[0-9]{1,5}[a-z])*)", re.ASCII)
+_BLOCK = re.compile(r"([0-9]+)([a-z])", re.ASCII)
+_BLOCKS = range(2, 65_537)
+_FORMS = "the axes N, C, H, W or O, I, H, W in some order, then blocks such as 16c"
+
+
+@dataclass(frozen=True)
+class Step:
+    """An ONNX operator with its one argument, and the type of what it makes.
+
+    `Transpose` has a permutation, `Reshape` a shape in which 0 stands for the extent of the input, `Pad`
+    the number of zeros behind each axis, `Slice` where it ends on each axis.
+    """
+
+    op: Literal["Pad", "Reshape", "Transpose", "Slice"]
+    argument: tuple[int, ...]
+    kind: TensorType
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The order of the axes, outermost first, and the blocks (axis as in `axes`, extent) inside them."""
+
+    axes: str
+    blocks: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        """Return the layout as rule files write it."""
+        return self.axes + "".join(f"{size}{axis.lower()}" for axis, size in self.blocks)
+
+    @property
+    def plain_axes(self) -> str:
+        """The axes in ONNX's own order: `IMAGE` or `WEIGHT`."""
+        return IMAGE if "N" in self.axes else WEIGHT
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is how ONNX has it."""
+        return self.axes == self.plain_axes and not self.blocks
+
+    def packed(self, kind: TensorType) -> TensorType | None:
+        """Return the type of a tensor in this layout, given its plain type.
+
+        None where it has to stay plain: its rank is not 4, or there are blocks and an extent is not
+        known (that of an axis 0 without blocks need not be).
+        """
+        if kind.shape is None or len(kind.shape) != 4:
+            return None
+        if self.blocks and not self._is_fixed(kind.shape):
+            return None
+        split = self._split(kind.shape)
+        return TensorType(kind.dtype, tuple(split[i] for i in self._order))
+
+    def forward(self, kind: TensorType) -> tuple[Step, ...]:
+        """Return what brings a plain tensor into this layout. ValueError where it has to stay plain."""
+        packed = self.packed(kind)
+        if packed is None or kind.shape is None:
+            raise ValueError(f"{kind} has no layout {self}")
+        steps = []
+        if self.blocks:
+            whole = self._whole(kind.shape)
+            if whole != kind.shape:
+                missing = (_missing(*dims) for dims in zip(whole, kind.shape, strict=True))
+                steps.append(Step("Pad", tuple(missing), replace(kind, shape=whole)))
+            split = self._split(kind.shape)
+            steps.append(Step("Reshape", self._written(split), replace(kind, shape=split)))
+        return (*steps, *_transpose(self._order, packed))
+
+    def inverse(self, kind: TensorType) -> tuple[Step, ...]:
+        """Return what `forward` did to a plain tensor undone; `kind` is the plain type here, too."""
+        if self.packed(kind) is None or kind.shape is None:
+            raise ValueError(f"{kind} has no layout {self}")
+        back = tuple(int(i) for i in np.argsort(self._order))
+        steps = [*_transpose(back, replace(kind, shape=self._split(kind.shape)))]
+        if self.blocks:
+            whole = self._whole(kind.shape)
+            steps.append(Step("Reshape", self._written(whole), replace(kind, shape=whole)))
+            if whole != kind.shape:
+                # An axis that is not cut, such as a batch of any extent, ends where it ends.
+                ends = (
+                    dim if isinstance(dim, int) and dim != full else _END
+                    for dim, full in zip(kind.shape, whole, strict=True)
+                )
+                steps.append(Step("Slice", tuple(ends), kind))
+        return tuple(steps)
+
+    def pack(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a plain array (rank 4, any dtype) in this layout, contiguous, of the same dtype.
+
+        Raises ValueError for another rank.
+        """
+        if array.ndim != 4:
+            raise ValueError(f"rank 4 is needed, not {array.ndim}")
+        pairs = zip(self._whole(array.shape), array.shape, strict=True)
+        padded = np.zeros([dim for dim in self._whole(array.shape) if isinstance(dim, int)], array.dtype)
+        padded[tuple(slice(dim) for _, dim in pairs)] = array
+        split = [dim for dim in self._split(array.shape) if isinstance(dim, int)]
+        return np.ascontiguousarray(padded.reshape(split).transpose(self._order))
+
+    def unpack(self, array: NDArray[Any], shape: tuple[int, int, int, int]) -> NDArray[Any]:
+        """Return an array in this layout as a plain one of a shape; the inverse of `pack`.
+
+        Raises ValueError when that shape packed is not the array's.
+        """
+        expected = tuple(self._split(shape)[i] for i in self._order)
+        if array.shape != expected:
+            raise ValueError(f"{shape} in layout {self} is {expected}, not {array.shape}")
+        whole = [dim for dim in self._whole(shape) if isinstance(dim, int)]
+        full = array.transpose(np.argsort(self._order)).reshape(whole)
+        return np.ascontiguousarray(full[tuple(map(slice, shape))])
+
+    @cached_property
+    def _inner(self) -> tuple[tuple[int, ...], ...]:
+        """The blocks of each plain axis, outermost first."""
+        return tuple(tuple(n for axis, n in self.blocks if axis == own) for own in self.plain_axes)
+
+    @cached_property
+    def _order(self) -> tuple[int, ...]:
+        """The packed axes as positions among the split ones: each plain axis, its blocks behind it."""
+        starts = np.cumsum([0, *(1 + len(inner) for inner in self._inner)]).tolist()
+        place = {axis: starts[i] for i, axis in enumerate(self.plain_axes)}
+        order = [place[axis] for axis in self.axes]
+        for axis, _ in self.blocks:
+            place[axis] += 1
+            order.append(place[axis])
+        return tuple(order)
+
+    def _is_fixed(self, shape: tuple[Dim, ...]) -> bool:
+        extents = shape if self._inner[0] else shape[1:]
+        return all(isinstance(dim, int) and dim > 0 for dim in extents)
+
+    def _whole(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Return a plain shape with each extent rounded up to whole blocks."""
+        return tuple(
+            -(-dim // prod(inner)) * prod(inner) if inner and isinstance(dim, int) else dim
+            for dim, inner in zip(shape, self._inner, strict=True)
+        )
+
+    def _split(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Return a plain shape with blocks as axes of their own."""
+        split: list[Dim] = []
+        for dim, inner in zip(self._whole(shape), self._inner, strict=True):
+            split.append(dim // prod(inner) if inner and isinstance(dim, int) else dim)
+            split.extend(inner)
+        return tuple(split)
+
+    def _written(self, shape: tuple[Dim, ...]) -> tuple[int, ...]:
+        """Return a shape for Reshape; an axis 0 without blocks stays, whatever its extent."""
+        first = shape[0] if self._inner[0] else 0
+        return tuple(dim if isinstance(dim, int) else 0 for dim in (first, *shape[1:]))
+
+
+_END = 2**63 - 1  # what a Slice takes for the end of an axis
+
+
+def parse_layout(word: str) -> Layout:
+    """Return the layout that a word such as `NHWC` or `OIHW16i16o` stands for.
+
+    Raises ValueError with a sentence that names the word.
+    """
+    match = _WORD.fullmatch(word)
+    axes = match["axes"] if match else ""
+    if match is None or sorted(axes) not in (sorted(IMAGE), sorted(WEIGHT)):
+        raise ValueError(f"'{word}' is no layout: expected {_FORMS}{_hint(word)}")
+    blocks = []
+    for size, axis in _BLOCK.findall(match["blocks"]):
+        if axis.upper() not in axes:
+            raise ValueError(f"'{word}' is no layout: {size}{axis} is a block of an axis that it lacks")
+        if int(size) not in _BLOCKS:
+            least, most = _BLOCKS[0], _BLOCKS[-1]
+            raise ValueError(f"'{word}' is no layout: a block is of {least} to {most}, not {size}")
+        blocks.append((axis.upper(), int(size)))
+    return Layout(axes, tuple(blocks))
+
+
+def _hint(word: str) -> str:
+    """Return a suggestion for what is a layout but for its case, such as `nhwc` and `nChw16c`."""
+    likely = re.sub(r"(?<![0-9])[a-z]", lambda letter: letter[0].upper(), word)
+    try:
+        return f" (did you mean {parse_layout(likely)}?)" if likely != word else ""
+    except ValueError:
+        return ""
+
+
+def _transpose(order: tuple[int, ...], kind: TensorType) -> Iterator[Step]:
+    if order != tuple(range(len(order))):
+        yield Step("Transpose", order, kind)
+
+
+def _missing(whole: Dim, dim: Dim) -> int:
+    return whole - dim if isinstance(whole, int) and isinstance(dim, int) else 0

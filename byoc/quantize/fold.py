@@ -1,0 +1,141 @@
+"""Folding BatchNormalization into the convolution or product before it, as every quantizer does.
+
+At inference it is `y = (x - mean) * scale / sqrt(var + epsilon) + B` for each channel (ONNX, BatchNormalization),
+which is linear, and so is what comes before: weights are multiplied, the bias multiplied and moved.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, numpy_helper
+
+from byoc.graph.attributes import written
+from byoc.graph.copying import copy_without
+from byoc.graph.index import GraphIndex
+from byoc.graph.load import Model, prepare
+from byoc.graph.walk import is_onnx
+from byoc.quantize.names import Names
+from byoc.quantize.operators import channels
+from byoc.quantize.values import value_of
+
+_EPSILON = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class _Folding:
+    """A BatchNormalization, and the node before it that takes it in; by node numbers."""
+
+    linear: int
+    norm: int
+
+
+def folded(model: Model) -> Model:
+    """Return a model whose BatchNormalizations are in the Conv, ConvTranspose or Gemm before them.
+
+    Their parameters, and the weights, must be constant and float32, and nothing else may read what lies
+    between. What is made keeps its name. New weights are named `NAME_folded`; a model that has
+    nothing to fold is returned as it is.
+    """
+    index = model.index
+    found = [f for number in range(len(index.nodes)) if (f := _folding(index, number)) is not None]
+    if not found:
+        return model
+    names = Names(index)
+    linear: dict[int, NodeProto] = {}
+    stored: list[TensorProto] = []
+    for fold in found:
+        node, tensors = _merged(model, fold, names)
+        linear[fold.linear] = node
+        stored += tensors
+    gone = {fold.norm for fold in found}
+    nodes = [linear.get(i, node) for i, node in enumerate(index.nodes) if i not in gone]
+    read = {name for number, node in enumerate(nodes) for name in node.input}
+    read.update(name for number in index.bodies for name in index.reads[number])
+    proto = copy_without(model.proto, "node", "initializer", "value_info")
+    proto.graph.node.extend(nodes)
+    outputs = index.outputs
+    before = {name for fold in found for n in (fold.linear, fold.norm) for name in index.nodes[n].input}
+    kept = [t for t in model.proto.graph.initializer if t.name not in before or t.name in read]
+    kept += [t for t in model.proto.graph.initializer if t.name in outputs and t not in kept]
+    proto.graph.initializer.extend([*kept, *stored])
+    gone_names = before - {t.name for t in kept}
+    given = [value for value in proto.graph.input if value.name not in gone_names]
+    del proto.graph.input[:]
+    proto.graph.input.extend(given)
+    made = {name for node in nodes for name in node.output}
+    proto.graph.value_info.extend(v for v in model.proto.graph.value_info if v.name in made)
+    return replace(prepare(proto, model.source, model.folder), samples=model.samples)
+
+
+def _folding(index: GraphIndex, number: int) -> _Folding | None:
+    norm = index.nodes[number]
+    if norm.op_type != "BatchNormalization" or not is_onnx(norm):
+        return None
+    attributes = written(norm)
+    if attributes.get("training_mode", 0) or not attributes.get("spatial", 1):
+        return None
+    if any(norm.output[1:]) or not all(index.is_constant(name) for name in norm.input[1:5]):
+        return None
+    before = index.producer.get(norm.input[0])
+    if before is None or norm.input[0] in index.outputs or len(index.consumers[norm.input[0]]) > 1:
+        return None
+    node = index.nodes[before]
+    known = channels(index, node)
+    if known is None or not all(index.is_constant(name) for name in node.input[1:] if name):
+        return None
+    if node.op_type == "Gemm" and not _plain_gemm(index, node):
+        return None
+    names = (*filter(None, node.input[1:]), *norm.input[1:5])
+    if any(_dtype(index, name) != "float32" for name in names):
+        return None
+    return _Folding(before, number)
+
+
+def _plain_gemm(index: GraphIndex, node: NodeProto) -> bool:
+    """Return whether a Gemm's bias is one for each column, and not scaled."""
+    attributes = written(node)
+    known = index.types.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    return attributes.get("beta", 1.0) == 1.0 and (known is None or len(known.shape or ()) == 1)
+
+
+def _dtype(index: GraphIndex, name: str) -> str:
+    known = index.types.get(name)
+    return known.dtype if known is not None else ""
+
+
+def _merged(model: Model, fold: _Folding, names: Names) -> tuple[NodeProto, list[TensorProto]]:
+    index = model.index
+    node, norm = index.nodes[fold.linear], index.nodes[fold.norm]
+
+    def value(name: str) -> NDArray[np.float64]:
+        return value_of(index, name, model.folder).astype(np.float64)
+
+    scale, shift, mean, variance = (value(name) for name in norm.input[1:5])
+    factor = scale / np.sqrt(variance + float(written(norm).get("epsilon", _EPSILON)))
+    weights = value(node.input[1])
+    layout = channels(index, node)
+    assert layout is not None
+    axis, groups = layout
+    bias = value(node.input[2]) if len(node.input) > 2 and node.input[2] else 0.0
+    result = NodeProto()
+    result.CopyFrom(node)
+    if groups > 1 and axis == 1:  # a ConvTranspose: each group has channels of its own
+        parts = weights.reshape(groups, -1, *weights.shape[1:])
+        by_group = factor.reshape(groups, 1, -1, *[1] * (weights.ndim - 2))
+        weights = (parts * by_group).reshape(weights.shape)
+    else:
+        weights = weights * factor.reshape([-1 if i == axis else 1 for i in range(weights.ndim)])
+    new = [
+        _tensor(names.new(f"{node.input[1]}_folded"), weights),
+        _tensor(names.new(f"{norm.output[0]}_bias"), np.asarray((bias - mean) * factor + shift)),
+    ]
+    del result.input[1:]
+    result.input.extend(tensor.name for tensor in new)
+    result.output[0] = norm.output[0]
+    return result, new
+
+
+def _tensor(name: str, values: NDArray[Any]) -> TensorProto:
+    return numpy_helper.from_array(values.astype(np.float32), name)

@@ -1,0 +1,133 @@
+"""The arithmetic of quantization: scales and zero points from ranges, integers from floats.
+
+`real = scale * (quantized - zero_point)`, as ONNX's QuantizeLinear has it. Scale and zero point of a range
+follow Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+Inference" (2018, section 2.1 and 3), which TensorFlow Lite and onnxruntime's quantizer do as well.
+"""
+
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.quantize.ranges import DTYPES
+
+Floats = NDArray[np.float32]
+
+_BIAS_LIMIT = float(2**31 - 2**8)  # what an int32 holds, less the rounding of a float32 scale
+_LEAST = float(np.finfo(np.float32).tiny)
+"""Smaller scales are no normal numbers: what is so small is as good as 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class Params:
+    """How a tensor is quantized.
+
+    `scale` is float32 and `zero_point` int64, both of shape `[]`, or `[C]` for one each index of `axis`.
+    """
+
+    scale: Floats
+    zero_point: NDArray[np.int64]
+    dtype: str
+    axis: int | None = None
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the largest quantized value."""
+        return DTYPES[self.dtype]
+
+    def along(self, rank: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return scale and zero point in a shape that broadcasts against a tensor of a rank."""
+        if self.axis is None:
+            return self.scale.astype(np.float64), self.zero_point
+        shape = [1] * rank
+        shape[self.axis] = -1
+        return self.scale.astype(np.float64).reshape(shape), self.zero_point.reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the scale and zero point of a tensor have to be: `dtype`, zero points of 0, powers of two."""
+
+    dtype: str
+    symmetric: bool = False
+    power_of_two: bool = False
+
+
+def params_of(low: Any, high: Any, form: Form, axis: int | None = None) -> Params | None:
+    """Return scale and zero point for ranges from `low` to `high`: numbers, or arrays `[C]` for an axis.
+
+    A range is widened so that 0 is in it, which is then exactly representable. Symmetric: `scale = max(|low|,
+    |high|) / qmax`, for an unsigned type only where nothing is below 0; None where that is. Else: `scale =
+    (high - low) / (qmax - qmin)`, `zero_point = round(qmin - low / scale)`. Powers of two are rounded up,
+    so that nothing is clipped. Of a range that is 0 alone the scale is 1.
+    """
+    least, most = DTYPES[form.dtype]
+    below = np.minimum(np.asarray(low, np.float64), 0.0)
+    above = np.maximum(np.asarray(high, np.float64), 0.0)
+    if form.symmetric:
+        if least == 0 and np.any(below < 0):
+            return None
+        scale = _scale(np.maximum(-below, above) / most, form)
+        return Params(scale, np.zeros(scale.shape, np.int64), form.dtype, axis)
+    scale = _scale((above - below) / (most - least), form)
+    points = np.rint(least - below / scale.astype(np.float64))
+    return Params(scale, np.clip(points, least, most).astype(np.int64), form.dtype, axis)
+
+
+def _scale(scale: NDArray[np.float64], form: Form) -> Floats:
+    usable = np.where(scale < _LEAST, 1.0, scale)
+    if form.power_of_two:
+        mantissa, exponent = np.frexp(usable)  # 0.5 <= mantissa < 1
+        usable = np.ldexp(1.0, np.where(mantissa == 0.5, exponent - 1, exponent))
+    rounded = usable.astype(np.float32)
+    return np.asarray(rounded)
+
+
+def quantized(values: NDArray[Any], params: Params) -> NDArray[np.int64]:
+    """Return values in integers, rounded half to even and saturated, as QuantizeLinear does."""
+    scale, points = params.along(values.ndim)
+    least, most = params.limits
+    rounded = np.rint(values.astype(np.float64) / scale) + points
+    return np.asarray(np.clip(rounded, least, most), dtype=np.int64)
+
+
+def extremes(values: NDArray[Any], axis: int | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the least and the greatest of some values, or of each index of an axis."""
+    around = None if axis is None else tuple(i for i in range(values.ndim) if i != axis)
+    if values.size == 0:
+        count = () if axis is None else (values.shape[axis],)
+        return np.zeros(count), np.zeros(count)
+    low, high = values.min(axis=around), values.max(axis=around)
+    return np.asarray(low, np.float64), np.asarray(high, np.float64)
+
+
+def widened(weights: Params, bias: Floats, activation: Floats, power_of_two: bool) -> Params:
+    """Return the weights' quantization with scales so large that a bias `[C]` fits into an int32.
+
+    A bias is counted in steps of `activation * scale`; a channel whose weights are tiny and whose bias is
+    not would overflow. onnxruntime's quantizer widens the weights' scale likewise.
+    """
+    most = np.abs(bias.astype(np.float64))
+    if weights.scale.ndim == 0:
+        most = np.asarray(most.max(initial=0.0))
+    least = most / (float(activation) * _BIAS_LIMIT)
+    scale = weights.scale.astype(np.float64)
+    if np.all(scale >= least):
+        return weights
+    wide = np.where(scale >= least, scale, least)
+    if power_of_two:
+        wide = np.vectorize(lambda s: 2.0 ** ceil(log2(s)))(wide)
+    return Params(wide.astype(np.float32), weights.zero_point, weights.dtype, weights.axis)
+
+
+def fits(bias: Floats, scale: Floats) -> bool:
+    """Return whether a bias `[C]` in steps of `scale` fits into an int32."""
+    return bool(np.all(np.abs(bias.astype(np.float64)) <= scale.astype(np.float64) * (2.0**31 - 1)))
+
+
+def bias_integers(bias: Floats, scale: Floats) -> NDArray[np.int32]:
+    """Return a bias in steps of `scale`, rounded half to even."""
+    return np.rint(bias.astype(np.float64) / scale.astype(np.float64)).astype(np.int32)

@@ -1,0 +1,47 @@
+"""What quantization has to know of operators: channels of weights, views, and what is a bias."""
+
+from onnx import NodeProto
+
+from byoc.graph.attributes import written
+from byoc.graph.index import GraphIndex
+from byoc.graph.walk import is_onnx
+
+VIEWS = frozenset(
+    """
+    MaxPool GlobalMaxPool Reshape Flatten Squeeze Unsqueeze Transpose Identity Dropout Slice Split
+    DepthToSpace SpaceToDepth Expand Tile Gather Concat
+    """.split()
+)
+"""What comes out of these went in: one scale is exact, and another one costs accuracy and time."""
+
+CLAMPS = frozenset({"Relu", "Clip"})
+"""Behind another operator in one unit these only clamp: they have the scale of what they read."""
+
+OPERANDS = frozenset("Add Sub Mul Div Max Min Sum Mean PRelu Concat MatMul Gemm Conv ConvTranspose".split())
+"""Where a constant is computed with like any other input; elsewhere it is a parameter, and stays float."""
+
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""A second input with channels, and perhaps a bias as the third."""
+
+
+def channels(index: GraphIndex, node: NodeProto) -> tuple[int, int] | None:
+    """Return the axis of the weights that has the output's channels, and the number of groups.
+
+    ConvTranspose has weights `[C, M / group, ...]` (ONNX, ConvTranspose), so that one index of axis 1
+    stands for a channel in each group. None for what has no weights, or of no known rank.
+    """
+    if not is_onnx(node) or node.op_type not in WEIGHTED:
+        return None
+    known = index.types.get(node.input[1])
+    if known is None or known.shape is None:
+        return None
+    attributes = written(node)
+    match node.op_type:
+        case "Conv":
+            return 0, int(attributes.get("group", 1))
+        case "ConvTranspose":
+            return 1, int(attributes.get("group", 1))
+        case "Gemm":
+            return (0 if attributes.get("transB", 0) else 1), 1
+        case _:
+            return (len(known.shape) - 1, 1) if len(known.shape) > 1 else None

@@ -1,0 +1,56 @@
+"""Raising the version of ONNX's operator set: scales for each channel came with 13, 16 bits with 21.
+
+The model is converted, rather than given onnxruntime's own DequantizeLinear and QuantizeLinear (domain
+com.microsoft), which any version may stand beside: ONNX's shape inference, its reference implementation and
+the compilers that regions go to know ONNX's operators alone.
+"""
+
+from dataclasses import replace
+
+from onnx import ModelProto, NodeProto, version_converter
+
+from byoc.errors import InputError
+from byoc.graph.copying import copy_without
+from byoc.graph.load import Model, prepare, skeleton
+
+PER_CHANNEL = 13
+"""From here on QuantizeLinear and DequantizeLinear have an axis."""
+SIXTEEN_BITS = 21
+"""From here on they take int16 and uint16."""
+
+
+def raised(model: Model, least: int) -> Model:
+    """Return a model of at least some version of the operator set: the same one if it already is.
+
+    The weights take no part. Raises InputError when ONNX's converter fails, or would lose functions.
+    """
+    version = model.index.opsets.get("", 1)
+    if version >= least:
+        return model
+    why = f"{model.source}: to be quantized it must be of operator set {least} or newer, not {version}"
+    if model.proto.functions:
+        raise InputError(f"{why}, and functions cannot be converted")
+    try:
+        light = version_converter.convert_version(skeleton(model.proto, model.folder), least)
+    except Exception as error:  # the converter fails in many ways
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(f"{why}, and cannot be converted: {reason}") from None
+    proto = copy_without(model.proto, "node", "value_info")
+    known = {tensor.name for tensor in proto.graph.initializer}
+    proto.graph.initializer.extend(t for t in light.graph.initializer if t.name not in known)
+    proto.graph.node.extend(light.graph.node)
+    _restore(proto, model.proto)
+    for entry in proto.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = least
+    return replace(prepare(proto, model.source, model.folder), samples=model.samples)
+
+
+def _restore(proto: ModelProto, source: ModelProto) -> None:
+    """Write on converted nodes what the converter does not keep: metadata, and descriptions."""
+    before: dict[str, NodeProto] = {node.output[0]: node for node in source.graph.node if node.output}
+    for node in proto.graph.node:
+        was = before.get(node.output[0]) if node.output else None
+        if was is not None and was.op_type == node.op_type and not node.metadata_props:
+            node.metadata_props.extend(was.metadata_props)
+            node.doc_string = was.doc_string

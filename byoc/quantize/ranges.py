@@ -1,0 +1,266 @@
+"""The ranges of tensors, and the file that holds them: `calibration.yaml`.
+
+A calibrator writes what a tensor's values lie in; a user may edit that, or give scale and zero point
+outright, which are then kept exactly. Scales and zero points are those of ONNX's QuantizeLinear:
+`real = scale * (quantized - zero_point)`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, Field, model_validator
+
+from byoc.errors import nearest
+from byoc.graph.index import GraphIndex
+from byoc.textfile import write_text
+from byoc.yamlfile import Strict, read_yaml, wrong
+
+DTYPES = {
+    f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for bits in (4, 8, 16)
+    for sign in ("", "u")
+}
+"""The types that tensors are quantized to, with their least and largest value."""
+
+Dtype = Literal["int4", "uint4", "int8", "uint8", "int16", "uint16"]
+
+_HEAD = """\
+# What each tensor's values lie in. Edit it and give it to `byoc partition --calibration`; in the place
+# of `low` and `high` there may be `scale`, `zero_point`, `dtype` and, for one scale a channel, `axis`.
+"""
+_MOST_HINTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a tensor's values are taken to lie in, as the calibrator chose; both ends are finite."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The user's own quantization of a tensor, kept exactly.
+
+    One scale and zero point for all of it when `axis` is None, else one for each index on that axis
+    (negative ones count from the end). `dtype` is one of `DTYPES`.
+    """
+
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    dtype: str
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The ranges of a model's tensors, and where they are from.
+
+    `method` is the calibrator's name with its `options`, `samples` how many it saw, `source` the name of
+    the data, `random` whether that was made up, `model` the model's name. `notes` are sentences worth
+    telling the user. A tensor that is not in `tensors` has no range, and cannot be quantized.
+    """
+
+    method: str
+    samples: int
+    source: str
+    tensors: Mapping[str, Range | Given]
+    random: bool = False
+    model: str = ""
+    options: Mapping[str, bool | int | float] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    def require(self, index: GraphIndex, path: Path) -> None:
+        """Raise InputError when a tensor is named that the model lacks; `path` is the file, to be told.
+
+        `index` is that of the main graph; tensors in the bodies of If, Loop and Scan count as well.
+        """
+        known = {
+            name for graph in index.walk() for name in (*graph.inputs, *graph.producer, *graph.stored)
+        }
+        unknown = [name for name in self.tensors if name not in known]
+        if unknown:
+            hints = [nearest(name, known) for name in unknown[:_MOST_HINTS]]  # each looks at all names
+            hints += [""] * (len(unknown) - len(hints))
+            told = zip(unknown, hints, strict=True)
+            raise wrong(
+                path, [f"tensors.{name}: the model has no such tensor{hint}" for name, hint in told]
+            )
+
+
+def _some(kind: type[float], thing: str) -> AfterValidator:
+    """Return the check for a number or a list of them, which are no truth values."""
+
+    def read(value: Any) -> Any:
+        items = value if isinstance(value, list) else [value]
+        if any(isinstance(item, bool) or not isinstance(item, (int, kind)) for item in items):
+            raise ValueError(f"expected {thing}, or a list of such")
+        try:
+            return [kind(item) for item in items] if isinstance(value, list) else kind(value)
+        except OverflowError:
+            raise ValueError(f"expected {thing} of a usual size") from None
+
+    return AfterValidator(read)
+
+
+_Number = Annotated[float, Field(strict=True)]
+
+
+class _Entry(Strict):
+    """A tensor in the file: a range, or a quantization of the user's own."""
+
+    low: _Number | None = None
+    high: _Number | None = None
+    scale: Annotated[Any, _some(float, "a number")] = None
+    zero_point: Annotated[Any, _some(int, "a whole number")] = 0
+    dtype: Dtype | None = None
+    axis: Annotated[int, Field(strict=True)] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "_Entry":
+        problems = list(_range_problems(self) if self.scale is None else _scale_problems(self))
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def read(self) -> Range | Given:
+        """Return what the entry says."""
+        if self.low is not None and self.high is not None:
+            return Range(self.low, self.high)
+        scale = _tuple(self.scale)
+        points = _tuple(self.zero_point)
+        if len(points) == 1:
+            points *= len(scale)
+        return Given(scale, points, str(self.dtype), self.axis)
+
+
+def _range_problems(entry: _Entry) -> list[str]:
+    others = entry.model_fields_set - {"low", "high"}
+    if others:
+        return [f"'scale' must be given where there is '{min(others)}'"]
+    if entry.low is None or entry.high is None:
+        return ["expected 'low' and 'high', or 'scale' and 'dtype'"]
+    if not isfinite(entry.low) or not isfinite(entry.high):
+        return ["'low' and 'high' must be finite"]
+    if entry.low > entry.high:
+        return [f"'low' is {entry.low:g}, above 'high', which is {entry.high:g}"]
+    return []
+
+
+def _scale_problems(entry: _Entry) -> list[str]:
+    scales, points = _tuple(entry.scale), _tuple(entry.zero_point)
+    problems = []
+    if entry.low is not None or entry.high is not None:
+        problems.append("either 'low' and 'high' or 'scale' may be given, not both")
+    if not scales:
+        problems.append("'scale' must not be empty")
+    if any(not isfinite(scale) or scale <= 0 for scale in scales):
+        problems.append("each 'scale' must be finite and greater than zero")
+    if len(scales) > 1 and entry.axis is None:
+        problems.append(f"'axis' must be given where there are {len(scales)} scales")
+    if entry.axis is not None and not isinstance(entry.scale, list):
+        problems.append("'scale' must be a list where there is an 'axis'")
+    if len(points) not in {1, len(scales)}:
+        problems.append(f"{len(points)} zero points for {len(scales)} scales")
+    if entry.dtype is None:
+        problems.append(f"'dtype' must be given: one of {', '.join(DTYPES)}")
+    else:
+        low, high = DTYPES[entry.dtype]
+        outside = [point for point in points if not low <= point <= high]
+        if outside:
+            problems.append(f"zero point {outside[0]} is no {entry.dtype}, which is {low} to {high}")
+    return problems
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+class _Model(Strict):
+    name: str
+
+
+class _File(Strict):
+    """The file."""
+
+    method: str = ""
+    options: dict[str, bool | int | float] = Field(default_factory=dict)
+    samples: Annotated[int, Field(ge=0)] = 0
+    data: str = ""
+    random: bool = False
+    model: _Model | None = None
+    notes: list[str] = Field(default_factory=list)
+    tensors: Annotated[dict[str, _Entry], Field(min_length=1)]
+
+
+def read_ranges(path: Path) -> Ranges:
+    """Return the ranges in a file. Raises InputError with a line for every mistake in it."""
+    file = read_yaml(path, _File)
+    return Ranges(
+        file.method,
+        file.samples,
+        file.data,
+        {name: entry.read() for name, entry in file.tensors.items()},
+        file.random,
+        file.model.name if file.model else "",
+        file.options,
+        tuple(file.notes),
+    )
+
+
+def write_ranges(path: Path, ranges: Ranges) -> None:
+    """Write a file that `read_ranges` reads to the same value. Raises InputError when it cannot be."""
+    write_text(path, ranges_text(ranges))
+
+
+def ranges_text(ranges: Ranges) -> str:
+    """Return the text of a file; floats are written so that the same ones are read."""
+    head: dict[str, Any] = {"method": ranges.method}
+    if ranges.options:
+        head["options"] = dict(ranges.options)
+    head |= {"samples": ranges.samples, "data": ranges.source}
+    if ranges.random:
+        head["random"] = True
+    if ranges.model:
+        head["model"] = {"name": ranges.model}
+    if ranges.notes:
+        head["notes"] = list(ranges.notes)
+    tensors = {name: _written(entry) for name, entry in ranges.tensors.items()}
+    return _HEAD + _dumped(head, flow=False) + _dumped({"tensors": tensors}, flow=None)
+
+
+def _written(entry: Range | Given) -> dict[str, Any]:
+    if isinstance(entry, Range):
+        return {"low": entry.low, "high": entry.high}
+    if entry.axis is None:
+        return {"scale": entry.scale[0], "zero_point": entry.zero_point[0], "dtype": entry.dtype}
+    return {
+        "scale": list(entry.scale),
+        "zero_point": list(entry.zero_point),
+        "dtype": entry.dtype,
+        "axis": entry.axis,
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what byoc's reader takes for a number, and writes nothing as an alias."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_implicit_resolver(  # as byoc.yamlfile reads
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def _dumped(content: object, flow: bool | None) -> str:
+    """Return YAML in lines (`flow` False), or with the innermost collections in braces (None)."""
+    style: dict[str, Any] = {"default_flow_style": flow, "sort_keys": False, "allow_unicode": True}
+    return str(yaml.dump(content, Dumper=_Dumper, width=2**30, **style))

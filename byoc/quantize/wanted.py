@@ -1,0 +1,83 @@
+"""What a target wants of a quantized tensor: the scheme of its file, and what the rules add to that."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnx import NodeProto
+
+from byoc.graph.index import GraphIndex
+from byoc.quantize.ranges import DTYPES
+from byoc.rules.load import Target
+from byoc.rules.operators import Formal, name_of, signature
+from byoc.rules.schema import OpRule, QuantizedRule, QuantizedTensors
+from byoc.rules.values import ANY
+
+_USUAL = "int8"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a tensor is to be at one of its uses: `dtypes` that it may have, and the form of its scales."""
+
+    dtypes: tuple[str, ...]
+    symmetric: bool
+    per_channel: bool
+    power_of_two: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Wishes:
+    """What a target wants, use by use."""
+
+    target: Target
+
+    def ops(self) -> dict[str, bool]:
+        """Return the operators that it takes quantized, and whether each is taken alone."""
+        found: dict[str, bool] = {}
+        for rule in self.target.rules.ops:
+            for op in rule.op if rule.quantized else ():
+                found[op] = found.get(op, False) or rule.standalone
+        return found
+
+    def same_scale(self, node: NodeProto) -> bool:
+        """Return whether inputs and output of a node must have one scale and zero point."""
+        return name_of(node) in (self.target.rules.quantization.same_scale or ())
+
+    def of(self, index: GraphIndex, node: NodeProto, position: int, role: str, *, out: bool) -> Wanted:
+        """Return what is wanted of an input or output; `role` is activations, weights or bias.
+
+        The first rule for the quantized operator is asked: where a node fits only a later one, the
+        annotator refuses what the first one wants.
+        """
+        rule = self._rule(name_of(node))
+        formal = _formal(index, node, position, out=out)
+        tensor = rule.tensors.get(formal) if rule is not None and formal else None
+        own = (tensor.quantized if tensor else None) or QuantizedRule()
+        scheme = self.target.rules.quantization
+        part = getattr(scheme, role) or QuantizedTensors()
+        lists = (tensor.dtype if tensor else None, rule.dtype if rule else None, part.dtype)
+        dtypes = next((found for found in lists if found), self.target.rules.dtype)
+        given = own.model_fields_set
+        symmetric = own.symmetric if "symmetric" in given else part.symmetric
+        if symmetric is None:
+            symmetric = role == "weights" and "symmetric" not in given
+        two = own.power_of_two if "power_of_two" in given else scheme.scales == "power_of_two"
+        per_channel = own.per_channel if "per_channel" in given else part.per_channel
+        return Wanted(_integers(dtypes), bool(symmetric), bool(per_channel), bool(two))
+
+    def _rule(self, op: str) -> OpRule | None:
+        rules = [rule for rule in self.target.rules.ops if rule.quantized]
+        named = [rule for rule in rules if op in rule.op]
+        return next(iter(named or [rule for rule in rules if ANY in rule.op]), None)
+
+
+def _integers(dtypes: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dtype for dtype in dtypes if dtype in DTYPES) or (_USUAL,)
+
+
+def _formal(index: GraphIndex, node: NodeProto, position: int, *, out: bool) -> str:
+    schema = index.schema(node)
+    if schema is None:
+        return ""
+    found: tuple[Formal, ...] = signature(schema).outputs if out else signature(schema).inputs
+    return found[min(position, len(found) - 1)].name if found else ""
