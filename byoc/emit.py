@@ -1,6 +1,7 @@
 """Emitting a plan: the bundle is written, verified where it stands, and only then put in its place."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from byoc.bundle.read import Bundle
@@ -8,6 +9,7 @@ from byoc.bundle.staging import staged
 from byoc.bundle.write import Compiler, make_manifest, write_bundle, write_manifest
 from byoc.codegen import Executable
 from byoc.errors import InputError
+from byoc.graph.load import Model
 from byoc.plan import Plan
 from byoc.report.document import document
 from byoc.runtime.onnxrt import HOW_TO_GET_IT, has_runtime
@@ -56,10 +58,21 @@ def _outcome(
             return f"codegen {codegen.name} cannot run here what it compiles"
     progress("verify")
     try:
-        verification = verify_bundle(bundle, plan.model)
+        verification = verify_bundle(bundle, *_references(plan))
         require(verification)
     except NotVerifiableError as error:
         return str(error)
     except InputError as error:
         raise InputError(f"{error} (nothing was written; --no-verify writes it all the same)") from error
     return verification
+
+
+def _references(plan: Plan) -> tuple[Model, None, Model | None]:
+    """Return the model that a bundle must equal, no inputs of our own, and the model more precise.
+
+    In another precision than the original's that is the partitioned model as plain onnxruntime runs it.
+    """
+    if plan.lowered is None:
+        return plan.model, None, None
+    whole = f"{plan.model.source} in lower precision"
+    return replace(plan.model, proto=plan.proto, source=whole), None, plan.lowered.original

@@ -15,6 +15,8 @@ from byoc import zoo
 from byoc.bundle.read import open_bundle
 from byoc.bundle.staging import check_destination
 from byoc.bundle.write import Compiler
+from byoc.calibrate.lower import lowered_plan
+from byoc.calibrate.precision import NATIVE, Precision
 from byoc.codegen import find_codegen
 from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.costs.model import Policy
@@ -22,7 +24,7 @@ from byoc.costs.objective import read_objective
 from byoc.emit import emit
 from byoc.errors import InputError, nearest
 from byoc.graph.load import Model, prepare, read_file
-from byoc.plan import Plan, Settings, make_plan, read_saved, saved_text
+from byoc.plan import Plan, Settings, read_saved, saved_text
 from byoc.plugins import STRATEGIES
 from byoc.plugins import load as load_plugin
 from byoc.report.document import document
@@ -96,6 +98,7 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     dims: Mapping[str, int] | None = None,
     trips: Mapping[str, float] | None = None,
     placement: str | Path | None = None,
+    precision: Precision = NATIVE,
     verify: bool = True,
     progress: Progress = lambda stage: None,
 ) -> Result:
@@ -117,6 +120,7 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         dims: sizes for symbolic dimensions.
         trips: how often Loops and Scans run, by node name, where the model does not say.
         placement: a file that says where some nodes are to be, as `save_placement` writes it.
+        precision: what regions compute in, and what scales are concluded from.
         verify: run the bundle and the original on seeded inputs and compare, if onnxruntime is there.
         progress: called with the name of each step as it begins.
 
@@ -138,6 +142,7 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         "dims": dict(dims or {}),
         "trips": dict(trips or {}),
         "placement": None if placement is None else _called(placement),
+        "precision": precision.asked,
     }
     if output is not None:
         check_destination(Path(output))
@@ -159,7 +164,7 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         }
     progress("load model")
     loaded = load_model(model, dims)
-    plan = make_plan(loaded, settings, asked, progress)
+    plan = lowered_plan(loaded, settings, precision, asked, progress)
     if output is None:
         return Result(plan, document(plan, "nothing was compiled, since no output was given (-o)"))
     outcome = emit(plan, Path(output), compilers, verify, progress)
@@ -275,7 +280,11 @@ def verify_against(bundle: str | Path, against: str | Path | None = None) -> Ver
     dims = asked.get("dims") or {}
     if not isinstance(dims, dict) or not all(isinstance(size, int) for size in dims.values()):
         raise InputError(f"{bundle}: asked.dims in the manifest is not sizes by name")
-    return verify_bundle(opened, load_model(name, dims))
+    original = load_model(name, dims)
+    if opened.manifest.report.get("precision") is None:
+        return verify_bundle(opened, original)
+    own = replace(original, proto=opened.model(), source=f"its own {opened.manifest.model}")
+    return verify_bundle(opened, replace(own, folder=opened.folder), original=original)
 
 
 def _called(model: str | Path | onnx.ModelProto) -> str:

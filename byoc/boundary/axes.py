@@ -82,7 +82,9 @@ def solved(groups: Groups, shape: Sequence[Dim], terms: Terms) -> Terms | None:
             if not isinstance(size, int):
                 return None
             found[dim] = Term(term.axis, size)
-    return tuple(found[dim] for dim in range(len(found))) if set(found) == set(range(len(shape))) else None
+    return (
+        tuple(found[dim] for dim in range(len(found))) if set(found) == set(range(len(shape))) else None
+    )
 
 
 def spelled(terms: Terms) -> str:
@@ -121,8 +123,17 @@ def packed_shape(shape: Sequence[Dim], terms: Terms) -> tuple[Dim, ...]:
     for axis, size in terms:
         dim = shape[axis]
         blocks = prod(term.size for term in terms if term.axis == axis and term.size)
-        found.append(size or (-(-dim // blocks) if isinstance(dim, int) else dim if blocks == 1 else None))
+        found.append(
+            size or (-(-dim // blocks) if isinstance(dim, int) else dim if blocks == 1 else None)
+        )
     return tuple(found)
+
+
+def unpacked_shape(shape: Sequence[Dim], terms: Terms) -> tuple[Dim, ...] | None:
+    """Return the plain shape of a tensor that is only transposed, None where there are blocks."""
+    if len(shape) != len(terms) or any(term.size for term in terms):
+        return None
+    return tuple(shape[terms.index(Term(axis))] for axis in range(len(terms)))
 
 
 def _matched(whole: Sequence[Dim], split: Sequence[Dim]) -> Groups | None:

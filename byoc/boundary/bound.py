@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from onnx import ModelProto, TypeProto
 
@@ -19,21 +20,25 @@ __all__ = ["Border", "Bounded", "Wants", "bound"]
 class Bounded:
     """A model whose regions are given what their targets want.
 
-    `values` has the types of all tensors that were added, in the graphs and in the regions' functions.
+    `values` has the types of all tensors that were added, in the graphs and in the regions' functions;
+    `notes` are sentences worth telling the user.
     """
 
     proto: ModelProto
     values: Mapping[str, TypeProto]
+    notes: tuple[str, ...] = ()
 
 
-def bound(model: ModelProto, borders: Sequence[Border]) -> Bounded:
+def bound(model: ModelProto, borders: Sequence[Border], folder: Path | None = None) -> Bounded:
     """Return an outlined model with its borders converted; the model is edited in place.
 
-    `borders` has one for each region of the model, in any order.
+    `borders` has one for each region of the model, in any order; `folder` is where the model's external
+    data lies. Raises InputError when a region is to compute in a type that the model's operator set
+    does not have.
     """
     edit = Editing(model)
-    cast(edit, borders)
+    cast(edit, borders, folder)
     tidy(edit, borders)
     arrange(edit, borders)
     fewer(edit, borders)
-    return Bounded(edit.finish(), edit.values)
+    return Bounded(edit.finish(), edit.values, tuple(edit.notes))

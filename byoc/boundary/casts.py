@@ -1,14 +1,135 @@
-"""Regions that compute in float16 or bfloat16: their tensors, constants and attributes of a type."""
+"""Regions that compute in float16 or bfloat16: what crosses their borders, and what is inside.
 
-from __future__ import annotations
+Whether the host casts or the region does, a tensor that one region makes and another of the same type
+reads crosses as it is. Constants are rounded now and not cast when the model runs; the float32 original
+goes when nothing else reads it.
+"""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from byoc.boundary.bound import Border
-    from byoc.boundary.edit import Editing
+from byoc.boundary.border import Border
+from byoc.boundary.edit import Call, Editing
+from byoc.boundary.precision.choose import Chooser, from_extents
+from byoc.boundary.precision.dtypes import FLOAT, Schemas
+from byoc.boundary.precision.frame import Frame, Value, cast_node
+from byoc.boundary.precision.outside import Outside, retyped
+from byoc.boundary.precision.rewrite import Rewriter
+from byoc.boundary.precision.rounding import BFLOAT16, FLOAT16
+from byoc.errors import InputError
+from byoc.graph.types import read_type
+
+_LEAST_OPSET = {FLOAT16: 6, BFLOAT16: 13}
+"""The first version of Cast that names its types by number, and the first that has bfloat16."""
 
 
-def cast(edit: Editing, borders: Sequence[Border]) -> None:
-    """Cast what the regions that compute in float16 or bfloat16 read and write."""
+def cast(edit: Editing, borders: Sequence[Border], folder: Path | None = None) -> None:
+    """Let the regions that want it compute in float16 or bfloat16; the model is edited in place.
+
+    `folder` is where the model's external data lies. Raises InputError when the model's operator set
+    has no Cast to the type, or the data of a constant is not there.
+    """
+    wants = {b.region: b for b in borders if b.wants.compute is not None and b.region in edit.calls}
+    if not wants:
+        return
+    for dtype in {border.wants.compute or "" for border in wants.values()}:
+        if edit.opset < _LEAST_OPSET[dtype]:
+            raise InputError(
+                f"operator set {edit.opset}, which the model uses, has no Cast to {dtype}: "
+                f"convert the model to {_LEAST_OPSET[dtype]} or newer"
+            )
+    outside = Outside(edit, folder, {name: b.wants.compute or "" for name, b in wants.items()})
+    for name, call in edit.calls.items():  # a region before those that read what it makes
+        if name in wants:
+            _Region(outside, call, wants[name]).cast()
+    outside.finish()
+
+
+@dataclass(eq=False)
+class _Region:
+    """A region that is to compute in a type."""
+
+    outside: Outside
+    call: Call
+    border: Border
+
+    def __post_init__(self) -> None:
+        """Look at what is inside."""
+        call, edit = self.call, self.outside.edit
+        self.dtype = self.border.wants.compute or ""
+        self.frame = Frame(self._name, renames=True)
+        imports = call.function.opset_import
+        opsets = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in imports}
+        functions = {(f.domain, f.name): f for f in edit.model.functions}
+        self.chooser = Chooser(Schemas(opsets), functions, self.dtype)
+        self.nodes = call.inside.nodes
+        names = [*call.function.input, *(name for node in self.nodes for name in node.output)]
+        kinds = {name: read_type(self.border.types[name]) for name in names if name in self.border.types}
+        types = {name: kind for name, kind in kinds.items() if kind is not None}
+        self.known = self.chooser.known(self.nodes, {name: kind.dtype for name, kind in types.items()})
+        keys = {name: self.outside.key(call.scope, name) for name in call.function.input}
+        self.constants = {name for name, key in keys.items() if key in self.outside.stored}
+        small = {name for name, kind in types.items() if kind.shape is not None and len(kind.shape) <= 1}
+        exact = from_extents(self.nodes, self.constants, small)
+        outputs = [name for name in call.function.output if self.known.get(name) == FLOAT]
+        self.short, self.asked = self.chooser.choose(self.nodes, self.known, outputs, exact)
+
+    def cast(self) -> None:
+        """Rewrite the region, and what it reads and gives out."""
+        edit = self.outside.edit
+        entering = [self._enter(name) for name in self.call.function.input]
+        for name in self.call.function.input:
+            if name in self.asked and name not in self.constants:
+                self.frame.read(name, self.dtype)
+        rewriter = Rewriter(self.chooser, lambda name, of, dtype: edit.fresh(name), self.outside)
+        rewriter.run(self.frame, self.nodes, self.known, self.short)
+        leaving = [self._leave(name) for name in self.call.function.output]
+        self.call.inside.nodes = self.frame.nodes
+        for proto in (self.call.node, self.call.function):
+            del proto.input[:], proto.output[:]
+            proto.input.extend(name for names in entering for name in names)
+            proto.output.extend(leaving)
+
+    def _enter(self, name: str) -> list[str]:
+        """Enter an input; the list that is returned gets the names by which it crosses."""
+        outside, scope, dtype = self.outside, self.call.scope, self.known.get(name)
+        if name in self.constants:
+            crossing: list[str] = []
+            self.frame.values[name] = Value(self.frame, FLOAT, {}, self._constant(name, crossing))
+            return crossing
+        if dtype == FLOAT and name in self.asked:
+            there = (outside.key(scope, name), self.dtype) in outside.short
+            if there or self.border.wants.convert == "host":
+                new = outside.cast(scope, name, self.dtype, self.border.types.get(name))
+                self.frame.values[name] = Value(self.frame, FLOAT, {self.dtype: new})
+                return [new]
+        self.frame.values[name] = Value(self.frame, dtype, {dtype: name})
+        return [name]
+
+    def _constant(self, name: str, crossing: list[str]) -> Callable[[str | None], str]:
+        def make(dtype: str | None) -> str:
+            short = dtype == self.dtype
+            new = self.outside.twin(self.call.scope, name, self.dtype) if short else name
+            crossing.append(new)
+            return new
+
+        return make
+
+    def _leave(self, name: str) -> str:
+        """Return the name by which an output crosses, and let the host cast back what it reads."""
+        outside, scope = self.outside, self.call.scope
+        value = self.frame.values[name]
+        if self.known.get(name) != FLOAT or self.dtype not in value.names:
+            return self.frame.read(name, value.dtype)
+        key = outside.key(scope, name)
+        elsewhere = outside.read_elsewhere(key, self.dtype)
+        if self.border.wants.convert == "device" and elsewhere:
+            return self.frame.read(name, FLOAT)
+        new = outside.short[key, self.dtype] = value.names[self.dtype]
+        if elsewhere:
+            scope.after(self.call.node, cast_node(new, name, FLOAT))
+        return new
+
+    def _name(self, name: str, of: str, dtype: str) -> str:
+        return self.outside.edit.add(name, retyped(self.border.types.get(of), dtype), of)

@@ -35,6 +35,10 @@ class Side:
         """Return whether nothing that both sides say differs."""
         return not self._differing(other)
 
+    def same(self, other: "Side") -> bool:
+        """Return whether the other side says all of the same, but for extents that one does not know."""
+        return self.agrees(other) and (self.layout, self.scale) == (other.layout, other.scale)
+
     def _differing(self, other: "Side") -> list[str]:
         found = []
         if self.type is not None and other.type is not None and not agree(self.type, other.type):
@@ -103,7 +107,7 @@ class Contract:
 
 
 def agree(one: TensorType, other: TensorType) -> bool:
-    """Return whether two types can be of one tensor; symbolic extents are named anew by each inference."""
+    """Return whether two types can be of one tensor; each inference names symbolic extents anew."""
     if one.dtype != other.dtype:
         return False
     if one.shape is None or other.shape is None:

@@ -41,9 +41,7 @@ def done(index: GraphIndex, steps: Sequence[NodeProto], terms: axes.Terms | None
     return terms
 
 
-def undone(
-    index: GraphIndex, steps: Sequence[NodeProto], terms: axes.Terms | None
-) -> axes.Terms | None:
+def undone(index: GraphIndex, steps: Sequence[NodeProto], terms: axes.Terms | None) -> axes.Terms | None:
     """Return the layout before some nodes, given the one behind; None where it is none."""
     if terms is None or not steps:
         return terms

@@ -150,15 +150,17 @@ class Editing:
     """A model while its borders are edited: `main` and the graphs inside it, `calls` by region name.
 
     `values` has the types of the tensors that were added, by name. A name is given once in a model, so
-    what holds there holds in each graph.
+    what holds there holds in each graph. `notes` are sentences worth telling the user.
     """
 
     def __init__(self, model: ModelProto) -> None:
         """Take an outlined model, which is edited in place."""
         self.model = model
         self.values: dict[str, TypeProto] = {}
+        self.notes: list[str] = []
         self._origins: dict[str, str] = {}
-        self._taken = Counter(_names(model))
+        self._taken = set(_names(model))
+        self._numbers: Counter[str] = Counter()
         self.main = Scope(model.graph)
         functions = {(f.domain, f.name): f for f in model.functions if f.domain.startswith(_OURS)}
         self.calls: dict[str, Call] = {}
@@ -188,10 +190,10 @@ class Editing:
         `of` is the tensor whose content the new one holds in another form; see `origin`.
         """
         new = name
-        while self._taken[new]:
-            self._taken[name] += 1
-            new = f"{name}_{self._taken[name] - 1}"
-        self._taken[new] += 1
+        while new in self._taken:
+            self._numbers[name] += 1
+            new = f"{name}_{self._numbers[name]}"
+        self._taken.add(new)
         if of:
             self._origins[new] = self.origin(of)
         return new

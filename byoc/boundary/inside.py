@@ -76,7 +76,7 @@ class _Reader:
 
     def input(self, name: str) -> Contract:
         """Follow an input inwards to what the region's operators read."""
-        steps = []
+        steps: list[NodeProto] = []
         inner = name
         while (node := self._only_reader(inner)) is not None and is_conversion(node):
             steps.append(node)
@@ -88,7 +88,9 @@ class _Reader:
         if known is not None:
             shape = known.shape
             if steps:
-                shape = stated.shape if shape is None or terms is None else axes.packed_shape(shape, terms)
+                shape = (
+                    stated.shape if shape is None or terms is None else axes.packed_shape(shape, terms)
+                )
             kind = TensorType(stated.dtype if casts(steps) else known.dtype, shape)
         readers = [self.index.nodes[i] for i in self.index.consumers.get(inner, ())]
         pair = next((node for node in readers if is_dequantize(node) and node.input[0] == inner), None)
@@ -111,7 +113,14 @@ class _Reader:
         made = self._producer(inner)
         pair = made if made is not None and is_quantize(made) else None
         around = made if made is not None and is_dequantize(made) and is_ours(made) else None
-        return self._contract(name, inner, kind, terms, steps, pair, around)
+        contract = self._contract(name, inner, kind, terms, steps, pair, around)
+        return replace(contract, tensor=self._made_of(inner))
+
+    def _made_of(self, name: str) -> str:
+        """Return what a tensor was before nodes of byoc's in the region quantized it."""
+        while (node := self._producer(name)) is not None and is_ours(node):
+            name = node.input[0]
+        return name
 
     def _contract(  # noqa: PLR0913, PLR0917 - what was found on the way
         self,
@@ -169,4 +178,3 @@ class _Reader:
     def _producer(self, name: str) -> NodeProto | None:
         number = self.index.producer.get(name)
         return None if number is None else self.index.nodes[number]
-

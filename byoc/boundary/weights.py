@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TypeProto
+from onnx.inliner import inline_local_functions
 
 from byoc.boundary.contract import Contract
 from byoc.boundary.scales import Scales, is_dequantize, read_scales
@@ -39,7 +39,7 @@ def convolution_weights(region: onnx.ModelProto) -> Mapping[str, str]:
 
     What is inside composites counts. The orders are those of `byoc.graph.spatial.weights`.
     """
-    flat = onnx.inliner.inline_local_functions(region) if region.functions else region
+    flat = inline_local_functions(region) if region.functions else region
     flat = onnx.shape_inference.infer_shapes(flat)
     found = weights_of(GraphIndex(flat, stated_types(flat)))
     stored = {tensor.name for tensor in region.graph.initializer}
@@ -94,4 +94,4 @@ def _float_name(pairs: list[NodeProto]) -> str:
 
 def _to_weight(order: str) -> list[int]:
     """Return the permutation that brings axes in some order into that of a Conv's weight."""
-    return [order.index(axis) for axis in WEIGHT] if order else list(np.arange(len(WEIGHT)))
+    return [order.index(axis) for axis in WEIGHT] if order else list(range(len(WEIGHT)))

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from byoc.bundle.contracts import ContractEntry
 from byoc.errors import InputError
 from byoc.yamlfile import Strict
 
-FORMAT = 2
+FORMAT = 3
 NAME = "manifest.json"
 _BLOCK = 1 << 20
 
@@ -28,13 +29,16 @@ class FileEntry(Strict):
 
 
 class RegionEntry(Strict):
-    """A region: its model, and what the codegen made of it."""
+    """A region: its model, what crosses its border, and what the codegen made of it."""
 
     name: str
     target: str
     model: str
     codegen: str
     composites: tuple[str, ...]
+    inputs: tuple[ContractEntry, ...]
+    outputs: tuple[ContractEntry, ...]
+    constants: tuple[ContractEntry, ...]
     artifact_files: dict[str, str]
     """file name as the codegen gave it, to the path in the bundle"""
     artifact_metadata: dict[str, str]

@@ -6,8 +6,10 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
-from byoc.bundle.manifest import NAME, Manifest, inside, read_manifest
-from byoc.bundle.regions import read_region
+from byoc.boundary.inside import Contracts
+from byoc.bundle.contracts import as_contract
+from byoc.bundle.manifest import NAME, Manifest, RegionEntry, inside, read_manifest
+from byoc.bundle.regions import disagreement, read_region
 from byoc.codegen import Artifact, Region
 from byoc.errors import InputError
 
@@ -28,13 +30,28 @@ class Bundle:
         found = []
         for entry in self.manifest.regions:
             self._read(entry.model)
-            region = read_region(inside(self.folder, entry.model), entry.name, entry.target)
+            path = inside(self.folder, entry.model)
+            contracts = self._contracts(entry, path)
+            region = read_region(path, entry.name, entry.target, contracts)
             files = {
                 name: inside(self.folder, path).read_bytes()
                 for name, path in entry.artifact_files.items()
             }
             found.append((entry.codegen, region, Artifact(files, entry.artifact_metadata)))
         return found
+
+    def _contracts(self, entry: RegionEntry, path: Path) -> Contracts:
+        """Return the contracts of a region, which its model has to bear out."""
+        told = (entry.inputs, entry.outputs, entry.constants)
+        try:
+            contracts = Contracts(*(tuple(map(as_contract, entries)) for entries in told))
+            wrong = disagreement(path, contracts)
+        except (ValueError, LookupError):  # a layout that is none, an axis that is not there
+            wrong = entry.name
+        if wrong:
+            what = f"'{wrong}' is not as the region's model has it"
+            raise InputError(f"{self.folder / NAME}: regions: {entry.name}: {what}")
+        return contracts
 
     def _read(self, name: str) -> onnx.ModelProto:
         """Return a model of the bundle, all of whose weights lie in files that have a hash."""

@@ -4,19 +4,59 @@ from pathlib import Path
 
 import onnx
 
-from byoc.codegen import Region, Value
+from byoc.boundary.inside import Contracts, region_contracts
+from byoc.codegen import Region
 from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.layout import Layout, parse_layout
 
 
-def read_region(path: Path, name: str, target: str) -> Region:
-    """Return the region whose model lies at a path."""
+def read_region(
+    path: Path,
+    name: str,
+    target: str,
+    contracts: Contracts | None = None,
+    weights: Layout | None = None,
+) -> Region:
+    """Return the region whose model lies at a path.
+
+    Without `contracts` they are what the model says by itself, with `weights` as the layout of its
+    convolution weights; it then does not know what the user's model calls a tensor that is converted.
+    """
     proto = onnx.load(path, load_external_data=False)
-    types = GraphIndex(proto, stated_types(proto)).types
+    found = contracts or _read(proto, path.parent, weights)
     return Region(
         name=name,
         target=target,
         path=path,
-        inputs=tuple(Value(v.name, types[v.name]) for v in proto.graph.input),
-        outputs=tuple(Value(v.name, types[v.name]) for v in proto.graph.output),
+        inputs=found.inputs,
+        outputs=found.outputs,
         composites=tuple(node.op_type for node in proto.graph.node if node.domain == f"byoc.{target}"),
+        constants=found.constants,
     )
+
+
+def disagreement(path: Path, contracts: Contracts) -> str:
+    """Return the first tensor of which contracts and the region's model at a path say different things.
+
+    Empty when they agree.
+    """
+    words = {contract.layout for contract in contracts.constants if contract.layout}
+    weights = parse_layout(words.pop()) if len(words) == 1 else None
+    found = _read(onnx.load(path, load_external_data=False), path.parent, weights)
+    for told, read in (
+        (contracts.inputs, found.inputs),
+        (contracts.outputs, found.outputs),
+        (contracts.constants, found.constants),
+    ):
+        if [each.name for each in told] != [each.name for each in read]:
+            names = {each.name for each in told} ^ {each.name for each in read}
+            return min(names, default=told[0].name)
+        for one, other in zip(told, read, strict=True):
+            if one.inner != other.inner or not one.side.same(other.side):
+                return one.name
+    return ""
+
+
+def _read(proto: onnx.ModelProto, folder: Path, weights: Layout | None) -> Contracts:
+    index = GraphIndex(proto, stated_types(proto))
+    return region_contracts(proto, {}, folder, weights, index)

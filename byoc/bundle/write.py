@@ -10,15 +10,15 @@ from typing import Any
 
 import onnx
 
-from byoc.boundary.contract import check_contracts
+from byoc.boundary.check import Known, check_model
+from byoc.bundle.contracts import as_entry
 from byoc.bundle.manifest import FORMAT, NAME, Manifest, RegionEntry, describe_file
 from byoc.bundle.regions import read_region
 from byoc.bundle.weights import WeightFile, move_weights
 from byoc.codegen import Artifact, Codegen, CompileError, Region
 from byoc.errors import ByocError
-from byoc.graph.extract import call_model
-from byoc.graph.index import GraphIndex, stated_types
-from byoc.plan import Plan
+from byoc.plan import Plan, PlannedRegion
+from byoc.plan.wants import weights_of
 
 MODEL = "model.onnx"
 _ARTIFACTS = "artifacts"
@@ -50,24 +50,22 @@ def write_bundle(
     with WeightFile(folder) as weights:
         proto = move_weights(plan.proto, plan.model.folder, weights)
     save(proto, folder / MODEL)
-    domains = {target.domain for target in plan.targets}
-    calls = {
-        call.op_type: (index, call)
-        for index in GraphIndex(proto, stated_types(proto)).walk()
-        for call in index.nodes
-        if call.domain in domains
-    }
+    known = {region.name: _known(plan, region) for region in plan.regions}
+    checked = check_model(proto, {target.domain for target in plan.targets}, known, folder)
     entries = []
     for planned in plan.regions:
         path = folder / f"{planned.name}.onnx"
-        model = call_model(*calls[planned.name], {**planned.index.certain, **plan.values})
-        check_contracts(model, planned.index)
-        save(model, path)
-        region = read_region(path, planned.name, planned.target.name)
+        save(checked[planned.name].model, path)
+        contracts = checked[planned.name].contracts
+        region = read_region(path, planned.name, planned.target.name, contracts)
         compiler = compilers[planned.target.name]
         progress(f"compile {region.name} with {compiler.codegen.name}")
         entries.append(_store(folder, region, compiler.codegen.name, _compile(compiler, region)))
     return tuple(entries)
+
+
+def _known(plan: Plan, region: PlannedRegion) -> Known:
+    return Known(region.index, plan.values, weights_of(region.target))
 
 
 def make_manifest(folder: Path, plan: Plan, regions: tuple[RegionEntry, ...]) -> Manifest:
@@ -140,6 +138,9 @@ def _store(folder: Path, region: Region, codegen: str, artifact: Artifact) -> Re
         model=region.path.name,
         codegen=codegen,
         composites=region.composites,
+        inputs=tuple(map(as_entry, region.inputs)),
+        outputs=tuple(map(as_entry, region.outputs)),
+        constants=tuple(map(as_entry, region.constants)),
         artifact_files=files,
         artifact_metadata=dict(artifact.metadata),
     )

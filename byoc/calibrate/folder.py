@@ -73,9 +73,7 @@ def _stamp(path: Path) -> tuple[str, int, int]:
     return path.name, status.st_size, status.st_mtime_ns
 
 
-def _items(
-    folder: Path, found: Sequence[Path], model: Model, images: Preprocessing
-) -> Iterator[_Item]:
+def _items(folder: Path, found: Sequence[Path], model: Model, images: Preprocessing) -> Iterator[_Item]:
     inputs = model.index.inputs
     kinds: dict[str, list[Path]] = {}
     for path in found:

@@ -38,6 +38,22 @@ class Histogram:
     high: float
 
 
+def count(values: NDArray[np.float32], ends: tuple[float, float]) -> NDArray[np.int64]:
+    """Return how many values are in each of `BINS` bins between two ends."""
+    return np.histogram(values, BINS, _float32(ends))[0]
+
+
+def edges_between(ends: tuple[float, float]) -> NDArray[np.float32]:
+    """Return the edges of the bins that `count` counts in."""
+    edges = np.histogram_bin_edges(np.zeros(0, np.float32), BINS, _float32(ends))
+    return edges.astype(np.float32)
+
+
+def _float32(ends: tuple[float, float]) -> Any:
+    """Return ends in the type of the values, as onnxruntime's calibrators work out their bins in it."""
+    return tuple(map(np.float32, ends))
+
+
 class Method(Protocol):
     """A calibrator: a frozen dataclass whose fields are its options."""
 
@@ -45,10 +61,13 @@ class Method(Protocol):
     counts: ClassVar[bool]
     """Whether it needs histograms."""
 
-    symmetric: bool
+    @property
+    def symmetric(self) -> bool:
+        """Whether the range is from minus to plus the same."""
+        ...
 
-    def edges(self, low: float, high: float) -> NDArray[np.float32]:
-        """Return the edges of the histogram of a tensor whose values lie between `low` < `high`."""
+    def ends(self, low: float, high: float) -> tuple[float, float]:
+        """Return where the histogram of a tensor begins and ends whose values are `low` to `high`."""
         ...
 
     def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -61,13 +80,15 @@ class Method(Protocol):
 
 
 class _Whole:
-    """What most calibrators have in common: they count all values between minus and plus the greatest."""
+    """What most calibrators have in common: bins from minus to plus the greatest magnitude."""
 
-    def edges(self, low: float, high: float) -> NDArray[np.float32]:
-        most = np.float32(max(abs(low), abs(high)))
-        return np.histogram_bin_edges(np.zeros(0, np.float32), BINS, (-most, most)).astype(np.float32)
+    def ends(self, low: float, high: float) -> tuple[float, float]:
+        """Return where the histogram begins and ends."""
+        most = max(abs(low), abs(high))
+        return -most, most
 
     def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return what is counted: all values."""
         return values
 
 
@@ -101,16 +122,14 @@ class Percentile(_Whole):
         if not 0 < self.percentile <= 100:
             raise InputError(f"the percentile is {self.percentile:g}: must be above 0 and at most 100")
 
-    def edges(self, low: float, high: float) -> NDArray[np.float32]:
-        """Return edges over the values, or over their magnitudes."""
-        if not self.symmetric:
-            return super().edges(low, high)
-        most = np.float32(max(abs(low), abs(high)))
-        return np.histogram_bin_edges(np.zeros(0, np.float32), BINS, (0, most)).astype(np.float32)
+    def ends(self, low: float, high: float) -> tuple[float, float]:
+        """Return where the histogram of the values, or of their magnitudes, begins and ends."""
+        begin, end = super().ends(low, high)
+        return (0.0 if self.symmetric else begin), end
 
     def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the values, or their magnitudes."""
-        return np.abs(values) if self.symmetric else values
+        return np.absolute(values) if self.symmetric else values
 
     def range(self, seen: Histogram) -> Range:
         """Return the range, which does not go beyond the values."""
@@ -158,15 +177,16 @@ class MSE:
         if not 2 <= self.bits <= 16:
             raise InputError(f"{self.bits} bits: tensors are quantized to 2 to 16")
 
-    def edges(self, low: float, high: float) -> NDArray[np.float32]:
-        """Return edges from the least value or zero to the greatest or zero, or over the magnitudes."""
-        ends = (0.0, max(abs(low), abs(high))) if self.symmetric else (min(low, 0.0), max(high, 0.0))
-        return np.linspace(*ends, BINS + 1, dtype=np.float32)
+    def ends(self, low: float, high: float) -> tuple[float, float]:
+        """Return the ends of the values and zero, or of the magnitudes and zero."""
+        if self.symmetric:
+            return 0.0, max(abs(low), abs(high))
+        return min(low, 0.0), max(high, 0.0)
 
     def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return all that is not zero, which is quantized exactly, or the magnitudes of that."""
-        rest = values[values != 0]
-        return np.abs(rest) if self.symmetric else rest
+        rest: NDArray[np.float32] = values[values != 0]
+        return np.absolute(rest) if self.symmetric else rest
 
     def range(self, seen: Histogram) -> Range:
         """Return the range; zero is in it."""
@@ -188,7 +208,9 @@ def find_method(name: str, **options: Any) -> Method:
     Raises InputError for a name or an option that there is not.
     """
     if name not in METHODS:
-        raise InputError(f"no calibrator '{name}'{nearest(name, METHODS)}; there are {', '.join(METHODS)}")
+        raise InputError(
+            f"no calibrator '{name}'{nearest(name, METHODS)}; there are {', '.join(METHODS)}"
+        )
     kind = METHODS[name]
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:

@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from byoc.cli import (
+    calibrate,
     compare,
     costs,
     explain,
@@ -42,6 +43,7 @@ app.command("explain")(explain.explain)
 app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)
 app.command("compare")(compare.compare)
+app.command("calibrate")(calibrate.calibrate)
 app.command("profile")(profile.profile)
 app.command("compare-costs")(costs.compare_costs)
 app.command("place")(place.place)

@@ -1,10 +1,12 @@
 """`byoc partition`: cut a model, and write the bundle."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from byoc.calibrate.precision import FLOATS, INTEGERS, Precision
 from byoc.cli.common import (
     DimOption,
     Format,
@@ -27,6 +29,8 @@ from byoc.pipeline import DEFAULT_STRATEGY, save_placement
 from byoc.pipeline import partition as run
 from byoc.report.text import print_report
 from byoc.textfile import check_output
+
+Dtype = StrEnum("Dtype", {name: name for name in (*INTEGERS, *FLOATS)})
 
 
 def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
@@ -68,6 +72,17 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
         Path | None,
         typer.Option("--save-placement", help="Write where each node is to this file."),
     ] = None,
+    quantize: Annotated[
+        Dtype | None,
+        typer.Option(help="Compute in this on accelerators; by default in what suits the model."),
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="The ranges to conclude scales from: see byoc calibrate.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER|random", help="Samples to measure ranges on, without that file."),
+    ] = None,
     reasons: Annotated[
         bool, typer.Option("--reasons", help="Print every reason for staying on the host.")
     ] = False,
@@ -95,6 +110,7 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
             dims=dims,
             trips=counts,
             placement=placement,
+            precision=Precision(quantize and quantize.value, calibration, data),
             verify=verify,
             progress=show,
         )

@@ -4,16 +4,17 @@ A codegen is a class with a `name` and one method, `compile`, registered under t
 `byoc.codegens`. What else it can do, it shows by satisfying a further Protocol of this module.
 """
 
-from byoc.codegen.api import Artifact, Codegen, CompileError, Executable, Executor, Region, Value
+from byoc.boundary.contract import Contract
+from byoc.codegen.api import Artifact, Codegen, CompileError, Executable, Executor, Region
 from byoc.codegen.find import find_codegen
 
 __all__ = [
     "Artifact",
     "Codegen",
     "CompileError",
+    "Contract",
     "Executable",
     "Executor",
     "Region",
-    "Value",
     "find_codegen",
 ]

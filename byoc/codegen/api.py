@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -9,9 +10,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from byoc.boundary.contract import Contract
+from byoc.boundary.scales import read_tensor
+from byoc.boundary.weights import convolution_weights, packed_array
 from byoc.errors import InputError
 from byoc.graph.fold import fold_constants
-from byoc.graph.types import TensorType
 
 Array = NDArray[np.generic]
 Executor = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -22,14 +25,6 @@ class CompileError(InputError):
     """A codegen cannot compile a region; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An input or output of a region. An unknown dimension in `type` may differ from run to run."""
-
-    name: str
-    type: TensorType
-
-
 @dataclass(frozen=True, eq=False)
 class Region:
     """What a codegen compiles: a complete ONNX model of standard operators and composites.
@@ -38,14 +33,18 @@ class Region:
     onnx.load and every ONNX tool read it as it is. A composite is a call of a model-local function in
     the domain `byoc.<target>`, whose body says in standard operators what it computes. `composites`
     holds their names in order of execution.
+
+    `inputs`, `outputs` and `constants` say what each tensor at the region's border, and each one stored
+    in it, is: name, dtype and shape, layout, quantization, and who converts it.
     """
 
     name: str
     target: str
     path: Path
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
+    inputs: tuple[Contract, ...]
+    outputs: tuple[Contract, ...]
     composites: tuple[str, ...] = ()
+    constants: tuple[Contract, ...] = ()
 
     def load(self, fold: bool = False) -> onnx.ModelProto:
         """Return the model with all its constants in memory.
@@ -55,6 +54,33 @@ class Region:
         """
         model = onnx.load(self.path)
         return fold_constants(model) if fold else model
+
+    def constant(self, name: str) -> Array:
+        """Return a constant by name as its contract has it: its dtype, and packed in its layout.
+
+        Only that tensor is read from disk. What nodes compute of constants is none; see `load`.
+        Raises KeyError when the region has no such constant.
+        """
+        contract = next((each for each in self.constants if each.name == name), None)
+        if contract is None:
+            there = ", ".join(each.name for each in self.constants) or "none"
+            raise KeyError(f"{self.name} has no constant '{name}', it has: {there}")
+        array = read_tensor(self._stored[name], self.path.parent)
+        if not contract.layout:
+            return array
+        return packed_array(array, contract.layout, self._weights[name])
+
+    @cached_property
+    def _model(self) -> onnx.ModelProto:
+        return onnx.load(self.path, load_external_data=False)
+
+    @cached_property
+    def _stored(self) -> Mapping[str, onnx.TensorProto]:
+        return {tensor.name: tensor for tensor in self._model.graph.initializer}
+
+    @cached_property
+    def _weights(self) -> Mapping[str, str]:
+        return convolution_weights(self._model)
 
 
 @dataclass(frozen=True, eq=False)

@@ -122,6 +122,7 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
     when the objective counts joules and a cost model gives none.
     """
     works = tasks(index)
+    there_works = [tasks(index, d.wants.compute) if d.wants.compute else works for d in devices]
     quantizing = own_quantization(index)
     own = host_prices(host, works, units, quantizing)
     inner = np.array([unit.nodes[0] in bodies for unit in units], np.bool_)
@@ -133,7 +134,7 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
     rough = own.unknown & ~inner
     willing = np.empty((len(units), len(devices)))
     for number, device in enumerate(devices):
-        there = _on_device(device.costs, works, units, number)
+        there = _on_device(device.costs, there_works[number], units, number)
         willing[:, number] = objective.of(there.seconds, there.joules)
         taken = np.array([unit.taken(number) for unit in units], np.bool_)
         if unknown is Policy.refuse:
@@ -156,13 +157,15 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
     starting = [launch_price(device.costs) for device in devices]
     latency = _problem(index, units, devices, moved, seconds)
     latency = _priced(latency, seconds, crossing, 0, [p.seconds for p in starting])
-    spent = _priced(latency, joules, crossing, 1, [p.joules for p in starting])
-    parts = joules, spent.to_device, spent.to_host, spent.launch
-    energy = None if any(np.isnan(part).any() for part in parts) else spent
+    launches = [p.joules for p in starting]
+    sides = (side[:, 1] for each in crossing for side in (each.to_device, each.to_host))
+    known = not any(np.isnan(part).any() for part in (joules, *sides, np.array(launches)))
+    energy = _priced(latency, joules, crossing, 1, launches) if known else None
     problem = _combined(latency, energy, objective, (host, *(device.costs for device in devices)))
     fused = [
-        (alternative, device_prices(devices[alternative.device - 1].costs, works, [alternative.unit]))
-        for alternative in alternatives
+        (each, device_prices(devices[at].costs, there_works[at], [each.unit]))
+        for each in alternatives
+        for at in (each.device - 1,)
     ]
     left_open = [
         (alternative, float(prices.seconds[0]), float(prices.joules[0]))

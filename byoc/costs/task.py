@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -89,11 +89,12 @@ def _written(kind: TensorType | None) -> str:
 class Tasks:
     """The tasks of a graph's nodes. Networks repeat themselves: equal nodes share one task.
 
-    `distinct` are the tasks, `of` (int64, one per node) says which of them each node is; -1 for a
-    constant node, which runs nowhere.
+    `types` are those of the tensors, as they are computed in; `distinct` are the tasks, `of` (int64, one
+    per node) says which of them each node is; -1 for a constant node, which runs nowhere.
     """
 
     index: GraphIndex
+    types: Mapping[str, TensorType]
     sizes: Sizes
     distinct: Sequence[Task]
     of: NDArray[np.int64]
@@ -131,8 +132,8 @@ class Tasks:
             op=op,
             work=work(self.index, self.sizes, nodes),
             dtype=parts[-1].dtype,
-            inputs=tuple(map(self.index.types.get, entering)),
-            outputs=tuple(map(self.index.types.get, leaving)),
+            inputs=tuple(map(self.types.get, entering)),
+            outputs=tuple(map(self.types.get, leaving)),
             attributes={
                 f"{i}.{key}": value
                 for i, part in enumerate(parts)
@@ -144,12 +145,16 @@ class Tasks:
         )
 
 
-def tasks(index: GraphIndex) -> Tasks:
+def tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
     """Return the tasks of a graph's nodes, in time linear in its size.
 
     A node with bodies is a task of its own, and only what is around the bodies counts as its work.
+    With `compute` the float32 tensors are of that type, as where regions are computed in float16.
     """
-    sizes = Sizes(index.types)
+    types = index.types
+    if compute is not None:
+        types = {name: _computed(kind, compute) for name, kind in types.items()}
+    sizes = Sizes(types)
     numbers: dict[Any, int] = {}
     distinct: list[Task] = []
     of = np.full(len(index.nodes), -1, np.int64)
@@ -173,9 +178,13 @@ def tasks(index: GraphIndex) -> Tasks:
         )
         number = numbers.setdefault(key, len(distinct))
         if number == len(distinct):
-            distinct.append(_task(index, sizes, i))
+            distinct.append(_task(index, types, sizes, i))
         of[i] = number
-    return Tasks(index, sizes, distinct, of)
+    return Tasks(index, types, sizes, distinct, of)
+
+
+def _computed(kind: TensorType, dtype: str) -> TensorType:
+    return replace(kind, dtype=dtype) if kind.dtype == "float32" else kind
 
 
 def _marks(index: GraphIndex, number: int, node: NodeProto) -> Any:
@@ -188,17 +197,17 @@ def _marks(index: GraphIndex, number: int, node: NodeProto) -> Any:
     return 0
 
 
-def _task(index: GraphIndex, sizes: Sizes, number: int) -> Task:
+def _task(index: GraphIndex, types: Mapping[str, TensorType], sizes: Sizes, number: int) -> Task:
     node = index.nodes[number]
     outputs = [name for name in node.output if index.is_used(name)]
-    first = index.types.get(node.output[0]) if node.output else None
+    first = types.get(node.output[0]) if node.output else None
     names = [*filter(None, node.input), *outputs]
     return Task(
         op=called(node),
         work=work(index, sizes, (number,)),
         dtype=first.dtype if first else "float32",
-        inputs=tuple(map(index.types.get, node.input)),
-        outputs=tuple(index.types.get(name) if index.is_used(name) else None for name in node.output),
+        inputs=tuple(map(types.get, node.input)),
+        outputs=tuple(types.get(name) if index.is_used(name) else None for name in node.output),
         attributes={} if number in index.bodies else _attributes(index, node),
         sized=number not in index.bodies and all(map(sizes.known, names)),
         view=is_view(index, node),

@@ -66,11 +66,14 @@ _WEIGHTS = {
 def images(index: GraphIndex) -> frozenset[str]:
     """Return the tensors of a graph that are images and no constants, in time linear in its size.
 
-    The bodies of If, Loop and Scan are graphs of their own: each has an index, and is asked alone.
+    The bodies of If, Loop and Scan are graphs of their own, each with an index, and asked alone; what
+    they capture and use as an image is one in the graph around them.
     """
     keeping, keeping_first = {*_KEEPING.split()}, {*_KEEPING_FIRST.split()}
     groups = _Groups()
-    spoken: list[str] = []
+    spoken = [
+        name for inner in index.bodies.values() for body in inner for name in _captured(body.index)
+    ]
     for number, node in enumerate(index.nodes):
         if number in index.constant_nodes or not (is_onnx(node) or node.domain == "com.microsoft"):
             continue
@@ -85,6 +88,10 @@ def images(index: GraphIndex) -> frozenset[str]:
                 groups.join(together[0], name)
     found = {groups.of(name) for name in spoken}
     return frozenset({*spoken, *(name for name in groups.names if groups.of(name) in found)})
+
+
+def _captured(index: GraphIndex) -> frozenset[str]:
+    return images(index).intersection(index.captured)
 
 
 def weights(index: GraphIndex) -> Mapping[str, str]:

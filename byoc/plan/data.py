@@ -123,12 +123,32 @@ class WhatIf:
 
 
 @dataclass(frozen=True, eq=False)
+class Lowered:
+    """Regions compute in another dtype than the model that was given, which is `original`.
+
+    `dtype` is that of activations, None for what each target's file says. `source` names the data or the
+    file that the scales are from, measured by `method` on so many `samples`, empty and 0 where nothing
+    was measured. `units` are how many were quantized.
+    """
+
+    original: Model
+    dtype: str | None
+    source: str = ""
+    method: str = ""
+    samples: int = 0
+    random: bool = False
+    units: int = 0
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
     """A model cut between the host and some accelerators.
 
     `asked` is what the caller gave, by name; `root` the plan of the main graph, with those of bodies
     inside; `proto` the partitioned model; `what_ifs` what the main graph would gain if an accelerator
-    took more; `values` the types of the tensors that the boundary pass added, by name.
+    took more; `values` the types of the tensors that the boundary pass added, by name;
+    `lowered` what was done to the numbers before, None where regions compute as the model says; `notes` what is to be
+    told of that.
     """
 
     asked: Mapping[str, Any]
@@ -138,6 +158,8 @@ class Plan:
     proto: onnx.ModelProto
     what_ifs: tuple[WhatIf, ...] = ()
     values: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
+    lowered: Lowered | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def target(self) -> Target:

@@ -2,7 +2,7 @@
 
 from byoc.boundary.border import Wants
 from byoc.errors import InputError
-from byoc.graph.layout import parse_layout
+from byoc.graph.layout import Layout, parse_layout
 from byoc.rules.load import Target
 
 
@@ -12,11 +12,22 @@ def wants_of(target: Target) -> Wants:
     Raises InputError when its layout is none.
     """
     rules = target.rules
-    word = rules.layout.activations
+    layout = _layout(target, "activations", rules.layout.activations)
+    return Wants(layout, rules.quantization.convert or "host", target.compute)
+
+
+def weights_of(target: Target) -> Layout | None:
+    """Return how a target wants the weights of convolutions, None for as ONNX has them.
+
+    Raises InputError when its layout is none.
+    """
+    return _layout(target, "weights", target.rules.layout.weights)
+
+
+def _layout(target: Target, key: str, word: str | None) -> Layout | None:
     try:
         layout = None if word is None else parse_layout(word)
     except ValueError as error:
-        place = target.place("layout.activations")
+        place = target.place(f"layout.{key}")
         raise InputError(f"{target.source}: {place}: {error}") from None
-    kept = layout is None or layout.is_plain
-    return Wants(None if kept else layout, rules.quantization.convert or "host")
+    return None if layout is None or layout.is_plain else layout

@@ -1,1 +1,1 @@
-"""Quantizing a float model where an accelerator computes in integers: scales, and where they stand."""
+"""Quantizing a float model: scales from ranges, DequantizeLinear and QuantizeLinear around units."""

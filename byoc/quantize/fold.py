@@ -51,19 +51,14 @@ def folded(model: Model) -> Model:
         stored += tensors
     gone = {fold.norm for fold in found}
     nodes = [linear.get(i, node) for i, node in enumerate(index.nodes) if i not in gone]
-    read = {name for number, node in enumerate(nodes) for name in node.input}
+    read = {name for node in nodes for name in node.input} | {*index.outputs}
     read.update(name for number in index.bodies for name in index.reads[number])
     proto = copy_without(model.proto, "node", "initializer", "value_info")
     proto.graph.node.extend(nodes)
-    outputs = index.outputs
     before = {name for fold in found for n in (fold.linear, fold.norm) for name in index.nodes[n].input}
-    kept = [t for t in model.proto.graph.initializer if t.name not in before or t.name in read]
-    kept += [t for t in model.proto.graph.initializer if t.name in outputs and t not in kept]
-    proto.graph.initializer.extend([*kept, *stored])
-    gone_names = before - {t.name for t in kept}
-    given = [value for value in proto.graph.input if value.name not in gone_names]
-    del proto.graph.input[:]
-    proto.graph.input.extend(given)
+    unread = before - read
+    proto.graph.initializer.extend(t for t in model.proto.graph.initializer if t.name not in unread)
+    proto.graph.initializer.extend(stored)
     made = {name for node in nodes for name in node.output}
     proto.graph.value_info.extend(v for v in model.proto.graph.value_info if v.name in made)
     return replace(prepare(proto, model.source, model.folder), samples=model.samples)
@@ -83,7 +78,11 @@ def _folding(index: GraphIndex, number: int) -> _Folding | None:
         return None
     node = index.nodes[before]
     known = channels(index, node)
-    if known is None or not all(index.is_constant(name) for name in node.input[1:] if name):
+    if (
+        known is None
+        or node.op_type == "MatMul"
+        or not all(index.is_constant(name) for name in node.input[1:] if name)
+    ):
         return None
     if node.op_type == "Gemm" and not _plain_gemm(index, node):
         return None

@@ -17,7 +17,9 @@ VIEWS = frozenset(
 CLAMPS = frozenset({"Relu", "Clip"})
 """Behind another operator in one unit these only clamp: they have the scale of what they read."""
 
-OPERANDS = frozenset("Add Sub Mul Div Max Min Sum Mean PRelu Concat MatMul Gemm Conv ConvTranspose".split())
+OPERANDS = frozenset(
+    "Add Sub Mul Div Max Min Sum Mean PRelu Concat MatMul Gemm Conv ConvTranspose".split()
+)
 """Where a constant is computed with like any other input; elsewhere it is a parameter, and stays float."""
 
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})

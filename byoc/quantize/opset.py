@@ -1,4 +1,4 @@
-"""Raising the version of ONNX's operator set: scales for each channel came with 13, 16 bits with 21.
+"""Raising the versions of a model, of its IR and of ONNX's operator set: scales for each channel came with 13, 16 bits with 21.
 
 The model is converted, rather than given onnxruntime's own DequantizeLinear and QuantizeLinear (domain
 com.microsoft), which any version may stand beside: ONNX's shape inference, its reference implementation and
@@ -12,11 +12,29 @@ from onnx import ModelProto, NodeProto, version_converter
 from byoc.errors import InputError
 from byoc.graph.copying import copy_without
 from byoc.graph.load import Model, prepare, skeleton
+from byoc.graph.outline import LEAST_IR
 
 PER_CHANNEL = 13
 """From here on QuantizeLinear and DequantizeLinear have an axis."""
 SIXTEEN_BITS = 21
 """From here on they take int16 and uint16."""
+
+
+def modern(model: Model) -> Model:
+    """Return a model of an IR version whose nodes have metadata: the same one if it already is.
+
+    Before IR 4 every initializer had to be a graph input as well; from then on that makes it a default.
+    """
+    if model.proto.ir_version >= LEAST_IR:
+        return model
+    proto = copy_without(model.proto)
+    if not model.index.overridable:
+        inputs = set(model.index.inputs)
+        data = [value for value in proto.graph.input if value.name in inputs]
+        del proto.graph.input[:]
+        proto.graph.input.extend(data)
+    proto.ir_version = LEAST_IR
+    return replace(model, proto=proto)
 
 
 def raised(model: Model, least: int) -> Model:

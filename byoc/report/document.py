@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
-from math import fsum, isfinite
+from math import fsum, inf, isfinite
 from pathlib import Path
 from typing import Any
 
 from byoc.graph.dims import symbols
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
-from byoc.plan import GraphPlan, Plan, PlannedRegion
+from byoc.plan import GraphPlan, Lowered, Plan, PlannedRegion
 from byoc.plan.borders import borders
 from byoc.report.units import count, quantity
 from byoc.verify.compare import Verification
@@ -20,7 +20,7 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
     """Return the report of a plan. Seconds, joules, bytes; operations count a MAC as two.
 
     `outcome` is the verification, or why there was none. Keys: model, targets, strategy, nodes, compute,
-    predicted, regions, host_reasons, what_if, notes, verification, not_verified, bundle. Floats are
+    predicted, regions, host_reasons, what_if, precision, notes, verification, not_verified, bundle. Floats are
     finite; what is not known or not there is null.
     """
     cost = plan.cost
@@ -54,7 +54,9 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
         "regions": [_region(graph, region) for graph in plan.root.walk() for region in graph.regions],
         "host_reasons": _reasons(plan),
         "what_if": [asdict(each) for each in plan.what_ifs],
+        "precision": _precision(plan.lowered),
         "notes": [
+            *plan.notes,
             *plan.model.notes,
             *_open_dimensions(plan),
             *plan_notes(plan.root),
@@ -162,9 +164,10 @@ def _against_the_host(plan: Plan) -> Iterable[str]:
 
 
 def verification_document(verification: Verification) -> dict[str, Any]:
-    """Return a verification as data: against, passed, largest_relative_error, outputs.
+    """Return a verification as data: against, passed, largest_relative_error, outputs, accuracy.
 
-    An error that is not finite is null, and so is the largest then.
+    An error that is not finite is null, and so is the largest then. `accuracy` is what lower precision
+    left, null where there was none; a signal-to-noise ratio (dB) that is not finite is null, and `exact` says whether it is infinite.
     """
     outputs = [asdict(output) | {"within": output.within} for output in verification.outputs]
     for output in outputs:  # JSON has no infinity
@@ -175,4 +178,28 @@ def verification_document(verification: Verification) -> dict[str, Any]:
         "passed": verification.passed,
         "largest_relative_error": None if None in errors else max(errors, default=0.0),
         "outputs": outputs,
+        "accuracy": _accuracy(verification),
+    }
+
+
+def _accuracy(verification: Verification) -> dict[str, Any] | None:
+    if not verification.original:
+        return None
+    outputs = [asdict(output) for output in verification.accuracy]
+    for output in outputs:
+        output["exact"] = output["signal_to_noise"] == inf
+        output.update({k: None for k in ("signal_to_noise", "same_class") if not isfinite(output[k])})
+    return {"original": verification.original, "outputs": outputs}
+
+
+def _precision(lowered: Lowered | None) -> dict[str, Any] | None:
+    if lowered is None:
+        return None
+    return {
+        "dtype": lowered.dtype,
+        "source": lowered.source,
+        "method": lowered.method,
+        "samples": lowered.samples,
+        "random": lowered.random,
+        "units": lowered.units,
     }

@@ -116,5 +116,18 @@ def _verified(report: Mapping[str, Any]) -> str:
     if verification is not None:
         error = verification["largest_relative_error"]
         size = f"{error:.1e}" if error else "0"
-        return f"verified, largest error {size} of the output's range"
+        return f"verified, largest error {size} of the output's range{_left(verification)}"
     return f"not verified: {report['not_verified']}"
+
+
+def _left(verification: Mapping[str, Any]) -> str:
+    """Return what lower precision left of the original's accuracy, the worst output's."""
+    accuracy = verification["accuracy"]
+    if accuracy is None:
+        return ""
+    known = [output["signal_to_noise"] for output in accuracy["outputs"]]
+    worst = min((ratio for ratio in known if ratio is not None), default=None)
+    if worst is None:
+        exact = all(output["exact"] for output in accuracy["outputs"])
+        return f"; equal to {accuracy['original']}" if exact else ""
+    return f"; {worst:.1f} dB of {accuracy['original']} left"

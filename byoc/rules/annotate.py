@@ -171,7 +171,8 @@ class Annotator:
 
     def _view(self, number: int) -> View:
         node = self.index.nodes[number]
-        return View(self.index, number, node, name_of(node), self._signature(node))
+        compute = self.target.compute
+        return View(self.index, number, node, name_of(node), self._signature(node), compute)
 
     def _signature(self, node: NodeProto) -> Signature | None:
         key = node.domain, node.op_type

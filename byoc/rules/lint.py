@@ -8,13 +8,23 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from byoc.errors import nearest
 from byoc.expressions import compile_regex
 from byoc.graph.attributes import onnx_domains
+from byoc.graph.layout import IMAGE, WEIGHT, parse_layout
 from byoc.graph.types import DTYPES
 from byoc.rules.hidden import hidden
 from byoc.rules.lint_composites import composite_problems
 from byoc.rules.lint_ops import op_problems
 from byoc.rules.merge import drop_problems
 from byoc.rules.operators import operator, operators
-from byoc.rules.schema import CompositeRule, Drop, Host, Nodes, OpRule, Quantization, RuleFile
+from byoc.rules.schema import (
+    CompositeRule,
+    Drop,
+    Host,
+    Layout,
+    Nodes,
+    OpRule,
+    Quantization,
+    RuleFile,
+)
 from byoc.rules.values import ANY, ANY_DTYPE, Names
 from byoc.yamlfile import check, shortened
 
@@ -46,6 +56,7 @@ def lint(
     composites = _parts(content.get("composites"), CompositeRule)
     dtypes = _names(content.get("dtype"))
     problems = list(dtype_problems("dtype", dtypes))
+    problems.extend(_layout(content.get("layout")))
     problems.extend(_quantization(content.get("quantization")))
     problems.extend(_host(content.get("host")))
     for i, rule in ops:
@@ -94,6 +105,21 @@ def _operator(op: str) -> Iterator[str]:
     """Yield that an operator of one of ONNX's own domains is none; others are taken on trust."""
     if op != ANY and operator(op) is None and op.rpartition(".")[0] in onnx_domains():
         yield f"ONNX has no operator '{shortened(op)}'{nearest(op, operators())}"
+
+
+def _layout(value: object) -> Iterator[str]:
+    words = check(value, Layout)[0] or Layout()
+    for key, axes in (("activations", IMAGE), ("weights", WEIGHT)):
+        word = getattr(words, key)
+        if word is None:
+            continue
+        try:
+            layout = parse_layout(shortened(word))
+        except ValueError as error:
+            yield f"layout.{key}: {error}"
+            continue
+        if layout.plain_axes != axes:
+            yield f"layout.{key}: {layout} is not of {key}, whose axes are {', '.join(axes)}"
 
 
 def _quantization(value: object) -> Iterator[str]:

@@ -22,6 +22,7 @@ from byoc.rules.composites import patterns
 from byoc.rules.lint import lint
 from byoc.rules.merge import defaults, merged
 from byoc.rules.schema import RuleFile
+from byoc.rules.values import ANY_DTYPE
 from byoc.yamlfile import check, read_mapping, wrong
 
 _MOST_FILES = 8
@@ -33,13 +34,15 @@ class Target:
 
     `rules` hold what the file extends, too; `places` gives for what was inherited (`ops[3]`, `dtype`,
     `limits.batch`) where it is written (`dla.yaml: ops[1]`); `folder` is that of the file that names
-    the cost model.
+    the cost model. `compute` is `float16` or `bfloat16` where the float32 tensors of a model are to be
+    taken for that, since the regions will be computed in it.
     """
 
     source: str
     rules: RuleFile
     places: Mapping[str, str] = field(default_factory=dict)
     folder: Path = Path()
+    compute: str | None = None
 
     @property
     def name(self) -> str:
@@ -93,6 +96,18 @@ def load_rules(name: str) -> Target:
     Raises InputError with a line for every mistake in the file.
     """
     return replace(_read(find_file(ANNOTATIONS, name), ()).target, source=name)
+
+
+def require_compute(target: Target, dtype: str) -> None:
+    """Raise InputError unless some rule of a target is for a data type, as `float16`."""
+    listed = dict.fromkeys(
+        name for rule in target.rules.ops for name in rule.dtype or target.rules.dtype
+    )
+    if dtype not in listed and ANY_DTYPE not in listed:
+        place = target.place("dtype")
+        raise InputError(
+            f"{target.source}: {place}: no rule is for {dtype}; there are {', '.join(listed)}"
+        )
 
 
 def missing(target: Target) -> list[str]:

@@ -203,14 +203,15 @@ class CompositeRule(Strict):
         return self.name or self.library or ""
 
 
-_Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+$")]
+# Which words are layouts `byoc.rules.lint` says; editors are told nearly as much.
+_Layout = Annotated[str, Field(json_schema_extra={"pattern": "^[A-Z]{4}([0-9]+[a-z])*$"})]
 
 
 class Layout(Strict):
-    """How the accelerator wants its data, in free words, for people."""
+    """How the accelerator wants tensors of rank 4; as ONNX has them unless given."""
 
-    activations: _Word | None = _told("Of what flows, such as NHWC.")
-    weights: _Word | None = _told("Of weights, such as OHWI.")
+    activations: _Layout | None = _told("Of images that cross its border, such as NHWC or NCHW16c.")
+    weights: _Layout | None = _told("Of the weights of convolutions, such as OHWI or OIHW16i16o.")
 
 
 class QuantizedTensors(Strict):

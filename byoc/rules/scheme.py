@@ -71,7 +71,9 @@ class Scheme:
                 elif not same:
                     yield Objection(place, f"{name} and {much} must have the same {what}")
             if one.kind is not None and other.kind is not None and one.kind.dtype != other.kind.dtype:
-                text = f"{name} is {other.kind.dtype} and {much} is {one.kind.dtype}, and must be the same"
+                text = (
+                    f"{name} is {other.kind.dtype} and {much} is {one.kind.dtype}, and must be the same"
+                )
                 yield Objection(place, text, Kind.DTYPE)
 
     def _held(self, key: str, rule: QuantizedRule, use: Use, view: View) -> Iterator[Objection]:

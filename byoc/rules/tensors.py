@@ -12,7 +12,7 @@ from byoc.rules.objections import Kind, Objection
 from byoc.rules.quantized import is_inner, outer, quantization_objections
 from byoc.rules.schema import ElementRule, TensorRule
 from byoc.rules.values import ANY_DTYPE
-from byoc.rules.view import Use, View
+from byoc.rules.view import FLOAT32, Use, View
 
 
 def tensor_objections(  # noqa: PLR0913, PLR0917 - one tensor against all that a rule says of it
@@ -31,7 +31,7 @@ def tensor_objections(  # noqa: PLR0913, PLR0917 - one tensor against all that a
     if rule is not None and rule.absent:
         yield Objection(f"{place}.absent", f"{use.formal} is given, but must be absent")
         return
-    known = view.index.types.get(use.tensor)
+    known = view.kind(use)
     if known is None:
         where = place if rule is not None else dtypes[0]
         yield Objection(where, f"the type of {use.formal} is not known", Kind.UNKNOWN)
@@ -58,7 +58,7 @@ def tensor_objections(  # noqa: PLR0913, PLR0917 - one tensor against all that a
 def _dtype(
     place: str, use: Use, allowed: Sequence[str], view: View, quantized: bool
 ) -> Iterator[Objection]:
-    known = view.index.types.get(use.tensor)
+    known = view.kind(use)
     found = outer(view.index, use) if quantized else None
     if found is not None:
         if found.kind is None:
@@ -69,7 +69,11 @@ def _dtype(
         return
     if known is None or known.dtype in allowed or (quantized and is_inner(view.index, use)):
         return
-    yield Objection(place, f"{use.formal} is {known.dtype}; supported: {listed(allowed)}", Kind.DTYPE)
+    text = f"{use.formal} is {known.dtype}; supported: {listed(allowed)}"
+    if known.dtype == FLOAT32 and view.compute in allowed:
+        version = view.index.opset(view.node)
+        text = f"{use.formal} of {view.op} cannot be {view.compute} in operator set {version}"
+    yield Objection(place, text, Kind.DTYPE)
 
 
 def _value(place: str, use: Use, rule: ElementRule, view: View) -> Iterator[Objection]:

@@ -1,19 +1,21 @@
 """A node as rules see it: its tensors by formal name, its attributes, facts for expressions."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from onnx import NodeProto
 
-from byoc.graph.attributes import effective, written
+from byoc.graph.attributes import effective, open_dtypes, written
 from byoc.graph.facts import plain, tensor_facts
 from byoc.graph.index import GraphIndex
 from byoc.graph.outer import outer_of_made, outer_of_read
 from byoc.graph.types import TensorType
 from byoc.graph.walk import is_onnx
 from byoc.rules.operators import Formal, Signature
+
+FLOAT32 = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +30,30 @@ class Use:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A node of a graph; `signature` is None for an operator that ONNX does not define."""
+    """A node of a graph; `signature` is None for an operator that ONNX does not define.
+
+    With `compute` float32 tensors are taken for that type, but for those that the operator has in none
+    but float32.
+    """
 
     index: GraphIndex
     number: int
     node: NodeProto
     op: str
     signature: Signature | None
+    compute: str | None = None
+
+    def kind(self, use: Use) -> TensorType | None:
+        """Return the type that rules see of a tensor, None where it is not known."""
+        known = self.index.types.get(use.tensor)
+        if known is None or known.dtype != FLOAT32 or not self._has(use, self.compute):
+            return known
+        return replace(known, dtype=self.compute or known.dtype)
+
+    def _has(self, use: Use, dtype: str | None) -> bool:
+        if dtype is None or self.signature is None:
+            return dtype is not None
+        return dtype in open_dtypes(self.signature.schema, use.type_str)
 
     @cached_property
     def attributes(self) -> Mapping[str, Any]:
@@ -138,10 +157,19 @@ class Facts(Mapping[str, Any]):
 
     def _tensors(self, formal: Formal) -> Any:
         uses = self._view.uses
-        found = [tensor_facts(self._view.index, use.tensor) for use in uses if use.formal == formal.name]
+        found = [self._told(use) for use in uses if use.formal == formal.name]
         if formal.variadic:
             return found
         return found[0] if found else {"given": False}
+
+    def _told(self, use: Use) -> dict[str, Any]:
+        kind = self._view.kind(use)
+        facts = tensor_facts(self._view.index, use.tensor)
+        if kind is not None and kind.dtype != facts["dtype"]:
+            facts["dtype"] = kind.dtype
+            if kind.bytes is not None:
+                facts["bytes"] = kind.bytes
+        return facts
 
 
 NODE_FACTS = ("op", "domain", "opset", "name", "attr")

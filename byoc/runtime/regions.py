@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from byoc.codegen import Artifact, Executable, Executor, Region, Value, find_codegen
+from byoc.codegen import Artifact, Contract, Executable, Executor, Region, find_codegen
 from byoc.errors import ByocError, InputError
 from byoc.runtime.values import mismatch
 
@@ -46,7 +46,7 @@ def executor(codegen: Executable, codegen_name: str, region: Region, artifact: A
     return checked
 
 
-def _output(value: Value, given: Mapping[str, Any]) -> Any:
+def _output(value: Contract, given: Mapping[str, Any]) -> Any:
     """Return an output, which must have the dtype and, as far as it is known, the shape of its type."""
     if value.name not in given:
         raise InputError(f"gave no output '{value.name}'")

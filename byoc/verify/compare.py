@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from byoc.errors import InputError
+from byoc.numerics import same_class, signal_to_noise
 
 # The largest error as a share of the expected output's range; whatever is not here must be equal.
 TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
@@ -33,11 +34,30 @@ class OutputError:
 
 
 @dataclass(frozen=True, slots=True)
+class Accuracy:
+    """What an output in lower precision has left of that of the original.
+
+    `signal_to_noise` is in dB; `same_class` is the share of rows whose largest element is where it was.
+    Not a number where the outputs cannot be compared so.
+    """
+
+    name: str
+    signal_to_noise: float
+    same_class: float
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
-    """The comparison of all outputs; `against` says what the bundle was compared with."""
+    """The comparison of all outputs; `against` says what the bundle was compared with.
+
+    `accuracy` has what lower precision cost, where the model was quantized on the way, against
+    `original`.
+    """
 
     against: str
     outputs: tuple[OutputError, ...]
+    original: str = ""
+    accuracy: tuple[Accuracy, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -126,3 +146,15 @@ def _incomparable(name: str, dtype: str, problem: str) -> OutputError:
 
 def _excess(output: OutputError) -> tuple[bool, float]:
     return (not output.within, output.relative)
+
+
+def accuracy(original: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterable[Accuracy]:
+    """Yield what each output that is an array of floats has left of the original's."""
+    for name, value in original.items():
+        got = actual.get(name)
+        if (
+            isinstance(value, np.ndarray)
+            and isinstance(got, np.ndarray)
+            and str(value.dtype) in TOLERANCE
+        ):
+            yield Accuracy(name, signal_to_noise(value, got), same_class(value, got))

@@ -11,23 +11,30 @@ from byoc.graph.load import Model
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 from byoc.runtime.samples import samples_for
 from byoc.runtime.session import load_bundle
-from byoc.verify.compare import Verification, compare
+from byoc.verify.compare import Verification, accuracy, compare
 
 
 class NotVerifiableError(InputError):
     """The original cannot be run here, so there is nothing to compare a bundle with; says why."""
 
 
-def verify(bundle: Bundle, model: Model, inputs: Mapping[str, Any] | None = None) -> Verification:
+def verify(
+    bundle: Bundle,
+    model: Model,
+    inputs: Mapping[str, Any] | None = None,
+    original: Model | None = None,
+) -> Verification:
     """Return how far the bundle's outputs are from those of the model it was made from.
 
-    Both run on the same inputs, seeded ones unless given. Whatever runs on onnxruntime does so with its
+    `original` is a model of higher precision that `model` was made from: what is left of its accuracy is
+    told, and held to nothing. All run on the same inputs, seeded ones unless given. Whatever runs on onnxruntime does so with its
     optimizations off, since they move results. Raises MissingRuntimeError, NotVerifiableError when the
     model does not run, and InputError when the bundle does not.
     """
     try:
         given = samples_for(model) if inputs is None else inputs
         expected = run_plain(model.proto, model, given)
+        precise = {} if original is None else run_plain(original.proto, original, given)
     except InputError as error:
         raise NotVerifiableError(f"{model.source}: {error}") from error
     try:
@@ -36,7 +43,9 @@ def verify(bundle: Bundle, model: Model, inputs: Mapping[str, Any] | None = None
         actual = session(given)
     except InputError as error:
         raise InputError(f"the bundle does not run: {error}") from error
-    return Verification(model.source, tuple(compare(expected, actual)))
+    errors = tuple(compare(expected, actual))
+    source = "" if original is None else original.source
+    return Verification(model.source, errors, source, tuple(accuracy(precise, actual)))
 
 
 def run_plain(proto: onnx.ModelProto, model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:

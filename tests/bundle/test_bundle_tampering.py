@@ -138,13 +138,13 @@ def test_a_file_without_a_hash_is_not_read(
     [
         ("", "not a manifest: Expecting value: line 1 column 1 (char 0)"),
         ("PK\x03\x04", "not a manifest: Expecting value: line 1 column 1 (char 0)"),
-        ("[1, 2]", "format None; this version of byoc reads format 2"),
-        ("{}", "format None; this version of byoc reads format 2"),
-        ('{"format": 1}', "format 1; this version of byoc reads format 2"),
-        ('{"format": "2"}', "format '2'; this version of byoc reads format 2"),
-        ('{"format": 2}', "not a manifest: versions: Field required"),
+        ("[1, 2]", "format None; this version of byoc reads format 3"),
+        ("{}", "format None; this version of byoc reads format 3"),
+        ('{"format": 1}', "format 1; this version of byoc reads format 3"),
+        ('{"format": "2"}', "format '2'; this version of byoc reads format 3"),
+        ('{"format": 3}', "not a manifest: versions: Field required"),
         ("[" * 100_000, "not a manifest: "),
-        ('{"format": 2, "asked": ' + '{"a":' * 100_000, "not a manifest: "),
+        ('{"format": 3, "asked": ' + '{"a":' * 100_000, "not a manifest: "),
     ],
 )
 def test_what_is_no_manifest(text: str, reason: str, bundle: Path) -> None:

@@ -65,7 +65,9 @@ def test_every_model_runs_in_plain_onnxruntime(package: Path, squeezenet: onnx.M
     (name,) = image
     (whole,) = run["model.onnx"].run(None, image)
     region = run["dla_0.onnx"]
-    (logits,) = region.run(None, {region.get_inputs()[0].name: image[name]})
+    (given,) = open_bundle(package).manifest.regions[0].inputs
+    assert (given.tensor, given.layout) == (name, "NHWC")
+    (logits,) = region.run(None, {given.name: image[name].transpose(0, 2, 3, 1)})
     powers = np.exp(logits - logits.max())
     np.testing.assert_allclose(powers / powers.sum(), whole, rtol=1e-4, atol=1e-7)
 
@@ -86,7 +88,7 @@ def test_a_copy_elsewhere_runs(package: Path, tmp_path: Path) -> None:
 def test_the_manifest_names_every_other_file_by_its_hash(package: Path) -> None:
     content = files(package)
     manifest = json.loads(content.pop("manifest.json"))
-    assert manifest["format"] == 2
+    assert manifest["format"] == 3
     assert manifest["asked"]["model"] == "zoo:squeezenet"
     assert manifest["report"]["verification"]["passed"] is True
     assert manifest["files"] == {

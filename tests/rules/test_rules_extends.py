@@ -88,13 +88,13 @@ composites:
 def test_mappings_go_key_by_key_and_host_lists_add_up(tmp_path: Path) -> None:
     text = """
 extends: one.yaml
-layout: {activations: NC8HW8}
+layout: {activations: NCHW8c}
 quantization: {activations: {dtype: uint8}, convert: device}
 limits: {memory: 2MiB, batch: 8}
 host: {ops: [Log, Sin], after: {ops: TopK, names: [second]}}
 """
     rules = (derived := load(tmp_path, one=BASE, two=text)).rules
-    assert (rules.layout.activations, rules.layout.weights) == ("NC8HW8", "OHWI")
+    assert (rules.layout.activations, rules.layout.weights) == ("NCHW8c", "OHWI")
     scheme = rules.quantization
     assert scheme.activations is not None
     assert (scheme.activations.dtype, scheme.activations.symmetric) == (("uint8",), None)

@@ -85,7 +85,9 @@ WRONG = {
     + "host: {ops: [Relu6], after: {ops: ['*', TopKay]}}\n",
     "names that are no regular expressions": RELU + "host: {names: ['[a'], after: {names: ['(?=a)']}}\n",
     "host with wrong keys": RELU + "host: {name: head, after: {op: Relu}}\n",
-    "a layout that is no word": RELU + "layout: {activations: N-H, weight: OHWI}\n",
+    "a layout that is none": RELU + "layout: {activations: nhwc, weights: OIHW1i}\n",
+    "a layout of something else": RELU + "layout: {activations: OHWI4i, weights: NHWC}\n",
+    "a layout with a wrong key": RELU + "layout: {activations: NHWC, weight: OHWI}\n",
     "a scheme of quantization": RELU
     + "quantization: {weights: {dtype: [int88]}, scales: powers, convert: cpu, input: {}}\n",
     "data types of a scheme": RELU + "quantization: {weights: {dtype: [int8, int88]}}\n",

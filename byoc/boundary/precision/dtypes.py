@@ -1,9 +1,9 @@
-"""What the operators' schemas say of data types: which tensors of a node go together, which may be short.
+"""What the operators' schemas say of data types: which tensors of a node may be short.
 
 Formal parameters that share a type variable have one type. Nothing here knows an operator by name.
 """
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -20,7 +20,6 @@ FLOAT = "float32"
 Dtypes = Mapping[str, str]
 """Tensors to their data types; those that are not known, or are no tensors, are left out."""
 
-_VARIADIC = OpSchema.FormalParameterOption.Variadic
 _FIXED = {f"tensor({name})": name for name in NUMBERS} | {"tensor(float)": FLOAT}
 _FIXED["tensor(double)"] = "float64"
 
@@ -64,7 +63,7 @@ class Schemas:
         return all(any(kind.startswith("tensor(") for kind in formal.types) for formal in formals)
 
     def inferred(self, node: NodeProto, known: Dtypes) -> dict[str, str]:
-        """Return the data types of a node's outputs as ONNX's inference has them; none where it fails."""
+        """Return the data types of a node's outputs by ONNX's inference; none where that fails."""
         schema = self.of(node)
         if schema is None:
             return {}
@@ -92,7 +91,7 @@ class Schemas:
         return bound or self.inferred(node, _asked(node, known)).get(node.output[position])
 
     def made_short(self, node: NodeProto, output: str, known: Dtypes, dtype: str) -> bool:
-        """Change the attribute of a node that says the data type of an output, and return whether one does.
+        """Return whether an output has a data type, once the attribute is changed that says so, if any.
 
         It may be a data type, as a Cast's `to`, or a tensor, as a ConstantOfShape's `value`; which of
         the node's attributes it is, inference tells. `known` has the types of the inputs as they are.
@@ -168,10 +167,3 @@ def body_dtypes(node: NodeProto, body: GraphProto, around: Dtypes) -> dict[str, 
     read = {name: read_type(kind) for name, kind in found.items()}
     result = {name: kind.dtype for name, kind in read.items() if kind is not None}
     return result | {tensor.name: DTYPES[tensor.data_type] for tensor in body.initializer}
-
-
-def remember(known: MutableMapping[str, str], names: Sequence[str], dtypes: Sequence[str | None]) -> None:
-    """Write down the types of some tensors as far as they are known and not there yet."""
-    for name, dtype in zip(names, dtypes, strict=False):
-        if name and dtype is not None:
-            known.setdefault(name, dtype)

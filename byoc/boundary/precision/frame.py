@@ -85,10 +85,9 @@ class Frame:
         return new
 
     def dtypes(self) -> dict[str, str]:
-        """Return the data types that tensors have now, by the names that they have now."""
-        around = self.outer.dtypes() if self.outer is not None else {}
+        """Return the data types that its own tensors have now, by the names that they have now."""
         own = {name: dtype for value in self.values.values() for dtype, name in value.names.items()}
-        return around | {name: dtype for name, dtype in own.items() if dtype is not None}
+        return {name: dtype for name, dtype in own.items() if dtype is not None}
 
 
 def cast_node(source: str, result: str, dtype: str) -> NodeProto:

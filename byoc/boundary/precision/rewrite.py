@@ -2,45 +2,53 @@
 
 from collections import ChainMap
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+import numpy as np
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, numpy_helper
 
 from byoc.boundary.precision.choose import Chooser
-from byoc.boundary.precision.dtypes import FLOAT, Dtypes, body_dtypes, set_attribute
+from byoc.boundary.precision.dtypes import FLOAT, Dtypes, body_dtypes
 from byoc.boundary.precision.frame import Frame, Naming, Value, constant_node
 from byoc.boundary.precision.rounding import twin
+from byoc.boundary.precision.variants import Variants, refer
 from byoc.graph.types import DTYPES, NUMBERS
 from byoc.graph.walk import bodies, is_onnx
 
-Note = Callable[[str, int], None]
-"""Told of a constant and of how many of its values were beyond the range."""
+
+class Around(Protocol):
+    """What is the same for all regions of a model."""
+
+    variants: Variants
+
+    def note(self, name: str, beyond: int) -> None:
+        """Be told of a constant and of how many of its values were beyond the range."""
+        ...
 
 
 class Rewriter:
-    """Rewrites the nodes of a region; `variants` are the functions that calls inside now refer to."""
+    """Rewrites the nodes of a region; `naming` is for what is in bodies and in functions called."""
 
-    def __init__(self, chooser: Chooser, naming: Naming, note: Note, variants: "Variants") -> None:
+    def __init__(self, chooser: Chooser, naming: Naming, around: Around) -> None:
         """Remember what is the same for all of a region."""
         self.chooser = chooser
         self.dtype = chooser.dtype
         self.naming = naming
-        self.note = note
-        self.variants = variants
+        self.note = around.note
+        self.variants = around.variants
 
     def run(
         self, frame: Frame, nodes: Sequence[NodeProto], known: Dtypes, short: Sequence[bool]
     ) -> None:
         """Add nodes to a frame, those that are `short` in the short type; the nodes stay as they are."""
         for node, narrow in zip(nodes, short, strict=True):
-            new = NodeProto()
-            new.CopyFrom(node)
-            stored = _stored(new) if is_onnx(new) else None
+            stored = _stored(node) if is_onnx(node) else None
             if stored is not None:
-                self._constant(frame, new, stored)
-            elif self.chooser.function(new) is not None:
-                self._call(frame, new, known, narrow)
+                self._constant(frame, node, stored)
+            elif self.chooser.function(node) is not None:
+                self._call(frame, _copy(node), known, narrow)
             else:
-                self._node(frame, new, known, narrow)
+                self._node(frame, node, known, narrow)
 
     def _constant(self, frame: Frame, node: NodeProto, tensor: TensorProto) -> None:
         """Enter a Constant that is put in once it is read, in the types in which it is read."""
@@ -50,7 +58,7 @@ class Rewriter:
             if dtype != self.dtype:
                 frame.nodes.append(node)
                 return name
-            new = self.naming(f"{name}_{dtype}", name, dtype)
+            new = frame.naming(f"{name}_{dtype}", name, dtype)
             short, beyond = twin(tensor, new, dtype)
             self.note(name, beyond)
             frame.nodes.append(constant_node(new, short))
@@ -58,19 +66,22 @@ class Rewriter:
 
         frame.values[name] = Value(frame, FLOAT, {}, make)
 
-    def _node(self, frame: Frame, node: NodeProto, known: Dtypes, narrow: bool) -> None:
+    def _node(self, frame: Frame, source: NodeProto, known: Dtypes, narrow: bool) -> None:
         schemas = self.chooser.schemas
-        had = list(node.input)
-        for i, type_str in enumerate(schemas.inputs(node)):
-            takes = narrow and schemas.may_be(node, type_str, self.dtype)
-            node.input[i] = frame.read(had[i], self._type(had[i], known, takes))
+        node = _copy(source)
+        now: dict[str, str] = {}
+        for i, type_str in enumerate(schemas.inputs(source)):
+            takes = narrow and schemas.may_be(source, type_str, self.dtype)
+            dtype = self._type(source.input[i], known, takes)
+            node.input[i] = frame.read(source.input[i], dtype)
+            now |= {node.input[i]: dtype} if dtype is not None else {}
         graphs = list(bodies(node))
         for body in graphs:
-            self._body(frame, node, body, known, had, narrow)
-        bound = {t for t, name in zip(schemas.inputs(node), had, strict=True) if known.get(name) == FLOAT}
-        outputs = schemas.outputs(node)
-        now = frame.dtypes() if narrow and not graphs else {}
-        for i, name in enumerate(list(node.output)):
+            self._body(frame, source, body, known, narrow)
+        sides = zip(schemas.inputs(source), source.input, strict=True)
+        bound = {type_str for type_str, name in sides if known.get(name) == FLOAT}
+        outputs = schemas.outputs(source)
+        for i, name in enumerate(source.output):
             if not name:
                 continue
             dtype = known.get(name)
@@ -90,14 +101,12 @@ class Rewriter:
         node: NodeProto,
         body: GraphProto,
         known: Dtypes,
-        had: Sequence[str],
         narrow: bool,
     ) -> None:
         """Rewrite a body in place; what it is given and gives back is short if its node is."""
         frame = Frame(self.naming, around)
-        before = NodeProto(op_type=node.op_type, domain=node.domain, input=had, attribute=node.attribute)
         nodes = list(body.node)
-        own = body_dtypes(before, body, known)
+        own = body_dtypes(node, body, known)
         inner = self.chooser.known(nodes, ChainMap(own, dict(known)))
         for value in body.input:
             dtype = self._type(value.name, inner, narrow)
@@ -140,13 +149,11 @@ class Rewriter:
 
             return make
 
-        copies = [TensorProto.FromString(t.SerializeToString()) for t in kept]
+        copies = [_copied(tensor) for tensor in kept]
         for tensor in stored:
             name = tensor.name
             if tensor.data_type == TensorProto.FLOAT:
-                own = TensorProto()
-                own.CopyFrom(tensor)
-                frame.values[name] = Value(frame, FLOAT, {}, maker(own))
+                frame.values[name] = Value(frame, FLOAT, {}, maker(_copied(tensor)))
             else:
                 frame.values[name] = Value(
                     frame, DTYPES[tensor.data_type], {DTYPES[tensor.data_type]: name}
@@ -180,7 +187,7 @@ class Rewriter:
         del new.node[:], new.output[:]
         new.output.extend(names)
         new.node.extend(body.nodes)
-        _refer(new, function, node)
+        refer(new, function, node)
         for i, (name, formal) in enumerate(zip(list(node.input), function.input, strict=False)):
             node.input[i] = frame.read(name, self._type(name, known, formal in asked))
         for i, (name, dtype) in enumerate(zip(list(node.output), made, strict=False)):
@@ -190,9 +197,27 @@ class Rewriter:
         frame.nodes.append(node)
 
 
-class Variants:
-    """The functions that rewritten calls refer to: one for each that differs, by a name of its own."""
+def _copy(node: NodeProto) -> NodeProto:
+    result = NodeProto()
+    result.CopyFrom(node)
+    return result
 
-    def __init__(self, folder: "object | None" = None) -> None:
-        """Start with none; `folder` is where external data lies."""
-        self.folder = folder
+
+def _copied(tensor: TensorProto) -> TensorProto:
+    result = TensorProto()
+    result.CopyFrom(tensor)
+    return result
+
+
+def _stored(node: NodeProto) -> TensorProto | None:
+    """Return the float32 tensor that a Constant node holds, None for any other node."""
+    if node.op_type != "Constant":
+        return None
+    for attribute in node.attribute:
+        if attribute.name == "value" and attribute.t.data_type == TensorProto.FLOAT:
+            return attribute.t
+        if attribute.name == "value_float":
+            return numpy_helper.from_array(np.array(attribute.f, np.float32))
+        if attribute.name == "value_floats":
+            return numpy_helper.from_array(np.array(attribute.floats, np.float32))
+    return None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
+from onnx import GraphProto, TensorProto, TypeProto, numpy_helper
 
 from byoc.boundary.border import Border
 from byoc.boundary.edit import Editing, Scope
@@ -128,3 +128,12 @@ class Facts:
         )
         return max(1, prod(extents) * bits(kind.dtype) // 8)
 
+
+def lasting(scope: Scope) -> dict[str, None]:
+    """Return the tensors that have to keep their names: what a graph gives out, and what bodies read."""
+    assert isinstance(scope.proto, GraphProto)
+    names = [value.name for value in scope.proto.output]
+    for node in scope.nodes:
+        for body in scope.inner.get(id(node), ()):
+            names += body.captures()
+    return dict.fromkeys(names)

@@ -1,13 +1,14 @@
-"""In which form each operator of the host runs, so that the fewest bytes are transposed: a minimum cut."""
+"""In which form each operator runs, so that the fewest bytes are transposed: a minimum cut."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from byoc.boundary.edit import Scope
+from byoc.boundary.transposes.facts import lasting
 from byoc.boundary.transposes.frames import Frames
 from byoc.placement.cuts import Cuts
 from byoc.placement.decided import decided
-from byoc.placement.problem import Problem
+from byoc.placement.problem import Bools, Problem
 
 _SOURCE = 0  # the unit that makes what comes in the layout and cannot come otherwise
 
@@ -52,8 +53,8 @@ class _Posed:
             if i not in frames.links:
                 self._read(i, scope.reads(node))
                 self._make(i)
-        for output in scope.proto.output:
-            self._demand(getattr(output, "name", output))
+        for name in lasting(scope):
+            self._demand(name)
 
     def _row(self, name: str) -> int:
         return self.row[self.frames.value[name]]
@@ -119,7 +120,7 @@ class _Posed:
         ports, node = self.frames.movable.get(number), self.nodes[number]
         return self.frames.frame[node.input[ports.data[0]] if ports is not None else node.output[0]]
 
-    def _bytes(self, made: Mapping[str, int], permuted: Sequence[bool]) -> float:
+    def _bytes(self, made: Mapping[str, int], permuted: Bools) -> float:
         total = 0.0
         for value, row in self.row.items():
             there = any(permuted[unit] for unit in self.consumers[row])

@@ -1,9 +1,9 @@
-"""Orders of axes as ONNX's Transpose has them: axis `i` of the output is axis `order[i]` of the input."""
+"""Orders of axes as ONNX's Transpose has them: axis `i` of the output is the input's `order[i]`."""
 
 from collections.abc import Sequence
 from typing import TypeVar
 
-from onnx import NodeProto, TypeProto
+from onnx import NodeProto, TypeProto, helper
 
 from byoc.graph.attributes import written
 from byoc.graph.walk import is_onnx
@@ -56,3 +56,10 @@ def order_of(node: NodeProto, rank: int | None) -> Order | None:
     if perm is not None:
         return tuple(perm)
     return tuple(reversed(range(rank))) if rank is not None else None
+
+
+def set_attribute(node: NodeProto, name: str, value: int | Sequence[int]) -> None:
+    """Write an attribute on a node, in the place of one of that name."""
+    kept = [attribute for attribute in node.attribute if attribute.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(name, value)])

@@ -140,25 +140,25 @@ def _axis(axis: int) -> Callable[[Order], Change]:
 def _reduction(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
     """Return the ports of a reduction; without `keepdims` its output is in the order of what is left."""
     opset, given = facts.edit.opset, written(node)
+    if given.get("keepdims", 1) != 1:
+        return None
     as_input = opset >= (13 if node.op_type == "ReduceSum" else 18)
-    if facts.rank(node.input[0]) != rank or given.get("keepdims", 1) != 1:
+    axes = _listed(facts, node, 1) if as_input else given.get("axes", [])
+    if axes is None:
         return None
-    if not _all_made(node, facts, rank):
-        return None
-    if not as_input:
-        axes = given.get("axes")
-        if not axes:
-            return Ports((0,), (), (0,))
-        return Ports((0,), (), (0,), lambda order: Change({"axes": _axes(order, axes)}, {}))
-    if len(node.input) < 2 or not node.input[1]:
-        return Ports((0,), (), (0,))
-    value = facts.value(node.input[1])
-    if value is None:
-        return None
-    listed = [int(axis) for axis in value.reshape(-1)]
-    if not listed:
-        return Ports((0,), (), (0,))
-    return Ports((0,), (), (0,), lambda order: Change({}, {1: _axes(order, listed)}))
+    if not axes:  # all of them, or none
+        return _unary(node, facts, rank)
+    if as_input:
+        return _unary(node, facts, rank, lambda order: Change({}, {1: _axes(order, axes)}))
+    return _unary(node, facts, rank, lambda order: Change({"axes": _axes(order, axes)}, {}))
+
+
+def _listed(facts: Facts, node: NodeProto, position: int) -> list[int] | None:
+    """Return the numbers that an input gives, none if it is left out; None if nobody knows them."""
+    if len(node.input) <= position or not node.input[position]:
+        return []
+    value = facts.value(node.input[position])
+    return None if value is None else [int(number) for number in value.reshape(-1)]
 
 
 def _axes(order: Order, axes: list[int]) -> list[int]:
@@ -184,18 +184,11 @@ def _pad(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
         if pads is None or len(pads) != 2 * rank:
             return None
         return _unary(node, facts, rank, lambda order: Change({key: _pads(order, pads)}, {}))
-    axes = facts.value(node.input[3]) if len(node.input) > 3 and node.input[3] else None
-    if len(node.input) > 3 and node.input[3]:
-        if axes is None:
-            return None
-        named = [int(axis) for axis in axes.reshape(-1)]
-        return _unary(
-            node, facts, rank, lambda o: Change({}, {3: [axis_after(o, axis) for axis in named]})
-        )
-    value = facts.value(node.input[1]) if len(node.input) > 1 else None
-    if value is None or value.size != 2 * rank:
+    axes, listed = _listed(facts, node, 3), _listed(facts, node, 1)
+    if axes:
+        return _unary(node, facts, rank, lambda order: Change({}, {3: _each(order, axes)}))
+    if axes is None or listed is None or len(listed) != 2 * rank:
         return None
-    listed = [int(pad) for pad in value.reshape(-1)]
     return _unary(node, facts, rank, lambda order: Change({}, {1: _pads(order, listed)}))
 
 
@@ -210,17 +203,13 @@ def _slice(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
     if facts.edit.opset < 10:
         axes = given.get("axes", list(range(len(given.get("starts", [])))))
         return _unary(node, facts, rank, lambda o: Change({"axes": _each(o, axes)}, {}))
-    if len(node.input) > 3 and node.input[3]:
-        value = facts.value(node.input[3])
-        if value is None:
-            return None
-        listed = [int(axis) for axis in value.reshape(-1)]
-    else:
+    listed = _listed(facts, node, 3)
+    if listed == []:
         starts = facts.type_of(node.input[1])
-        if starts is None or starts.elements is None:
-            return None
-        listed = list(range(starts.elements))
-    return _unary(node, facts, rank, lambda o: Change({}, {3: _each(o, listed)}))
+        listed = list(range(starts.elements)) if starts is not None and starts.elements else None
+    if listed is None:
+        return None
+    return _unary(node, facts, rank, lambda order: Change({}, {3: _each(order, listed)}))
 
 
 def _each(order: Order, axes: list[int]) -> list[int]:
@@ -240,7 +229,7 @@ def _quantize(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
 
 
 def _dropout(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
-    """Return the ports of a Dropout that does not train; which one trains, an input or attribute says."""
+    """Return the ports of a Dropout that does not train."""
     training = facts.value(node.input[2]) if len(node.input) > 2 and node.input[2] else False
     if facts.edit.opset < 7 or training is None or bool(training):
         return None

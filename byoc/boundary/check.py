@@ -1,0 +1,160 @@
+"""The check of every border: host and regions have to mean the same by each tensor that crosses.
+
+Each side is read for itself: the region's off its own stand-alone model, whose types are inferred anew,
+the host's off the graph around the call, whose types are inferred anew as well. What is read off both
+must agree: dtype, shape, layout, scale, zero point, axis. Besides, all that has a name of the user's
+must have the user's type, on the host and in the regions.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import onnx
+from onnx import NodeProto, TypeProto
+
+from byoc.boundary.contract import Contract, ContractError, agree
+from byoc.boundary.inside import Contracts, inferred, region_contracts
+from byoc.boundary.outside import Host, Told
+from byoc.boundary.related import origin
+from byoc.boundary.scales import is_dequantize, is_quantize, read_scales
+from byoc.graph.extract import call_model
+from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.infer import infer_types
+from byoc.graph.layout import Layout
+from byoc.graph.types import TensorType, read_type
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of a region besides what the partitioned model says.
+
+    `users` is the index of the graph that it was cut from, `added` gives the types of tensors that the
+    boundary pass put in, and `weights` is the layout that its target wants weights in.
+    """
+
+    users: GraphIndex | None = None
+    added: Mapping[str, TypeProto] = field(default_factory=dict)
+    weights: Layout | None = None
+
+    @property
+    def users_types(self) -> Mapping[str, TypeProto]:
+        """The types of the user's tensors by name; empty where they are not known."""
+        return self.users.certain if self.users is not None else {}
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """A region whose border is right: its stand-alone model and its contracts."""
+
+    model: onnx.ModelProto
+    contracts: Contracts
+
+
+def check_model(
+    proto: onnx.ModelProto,
+    domains: Iterable[str],
+    known: Mapping[str, Known] = MappingProxyType({}),
+    folder: Path | None = None,
+) -> dict[str, Checked]:
+    """Return the regions of a partitioned model with their contracts, by name.
+
+    `domains` are those of the targets. `known` says of regions by name what is known besides, and
+    `folder` is where external data lies. The model is not changed.
+
+    Raises ContractError, naming the region, the tensor and both sides, when a region and what is around
+    it disagree.
+    """
+    host = _typed(proto)
+    calls = {
+        call.op_type: (index, call)
+        for index in host.walk()
+        for call in index.nodes
+        if call.domain in set(domains)
+    }
+    regions: dict[str, Checked] = {}
+    seen: set[int] = set()
+    for name, (index, call) in calls.items():
+        more = known.get(name, Known())
+        values = {**index.certain, **more.added, **more.users_types}
+        model = call_model(index, call, values)
+        inside = inferred(model)
+        _check_types(f"region {name}", inside, more.users_types)
+        if id(index) not in seen:
+            seen.add(id(index))
+            _check_types("the host", index, more.users_types)
+        contracts = region_contracts(model, values, folder, more.weights, inside)
+        regions[name] = Checked(model, contracts)
+    read = {name: region.contracts for name, region in regions.items()}
+    for name, (index, call) in calls.items():
+        more = known.get(name, Known())
+        around = Host(index, read, more.users_types, more.users, folder)
+        regions[name] = replace(regions[name], contracts=_agreed(name, call, read[name], around))
+    return regions
+
+
+def _typed(proto: onnx.ModelProto) -> GraphIndex:
+    """Return the index of a partitioned model with types inferred through its regions."""
+    found = infer_types(proto, stated_types(proto))
+    return GraphIndex(proto, found.values, found.typed)
+
+
+def _check_types(where: str, index: GraphIndex, users: Mapping[str, TypeProto]) -> None:
+    """Raise ContractError unless what has a name of the user's has the user's type."""
+    for name, kind in index.certain.items():
+        here, there = read_type(kind), read_type(users[name]) if name in users else None
+        if here is not None and there is not None and not agree(here, there):
+            raise ContractError(f"{where}: '{name}' is {here}, but {there} in the user's model")
+
+
+def _agreed(name: str, call: NodeProto, contracts: Contracts, host: Host) -> Contracts:
+    """Return the contracts of a region, to which the host agrees, with the user's names."""
+    data = [given for given in call.input if not host.index.is_constant(given)]
+    inputs = [
+        _both(name, contract, [host.handed(given, contract.inner)], host)
+        for given, contract in zip(data, contracts.inputs, strict=True)
+    ]
+    outputs = [
+        _both(name, contract, list(host.taken(given, contract.inner)), host)
+        for given, contract in zip(call.output, contracts.outputs, strict=True)
+    ]
+    return replace(contracts, inputs=tuple(inputs), outputs=tuple(outputs))
+
+
+def _both(region: str, contract: Contract, told: list[Told], host: Host) -> Contract:
+    """Return a contract, with the user's name and type of the tensor, if the host agrees to it."""
+    for each in told:
+        side = each.side
+        if not side.agrees(contract.side) and not each.ours and _differs_by_itself(host, contract):
+            side = replace(side, scale=None)
+        if not side.agrees(contract.side):
+            raise ContractError(
+                f"region {region}: the host has '{contract.name}' as {side.told(contract.side)}, "
+                f"the region as {contract.side.told(side)}"
+            )
+    names = [origin(host.users, name) for name in (contract.tensor, *(each.tensor for each in told))]
+    tensor = next((name for name in names if name in host.types), names[-1])
+    known = read_type(host.types[tensor]) if tensor in host.types else None
+    converts = dict(contract.converts)
+    if any(each.cast for each in told):
+        converts["cast"] = "host"
+    logical = known or _logical(host, tensor, contract)
+    return replace(contract, tensor=tensor, logical=logical, converts=converts)
+
+
+def _logical(host: Host, tensor: str, contract: Contract) -> TensorType:
+    kind = host.index.certain.get(tensor)
+    return (read_type(kind) if kind is not None else None) or contract.logical
+
+
+def _differs_by_itself(host: Host, contract: Contract) -> bool:
+    """Return whether the user's model quantizes a tensor by other scales than it dequantizes it by."""
+    users = host.users
+    if users is None or contract.inner not in users.producer:
+        return False
+    maker = users.nodes[users.producer[contract.inner]]
+    readers = [users.nodes[i] for i in users.consumers.get(contract.inner, ())]
+    pairs = [node for node in (maker, *readers) if is_quantize(node) or is_dequantize(node)]
+    found = [read_scales(users, node, host.folder) for node in pairs]
+    return any(scales != found[0] for scales in found)

@@ -1,0 +1,247 @@
+"""The host's side of a region's border, read off the graph around the call and never off the region.
+
+What the host hands in is said by the nodes that made it, back to the last that is the user's own. What
+it takes a region's output for is said by each node that reads it. A neighbouring region stands for
+itself, with its own contract.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from onnx import NodeProto, TypeProto
+
+from byoc.boundary import axes
+from byoc.boundary.contract import Contract, Side
+from byoc.boundary.conversions import casts, done, is_conversion, undone
+from byoc.boundary.inside import Contracts
+from byoc.boundary.layouts import NAME as LAYOUT
+from byoc.boundary.related import related
+from byoc.boundary.scales import Scales, is_dequantize, is_quantize, read_scales
+from byoc.graph.index import GraphIndex
+from byoc.graph.marks import is_ours, noted
+from byoc.graph.types import TensorType, read_type
+from byoc.graph.walk import is_onnx
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a place on the host says of a tensor that crosses.
+
+    `tensor` is what is there once byoc's own conversions are undone, `cast` whether a Cast is among
+    these, and `ours` whether what it says of scales comes from a node of byoc's.
+    """
+
+    side: Side
+    tensor: str
+    cast: bool = False
+    ours: bool = False
+
+
+@dataclass(frozen=True)
+class _Path:
+    """The way on the host from a tensor that crosses, which the region knows as `inner`.
+
+    `passed` are the tensors on the way, the one that crosses first; `steps` the conversions in the order
+    of execution; `behind` those of them between the scales that were met and the border. `quantized` is
+    whether scales that are met are still the border's: not beyond a node that changes them.
+    """
+
+    inner: str
+    passed: tuple[str, ...]
+    steps: tuple[NodeProto, ...] = ()
+    scales: Scales | None = None
+    behind: tuple[NodeProto, ...] = ()
+    quantized: bool = True
+
+    @property
+    def name(self) -> str:
+        """The tensor that crosses."""
+        return self.passed[0]
+
+    @property
+    def at(self) -> str:
+        """The tensor where the way has come to."""
+        return self.passed[-1]
+
+    def back(self, node: NodeProto) -> "_Path":
+        """Return the way that goes on from what a node makes to what it reads."""
+        return replace(self, passed=(*self.passed, node.input[0]))
+
+    def on(self, node: NodeProto) -> "_Path":
+        """Return the way that goes on from what a node reads to what it makes."""
+        return replace(self, passed=(*self.passed, node.output[0]))
+
+
+@dataclass(frozen=True)
+class Host:
+    """A graph with calls of regions, and what is known around it.
+
+    `index` is of the graph, `contracts` has those of each region by name, read from the region alone.
+    `types` gives the types of the user's tensors, `users` is the index of the graph as it was before
+    regions were cut out, if that is known, and `folder` is where external data lies.
+    """
+
+    index: GraphIndex
+    contracts: Mapping[str, Contracts]
+    types: Mapping[str, TypeProto] = field(default_factory=dict)
+    users: GraphIndex | None = None
+    folder: Path | None = None
+
+    def handed(self, name: str, inner: str) -> Told:
+        """Return what the host says of a tensor that a call reads and the region knows as `inner`."""
+        path = _Path(inner, (name,))
+        index, node = _maker(self.index, name)
+        while node is not None:
+            if self._converts(node, path.at):
+                path = replace(path, steps=(node, *path.steps))
+            elif is_quantize(node) and path.quantized:
+                scales = read_scales(index, node, self.folder)
+                path = replace(path, scales=scales, behind=path.steps, quantized=False)
+                if not is_ours(node):
+                    break
+            elif (is_dequantize(node) or is_quantize(node)) and is_ours(node):
+                path = replace(path, quantized=False)
+            else:
+                break
+            path = path.back(node)
+            index, node = _maker(index, path.at)
+        neighbour = self._given(node, path.at)
+        terms = self._terms(index, path, neighbour, node)
+        there = done(self.index, path.steps[: len(path.steps) - len(path.behind)], terms)
+        layout = _spelled(done(self.index, path.behind, there), terms)
+        side = Side(_type(self.index, name), layout)
+        return _told(side, path, neighbour, there, path.at if neighbour is None else neighbour.tensor)
+
+    def taken(self, name: str, inner: str) -> Iterator[Told]:
+        """Yield what each reader on the host says of an output that the region knows as `inner`."""
+        yield from self._readers(_Path(inner, (name,)))
+
+    def _readers(self, path: _Path) -> Iterator[Told]:
+        if path.at in self.index.outputs:
+            yield self._end(path)
+        for number in self.index.consumers.get(path.at, ()):
+            node = self.index.nodes[number]
+            for body in self.index.bodies.get(number, ()):
+                if path.at in body.index.consumers or path.at in body.index.outputs:
+                    yield from replace(self, index=body.index)._readers(path)
+            if path.at not in node.input:
+                continue
+            first = node.input[0] == path.at
+            if self._is_region(node):
+                for contract in self._reading(node, path.at):
+                    yield self._end(path, contract)
+            elif first and self._converts(node, path.at):
+                yield from self._readers(replace(path, steps=(*path.steps, node)).on(node))
+            elif first and is_dequantize(node) and path.quantized:
+                scales = read_scales(self.index, node, self.folder)
+                further = replace(path, scales=scales, behind=path.steps, quantized=False)
+                if is_ours(node):
+                    yield from self._readers(further.on(node))
+                else:
+                    yield self._end(further, node=node)
+            else:
+                yield self._end(path, node=node)
+
+    def _converts(self, node: NodeProto, name: str) -> bool:
+        """Return whether a node at a tensor leads on to another form of it.
+
+        A Transpose of the user's does where it reads or makes what has no name of the user's.
+        """
+        transpose = node.op_type == "Transpose" and is_onnx(node)
+        return is_conversion(node) or (transpose and name not in self.types)
+
+    def _end(
+        self, path: _Path, neighbour: Contract | None = None, node: NodeProto | None = None
+    ) -> Told:
+        """Return what is said of an output where a way from it ends: at a reader, or given out."""
+        terms = self._terms(self.index, path, neighbour, node)
+        border = undone(self.index, path.steps, terms)
+        side = Side(self._type_by(path, terms, border), _spelled(border, terms))
+        there = undone(self.index, path.steps[len(path.behind) :], terms)
+        return _told(side, path, neighbour, there, path.at)
+
+    def _type_by(
+        self, path: _Path, terms: axes.Terms | None, border: axes.Terms | None
+    ) -> TensorType | None:
+        """Return the type of an output by that of the user's tensor which the host makes of it."""
+        crossing = _type(self.index, path.name)
+        known = read_type(self.types[path.at]) if path.at in self.types else None
+        if known is None or crossing is None:
+            return crossing
+        dtype = known.dtype
+        if path.scales is not None:
+            dtype = path.scales.dtype
+        elif casts(path.steps):
+            dtype = crossing.dtype
+        if known.shape is None or terms is None or border is None:
+            return TensorType(dtype, crossing.shape)
+        plain = axes.unpacked_shape(known.shape, terms)
+        return TensorType(dtype, crossing.shape if plain is None else axes.packed_shape(plain, border))
+
+    def _terms(
+        self, index: GraphIndex, path: _Path, neighbour: Contract | None, node: NodeProto | None
+    ) -> axes.Terms | None:
+        """Return how a tensor lies where a way ends, in the axes of what the region knows."""
+        kind = _type(index, path.at)
+        rank = len(kind.shape) if kind is not None and kind.shape is not None else 0
+        if neighbour is not None:
+            return axes.read_word(neighbour.layout, rank)
+        word = noted(node, LAYOUT) if node is not None else ""
+        if word and path.at not in self.types:
+            return axes.read_word(word, rank)
+        return related(self.users, path.inner, path.at) or axes.plain(rank)
+
+    def _given(self, node: NodeProto | None, name: str) -> Contract | None:
+        """Return the contract of a neighbouring region's output."""
+        if node is None or not self._is_region(node):
+            return None
+        outputs = self.contracts[node.op_type].outputs
+        return outputs[list(node.output).index(name)]
+
+    def _reading(self, node: NodeProto, name: str) -> list[Contract]:
+        """Return the contracts of a neighbouring region for the inputs that one tensor is."""
+        data = [given for given in node.input if not self.index.is_constant(given)]
+        pairs = zip(data, self.contracts[node.op_type].inputs, strict=True)
+        return [contract for given, contract in pairs if given == name]
+
+    def _is_region(self, node: NodeProto) -> bool:
+        return node.op_type in self.contracts and node.domain.startswith("byoc.")
+
+
+def _maker(index: GraphIndex, name: str) -> tuple[GraphIndex, NodeProto | None]:
+    """Return the node that makes a tensor and the index of its graph, None for what no node makes."""
+    while True:
+        number = index.producer.get(name)
+        if number is not None:
+            return index, index.nodes[number]
+        if index.outer is None:
+            return index, None
+        index = index.outer
+
+
+def _type(index: GraphIndex, name: str) -> TensorType | None:
+    found = index.certain.get(name)
+    return None if found is None else read_type(found)
+
+
+def _spelled(terms: axes.Terms | None, known: axes.Terms | None) -> str | None:
+    """Return a layout in words; None where that at the other end of the way is not known."""
+    if known is None:
+        return None
+    return axes.spelled(terms) if terms is not None else axes.UNREADABLE
+
+
+def _told(
+    side: Side, path: _Path, neighbour: Contract | None, there: axes.Terms | None, tensor: str
+) -> Told:
+    """Return what a place says; `there` is how the tensor lies where the scales were met."""
+    if path.scales is not None:
+        axis = path.scales.axis
+        if axis is not None and there is not None and axis < len(there):
+            axis = there[axis].axis
+        side = replace(side, scale=path.scales.scale, zero_point=path.scales.zero_point, axis=axis)
+    elif neighbour is not None and path.quantized:
+        told = neighbour.side
+        side = replace(side, scale=told.scale, zero_point=told.zero_point, axis=told.axis)
+    return Told(side, tensor, casts(path.steps), path.scales is None or path.scales.ours)

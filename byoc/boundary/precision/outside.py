@@ -1,0 +1,175 @@
+"""The graphs around regions that compute in the short type: what is cast there, and stored short."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
+
+from byoc.boundary.edit import Editing, Scope
+from byoc.boundary.precision.frame import cast_node, constant_node
+from byoc.boundary.precision.rounding import twin
+from byoc.boundary.precision.variants import Variants
+from byoc.graph.tensors import is_large
+from byoc.graph.types import DTYPES, NUMBERS
+from byoc.graph.walk import is_onnx, own_names
+
+Key = tuple[int, str]
+"""The graph that a tensor is in, and its name there."""
+
+
+@dataclass(eq=False)
+class Outside:
+    """The graphs around the regions: who makes and reads a tensor, and what there is of it by now.
+
+    `wants` has the type that regions compute in, by region; `short` what there is of a tensor in a type.
+    """
+
+    edit: Editing
+    folder: Path | None
+    wants: Mapping[str, str]
+    short: dict[tuple[Key, str], str] = field(default_factory=dict)
+    notes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Look at all graphs as they are now."""
+        edit = self.edit
+        self.variants = Variants(edit.model, self.folder)
+        self.own = {id(scope): own_names(_graph(scope)) for scope in edit.scopes}
+        self.makers: dict[Key, NodeProto] = {}
+        self.readers: dict[Key, list[NodeProto | None]] = {}
+        for scope in edit.scopes:
+            for node in scope.nodes:
+                for name in node.output:
+                    self.makers[id(scope), name] = node
+                for name in node.input:
+                    self.readers.setdefault(self.key(scope, name), []).append(node)
+            for value in _graph(scope).output:
+                self.readers.setdefault(self.key(scope, value.name), []).append(None)
+        self.stored = {
+            (id(scope), name): tensor for scope in edit.scopes for name, tensor in _stored(scope).items()
+        }
+        self.compute = {id(edit.calls[name].node): dtype for name, dtype in self.wants.items()}
+
+    def owner(self, scope: Scope, name: str) -> Scope:
+        """Return the graph, this or one around it, that a tensor is in."""
+        at: Scope | None = scope
+        while at is not None:
+            if name in self.own[id(at)]:
+                return at
+            at = at.outer
+        return scope
+
+    def key(self, scope: Scope, name: str) -> Key:
+        """Return what a tensor goes by that a graph has by a name."""
+        return id(self.owner(scope, name)), name
+
+    def read_elsewhere(self, key: Key, dtype: str) -> bool:
+        """Return whether anything but regions that compute in a type reads a tensor."""
+        nodes = self.readers.get(key, ())
+        return any(node is None or self.compute.get(id(node)) != dtype for node in nodes)
+
+    def twin(self, scope: Scope, name: str, dtype: str) -> str:
+        """Return a stored constant in a type, made once."""
+        owner = self.owner(scope, name)
+        key = (id(owner), name), dtype
+        if key not in self.short:
+            tensor = self.stored[key[0]]
+            kind = helper.make_tensor_type_proto(NUMBERS[dtype], list(tensor.dims))
+            new = self.short[key] = self.edit.add(f"{name}_{dtype}", kind, name)
+            made, beyond = twin(tensor, new, dtype, self.folder)
+            self.note(name, beyond)
+            maker = self.makers.get(key[0])
+            if maker is None:
+                _graph(owner).initializer.append(made)
+            else:
+                owner.after(maker, constant_node(new, made))
+        return self.short[key]
+
+    def cast(self, scope: Scope, name: str, dtype: str, kind: TypeProto | None) -> str:
+        """Return a tensor in a type: as a region made it, or cast once, where it is made."""
+        owner = self.owner(scope, name)
+        key = (id(owner), name), dtype
+        if key not in self.short:
+            new = self.short[key] = self.edit.add(f"{name}_{dtype}", retyped(kind, dtype), name)
+            maker = self.makers.get(key[0])
+            if maker is None:
+                owner.first(cast_node(name, new, dtype))
+            else:
+                owner.after(maker, cast_node(name, new, dtype))
+        return self.short[key]
+
+    def note(self, name: str, beyond: int) -> None:
+        """Remember how many values of a constant were beyond the range of a type."""
+        if beyond:
+            self.notes[name] = beyond
+
+    def finish(self) -> None:
+        """Drop what nothing reads any more, and tell of constants that were beyond the range."""
+        edit = self.edit
+        read = {
+            self.key(scope, name)
+            for scope in edit.scopes
+            for names in (
+                *(node.input for node in scope.nodes),
+                [value.name for value in _graph(scope).output],
+            )
+            for name in names
+        }
+        for scope in edit.scopes:
+            gone = {name for (at, name), _ in self.short if at == id(scope) and (at, name) not in read}
+            gone = {name for name in gone if (id(scope), name) in self.stored}
+            if gone:
+                _drop(scope, gone)
+        regions = {(call.function.domain, call.function.name) for call in edit.calls.values()}
+        nodes = [node for scope in edit.scopes for node in scope.nodes]
+        nodes += [node for call in edit.calls.values() for node in call.inside.nodes]
+        self.variants.finish(edit.model, nodes, regions)
+        for name, beyond in self.notes.items():
+            values = "1 value" if beyond == 1 else f"{beyond} values"
+            edit.notes.append(
+                f"{values} of '{name}' beyond the range of {self.dtypes} became its largest"
+            )
+
+    @property
+    def dtypes(self) -> str:
+        """The types that the regions compute in, as a sentence has them."""
+        return " or ".join(sorted(set(self.wants.values())))
+
+
+def retyped(kind: TypeProto | None, dtype: str) -> TypeProto:
+    """Return the type of a tensor with another data type."""
+    result = TypeProto()
+    if kind is not None:
+        result.CopyFrom(kind)
+    result.tensor_type.elem_type = NUMBERS[dtype]
+    return result
+
+
+def _graph(scope: Scope) -> GraphProto:
+    assert isinstance(scope.proto, GraphProto)
+    return scope.proto
+
+
+def _stored(scope: Scope) -> dict[str, TensorProto]:
+    """Return the float32 tensors of a graph that are stored and that no caller can override."""
+    graph = _graph(scope)
+    given = {value.name for value in graph.input}
+    found = {t.name: t for t in graph.initializer if t.name not in given}
+    found |= {
+        node.output[0]: attribute.t
+        for node in scope.nodes
+        if node.op_type == "Constant" and is_onnx(node)
+        for attribute in node.attribute
+        if attribute.name == "value" and is_large(attribute.t)
+    }
+    return {name: t for name, t in found.items() if DTYPES.get(t.data_type) == "float32"}
+
+
+def _drop(scope: Scope, names: set[str]) -> None:
+    """Drop stored tensors from a graph."""
+    graph = _graph(scope)
+    for i in reversed(range(len(graph.initializer))):
+        if graph.initializer[i].name in names:
+            del graph.initializer[i]
+    scope.nodes = [node for node in scope.nodes if not names.intersection(node.output)]

@@ -1,0 +1,63 @@
+"""Tensors of the user's model that are one another transposed, by the user's own Transposes."""
+
+from collections.abc import Mapping
+
+from byoc.boundary import axes
+from byoc.graph.attributes import written
+from byoc.graph.index import GraphIndex
+from byoc.graph.marks import is_ours
+
+
+def origin(users: GraphIndex | None, name: str) -> str:
+    """Return what a tensor was before byoc's own nodes of the model that was planned quantized it."""
+    index = users
+    while index is not None:
+        number = index.producer.get(name)
+        if number is None:
+            index = index.outer
+        elif is_ours(index.nodes[number]):
+            name = index.nodes[number].input[0]
+        else:
+            return name
+    return name
+
+
+def related(users: GraphIndex | None, one: str, other: str) -> axes.Terms | None:
+    """Return how the second of two tensors lies, told in the axes of the first; None if they are apart.
+
+    That is so when both are made of one tensor by Transposes alone.
+    """
+    if users is None:
+        return None
+    mine, theirs = _chain(users, origin(users, one)), _chain(users, origin(users, other))
+    common = next((name for name in theirs if name in mine), None)
+    if common is None:
+        return None
+    from_one, from_other = mine[common], theirs[common]
+    # Dimension i of a tensor is dimension order[i] of the common one.
+    if len(from_one) != len(from_other):
+        return None
+    return tuple(axes.Term(from_one.index(dim)) for dim in from_other)
+
+
+def _chain(users: GraphIndex, name: str) -> Mapping[str, tuple[int, ...]]:
+    """Return what a tensor is a transposed form of, with the order of its dimensions there."""
+    kind = users.types.get(name)
+    if kind is None or kind.shape is None:
+        return {}
+    order = tuple(range(len(kind.shape)))
+    found = {name: order}
+    index: GraphIndex | None = users
+    while index is not None:
+        number = index.producer.get(name)
+        if number is None:
+            index = index.outer
+            continue
+        node = index.nodes[number]
+        if node.op_type != "Transpose":
+            break
+        turn = written(node).get("perm", list(reversed(range(len(order)))))
+        order = tuple(turn[dim] for dim in order)
+        name = origin(users, node.input[0])
+        found[name] = order
+    return found

@@ -1,0 +1,68 @@
+"""Constants that operators of the host read in another layout, made when the model is compiled."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, numpy_helper
+
+from byoc.boundary.edit import Editing, Scope
+from byoc.boundary.transposes.facts import Facts
+from byoc.boundary.transposes.permutation import Order
+from byoc.boundary.transposes.rename import Calls
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where a graph is rewritten: the model, the graph, what is known there, and the regions' calls."""
+
+    edit: Editing
+    scope: Scope
+    facts: Facts
+    calls: Calls
+
+
+class Constants:
+    """New initializers of a graph, each once; `replaced` names the constants that they stand for."""
+
+    def __init__(self, room: Room, layouts: tuple[str, str]) -> None:
+        """Take the graph that they go to, and the names of the two forms."""
+        assert isinstance(room.scope.proto, GraphProto)
+        self.replaced: set[str] = set()
+        self._room = room
+        self._graph = room.scope.proto
+        self._layouts = layouts
+        self._transposed: dict[tuple[str, Order], str] = {}
+        self._numbers: dict[tuple[str, tuple[int, ...]], str] = {}
+
+    def transposed(self, name: str, order: Order, form: int) -> str:
+        """Return a constant's name transposed; one of a lower rank is broadcast, as operators do."""
+        if (name, order) not in self._transposed:
+            tensor = self._room.facts.tensor(name)
+            assert tensor is not None
+            value = numpy_helper.to_array(tensor)
+            value = value.reshape((1,) * (len(order) - value.ndim) + value.shape)
+            self._transposed[name, order] = self._add(name, form, value.transpose(order))
+        self.replaced.add(name)
+        return self._transposed[name, order]
+
+    def numbers(self, node: NodeProto, position: int, numbers: list[int], form: int) -> str:
+        """Return the name of a list of axes or pads for an input of a node."""
+        old = node.input[position] if position < len(node.input) else ""
+        dtype = "int64"
+        if node.op_type == "Slice":  # whose lists are all of one type
+            kind = self._room.facts.type_of(node.input[1])
+            dtype = kind.dtype if kind is not None else dtype
+        key = (dtype, tuple(numbers))
+        if key not in self._numbers:
+            base = old or f"{node.output[0]}_axes"
+            self._numbers[key] = self._add(base, form, np.array(numbers, dtype))
+        if old:
+            self.replaced.add(old)
+        return self._numbers[key]
+
+    def _add(self, name: str, form: int, value: NDArray[Any]) -> str:
+        new = self._room.edit.fresh(f"{name}_{self._layouts[form]}", name)
+        self._graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value), new))
+        return new

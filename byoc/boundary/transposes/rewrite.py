@@ -1,0 +1,186 @@
+"""Writing the forms that were chosen into a graph."""
+
+from onnx import NodeProto, helper
+
+from byoc.boundary.layouts import NAME
+from byoc.boundary.transposes.constants import Constants, Room
+from byoc.boundary.transposes.facts import lasting
+from byoc.boundary.transposes.forms import Forms
+from byoc.boundary.transposes.frames import Frames
+from byoc.boundary.transposes.permutation import (
+    identity,
+    inverse,
+    set_attribute,
+    then,
+    transposed_type,
+)
+from byoc.boundary.transposes.ports import Ports
+from byoc.graph.marks import LAYOUT, mark, note
+
+
+def rewrite(room: Room, frames: Frames, forms: Forms, layouts: tuple[str, str]) -> set[str]:
+    """Write forms into a graph, and return the constants that something read transposed instead.
+
+    `layouts` names the two forms. What the graph gives out and what bodies read keeps its name.
+    """
+    return _Rewriter(room, frames, forms, layouts).run()
+
+
+class _Rewriter:
+    def __init__(self, room: Room, frames: Frames, forms: Forms, layouts: tuple[str, str]) -> None:
+        self.room = room
+        self.frames = frames
+        self.forms = forms
+        self.layouts = layouts
+        self.nodes = room.scope.nodes
+        self.turns = (inverse(frames.order), identity(len(frames.order)), frames.order)
+        makers = {name for node in self.nodes for name in node.output}
+        values = dict.fromkeys(frames.value.values())
+        self.foreign = [value for value in values if value not in makers]
+        self.pinned = [name for name in lasting(room.scope) if name in frames.frame]
+        # The first name of a value before its others.
+        names = [*values, *(name for name, value in frames.value.items() if name != value)]
+        self.written: dict[tuple[str, int], list[str]] = {}
+        for name in names:
+            self.written.setdefault((frames.value[name], frames.frame[name]), []).append(name)
+        self.old: dict[tuple[str, int], NodeProto] = {}
+        for i in sorted(frames.links):
+            target = self.nodes[i].output[0]
+            self.old.setdefault((frames.value[target], frames.frame[target]), self.nodes[i])
+        self.chosen: dict[tuple[str, int], str] = {}
+        self.there: set[tuple[str, int]] = set()
+        self.result: list[NodeProto] = []
+        self.constants = Constants(room, layouts)
+
+    def run(self) -> set[str]:
+        for value in self.foreign:
+            self._arrived(value)
+        for number, node in enumerate(self.nodes):
+            if number in self.frames.links:
+                continue
+            makes = [name for name in node.output if self.frames.value.get(name) == name]
+            ports = self.frames.movable.get(number)
+            if number in self.frames.turning:
+                self._turning(number, node)
+            elif ports is not None:
+                self._movable(number, node, ports)
+            else:
+                self._fixed(node)
+            self.result.append(node)
+            for value in makes:
+                self._arrived(value)
+        for name in self.pinned:
+            self._need(name, self.frames.frame[name])
+        self.room.scope.nodes = self.result
+        return self.constants.replaced
+
+    def _fixed(self, node: NodeProto) -> None:
+        """Let a node read and make what it did, by the names that this has now."""
+        frame = self.frames.frame
+        names = {
+            name: self._need(name, frame[name]) for name in self.room.scope.reads(node) if name in frame
+        }
+        names |= {
+            name: self._name(self.frames.value[name], frame[name])
+            for name in node.output
+            if name in frame
+        }
+        changed = {old: new for old, new in names.items() if old != new}
+        if changed:
+            self.room.calls.rename(node, changed)
+
+    def _movable(self, number: int, node: NodeProto, ports: Ports) -> None:
+        """Let a node run in the form that was chosen for it."""
+        form = self.forms.node[number]
+        frame = self.frames.frame[node.input[ports.data[0]]]
+        turn = self.turns[1 + form - frame]
+        given = list(node.input)
+        for i, name in enumerate(node.input):
+            if name in self.frames.frame and i not in ports.constants:
+                given[i] = self._need(name, form if i in ports.data else self.frames.frame[name])
+        if form != frame:
+            for i in ports.constants:
+                given[i] = self.constants.transposed(node.input[i], turn, form)
+            self._change(node, ports, form, given)
+            note(node, NAME, self.layouts[form])
+        del node.input[:]
+        node.input.extend(given)
+        for i in ports.made:
+            node.output[i] = self._name(self.frames.value[node.output[i]], form)
+
+    def _change(self, node: NodeProto, ports: Ports, form: int, given: list[str]) -> None:
+        """Write the attributes and inputs of numbers that a node has on transposed tensors."""
+        change = ports.change(self.turns[2 * form])
+        for name, value in change.attributes.items():
+            set_attribute(node, name, value)
+        for position, numbers in change.numbers.items():
+            given.extend([""] * (position + 1 - len(given)))
+            given[position] = self.constants.numbers(node, position, numbers, form)
+
+    def _turning(self, number: int, node: NodeProto) -> None:
+        """Let a Transpose that is no change of form read what is there and make what is wanted."""
+        source, target = node.input[0], node.output[0]
+        turn = self.frames.turning[number]
+        before = after = 0
+        if source in self.frames.frame:
+            value, frame = self.frames.value[source], self.frames.frame[source]
+            form = frame if (value, frame) in self.there else self.forms.made[value]
+            node.input[0], before = self._need(source, form), form - frame
+        if target in self.frames.frame:
+            form = self.forms.node[number]
+            node.output[0] = self._name(self.frames.value[target], form)
+            after = form - self.frames.frame[target]
+        if before or after:
+            whole = then(then(self.turns[1 - before], turn), self.turns[1 + after])
+            set_attribute(node, "perm", whole)
+            note(node, NAME, self.layouts[1])
+
+    def _arrived(self, value: str) -> None:
+        """Note that a value is there, in the form in which it is made."""
+        form = self.forms.made[value]
+        self._there(value, form, self._name(value, form))
+
+    def _there(self, value: str, form: int, name: str) -> None:
+        self.there.add((value, form))
+        for other in self.written.get((value, form), ()):
+            if other in self.pinned and other != name:
+                self.result.append(_ours("Identity", name, other, self.layouts[1]))
+
+    def _need(self, name: str, form: int) -> str:
+        """Return what a value is called in a form; it is transposed where it was not yet."""
+        value = self.frames.value[name]
+        target = self._name(value, form)
+        if (value, form) not in self.there:
+            source = self._name(value, self.forms.made[value])
+            old = self.old.get((value, form))
+            if old is None:
+                node = _ours("Transpose", source, target, self.layouts[1])
+                set_attribute(node, "perm", self.turns[2 * form])
+            else:
+                node = old
+                node.input[0], node.output[0] = source, target
+            self.result.append(node)
+            self._there(value, form, target)
+        return target
+
+    def _name(self, value: str, form: int) -> str:
+        """Return what a value is called in a form: as before where that can be."""
+        if (value, form) not in self.chosen:
+            names = self.written.get((value, form), [])
+            fixed = [name for name in names if name in self.pinned]
+            if value in self.foreign and form == self.forms.made[value]:
+                choice = value
+            elif names:
+                choice = (fixed or names)[0]
+            else:
+                turn = self.turns[1 + form - self.frames.frame[value]]
+                kind = transposed_type(self.room.facts.proto(value), turn)
+                choice = self.room.edit.add(f"{value}_{self.layouts[form]}", kind, value)
+            self.chosen[value, form] = choice
+        return self.chosen[value, form]
+
+
+def _ours(op: str, source: str, target: str, layout: str) -> NodeProto:
+    node = helper.make_node(op, [source], [target], name=target)
+    note(mark(node, LAYOUT), NAME, layout)
+    return node

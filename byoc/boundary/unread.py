@@ -1,0 +1,54 @@
+"""Dropping what is stored and not read any more: the weights of a form that no one has a use for."""
+
+from collections.abc import Iterable
+
+from byoc.boundary.edit import Editing
+from byoc.graph.walk import is_onnx
+
+
+class Unread:
+    """Names whose tensors go when nothing reads them; a user's tensor that nobody ever read stays."""
+
+    def __init__(self, edit: Editing, names: Iterable[str]) -> None:
+        """Remember which tensors may go, of those that the main graph stores or computes of such."""
+        self._edit = edit
+        self._names = {name for name in names if name}
+
+    def drop(self) -> None:
+        """Take out of the main graph what nothing reads, and what only that was computed from."""
+        main, graph = self._edit.main, self._edit.model.graph
+        read = {
+            name for scope in self._edit.scopes for node in scope.nodes for name in scope.reads(node)
+        }
+        for scope in self._edit.scopes:
+            read.update(value.name for value in scope.proto.output if not isinstance(value, str))
+        users: dict[str, int] = {}
+        for node in main.nodes:
+            for name in main.reads(node):
+                users[name] = users.get(name, 0) + 1
+        gone: set[int] = set()
+        for node in reversed(main.nodes):  # constants are made of constants before them
+            if not node.output or not self._names.issuperset(filter(None, node.output)):
+                continue
+            if not is_onnx(node) or id(node) in main.inner or not read.isdisjoint(node.output):
+                continue
+            gone.add(id(node))
+            for name in main.reads(node):
+                users[name] -= 1
+                if not users[name] and not self._read_in_bodies(name):
+                    read.discard(name)
+                    self._names.add(name)
+        if gone:
+            main.nodes = [node for node in main.nodes if id(node) not in gone]
+        for position in range(len(graph.initializer) - 1, -1, -1):
+            name = graph.initializer[position].name
+            if name in self._names and name not in read:
+                del graph.initializer[position]
+
+    def _read_in_bodies(self, name: str) -> bool:
+        return any(
+            name in scope.reads(node)
+            for scope in self._edit.scopes
+            if scope is not self._edit.main
+            for node in scope.nodes
+        )

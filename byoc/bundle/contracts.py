@@ -1,0 +1,69 @@
+"""Contracts in a manifest: what crosses each region's border, as JSON and back."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from byoc.boundary.contract import Contract
+from byoc.graph.types import DTYPES, TensorType
+from byoc.yamlfile import Strict
+
+_Dim = Annotated[int, Field(ge=0)] | str | None
+
+
+class TypeEntry(Strict):
+    """A tensor's dtype and shape; an extent that may vary is a name or null, no shape at all is null."""
+
+    dtype: Literal[tuple(DTYPES.values())]  # type: ignore[valid-type]
+    shape: tuple[_Dim, ...] | None
+
+
+class ContractEntry(Strict):
+    """A tensor that crosses or is stored in a region; the fields are those of `Contract`."""
+
+    tensor: str
+    name: str
+    inner: str
+    type: TypeEntry
+    logical: TypeEntry
+    layout: str
+    scale: tuple[float, ...] | None
+    zero_point: tuple[int, ...] | None
+    axis: int | None
+    converts: dict[str, Literal["host", "device", "model"]]
+
+
+def as_entry(contract: Contract) -> ContractEntry:
+    """Return a contract as it stands in the manifest."""
+    return ContractEntry(
+        tensor=contract.tensor,
+        name=contract.name,
+        inner=contract.inner,
+        type=_type_entry(contract.type),
+        logical=_type_entry(contract.logical),
+        layout=contract.layout,
+        scale=contract.scale,
+        zero_point=contract.zero_point,
+        axis=contract.axis,
+        converts=dict(contract.converts),
+    )
+
+
+def as_contract(entry: ContractEntry) -> Contract:
+    """Return the contract that stands in a manifest; the inverse of `as_entry`."""
+    return Contract(
+        tensor=entry.tensor,
+        name=entry.name,
+        inner=entry.inner,
+        type=TensorType(entry.type.dtype, entry.type.shape),
+        logical=TensorType(entry.logical.dtype, entry.logical.shape),
+        layout=entry.layout,
+        scale=entry.scale,
+        zero_point=entry.zero_point,
+        axis=entry.axis,
+        converts=dict(entry.converts),
+    )
+
+
+def _type_entry(kind: TensorType) -> TypeEntry:
+    return TypeEntry(dtype=kind.dtype, shape=kind.shape)

@@ -1,0 +1,219 @@
+"""Running a model on samples, one at a time, and keeping what its tensors' values were like.
+
+The first pass over the samples takes each tensor's least and greatest value, worked out inside the
+model. Calibrators that count values take a second pass, over groups of tensors that together fit into
+memory, one pass a group. What is kept is a few kB a tensor, whatever the number of samples.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.calibrate.methods import BINS, Histogram, Method, MinMax, count, edges_between, options_of
+from byoc.calibrate.outputs import EXTREMES, activations, check_tensors, with_extremes, with_outputs
+from byoc.calibrate.samples import Data, Sample, digest
+from byoc.calibrate.state import Seen, model_identity, resume, save
+from byoc.errors import InputError
+from byoc.graph.load import Model
+from byoc.quantize.ranges import Given, Range, Ranges
+from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+
+Progress = Callable[[str], None]
+
+_MOST_BYTES = 2**30  # of the tensors that one run gives out
+_SAVE_SAMPLES, _SAVE_SECONDS = 10, 30.0
+# Beyond these float32 has no room for the bins of a histogram.
+_LEAST, _GREATEST = 1e-30, 1e37
+_RANDOM_NOTE = "calibrated on random data: the ranges say little about real data"
+
+
+def collect(  # noqa: PLR0913, PLR0917 - each is a choice of the caller's
+    model: Model,
+    tensors: Sequence[str] | None,
+    data: Data,
+    method: Method,
+    progress: Progress = lambda step: None,
+    state: Path | None = None,
+) -> Ranges:
+    """Return the ranges of some tensors, by default of all floats of the main graph but constants.
+
+    The model runs on onnxruntime without optimizations, on one thread, so that results are the same each
+    time. `state` is a file in which is kept how far this has come: what it holds from an earlier run of
+    the same is not done again, and it is removed at the end. Tensors that are infinite somewhere, as
+    masks are, or always empty, have no range, and a note says so.
+
+    Raises InputError for a tensor that cannot be calibrated, a sample that does not fit or on which the
+    model does not run, values that are NaN, and a state of something else; MissingRuntimeError.
+    """
+    if tensors is not None:
+        check_tensors(model.index, tensors)
+    names = activations(model.index) if tensors is None else list(dict.fromkeys(tensors))
+    if not names:
+        raise InputError(f"{model.source}: has no float tensors to calibrate")
+    if data.once and method.counts:
+        raise InputError(
+            f"{data.name}: an iterator can be gone through once, and {method.name} does so twice: give a"
+            " list"
+        )
+    state = state if data.identity else None
+    run = _Run(model, names, data, method, progress, state, _purpose(model, names, data, method, state))
+    found = run.ranges()
+    if state is not None:
+        state.unlink(missing_ok=True)
+    return found
+
+
+def _purpose(
+    model: Model, names: Sequence[str], data: Data, method: Method, state: Path | None
+) -> dict[str, str]:
+    if state is None:
+        return {}
+    return {
+        "model": model_identity(model),
+        "method": f"{method}",
+        "tensors": digest(names),
+        "data": data.identity,
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    model: Model
+    names: Sequence[str]
+    data: Data
+    method: Method
+    progress: Progress
+    state: Path | None
+    purpose: dict[str, str]
+
+    def ranges(self) -> Ranges:
+        seen = Seen.nothing(len(self.names))
+        if self.state is not None:
+            seen = resume(self.state, self.purpose, len(self.names))
+        self._see(seen)
+        return self._chosen(seen)
+
+    def _see(self, seen: Seen) -> None:
+        if seen.stage == 0:
+            proto = with_extremes(self.model.index, self.names)
+            self._pass(seen, proto, "extremes", self._take_extremes)
+            if not seen.done:
+                raise InputError(f"{self.data.name}: there are no samples")
+            seen.samples, seen.stage, seen.done = seen.done, 1, 0
+            seen.counts = np.zeros((len(self.names), BINS if self.method.counts else 0), np.int64)
+        groups = self._groups(seen) if self.method.counts else []
+        for number, group in enumerate(groups, 1):
+            if number < seen.stage:
+                continue
+            proto = with_outputs(self.model.index, [self.names[i] for i in group])
+            title = "histograms" if len(groups) == 1 else f"histograms {number} of {len(groups)}"
+            self._pass(seen, proto, title, self._counter(group))
+            seen.stage, seen.done = number + 1, 0
+
+    def _pass(self, seen: Seen, proto: Any, title: str, take: Callable[..., None]) -> None:
+        """Run a model on the samples from where this has come to; `take` is given the outputs."""
+        with unoptimized():
+            session = open_session(proto, self.model.folder)
+        saved = monotonic()
+        of = "" if self.data.total is None else f" of {self.data.total}"
+        for sample in self.data.start(seen.done):
+            self.progress(f"{title}: sample {seen.done + 1}{of}")
+            take(seen, _outputs(session, sample), sample.name)
+            del sample  # before the next one is read
+            seen.done += 1
+            if seen.done % _SAVE_SAMPLES == 0 or monotonic() - saved > _SAVE_SECONDS:
+                self._save(seen)
+                saved = monotonic()
+
+    def _save(self, seen: Seen) -> None:
+        if self.state is not None:
+            save(self.state, self.purpose, seen)
+
+    def _take_extremes(self, seen: Seen, outputs: list[Any], sample: str) -> None:
+        rows = np.array([np.asarray(value, np.float64) for value in outputs]).reshape(-1, len(EXTREMES))
+        low, high, check, size = rows.T
+        some = size > 0
+        infinite = some & (np.isinf(low) | np.isinf(high))
+        wrong = np.flatnonzero(some & np.isnan(check) & ~infinite)
+        if wrong.size:
+            raise InputError(
+                f"{sample}: the tensor '{self.names[wrong[0]]}' is not a number (NaN) in places"
+            )
+        seen.infinite[infinite & (seen.infinite < 0)] = seen.done
+        seen.low[some] = np.minimum(seen.low, low.astype(np.float32))[some]
+        seen.high[some] = np.maximum(seen.high, high.astype(np.float32))[some]
+        seen.size[:] = np.maximum(seen.size, size.astype(np.int64))
+
+    def _counter(self, group: Sequence[int]) -> Callable[..., None]:
+        def take(seen: Seen, outputs: list[Any], sample: str) -> None:
+            for i, output in zip(group, outputs, strict=True):
+                values = self.method.values(np.asarray(output, np.float32).ravel())
+                seen.counts[i] += count(values, self._ends(seen, i))
+
+        return take
+
+    def _ends(self, seen: Seen, i: int) -> tuple[float, float]:
+        return self.method.ends(float(seen.low[i]), float(seen.high[i]))
+
+    def _groups(self, seen: Seen) -> list[list[int]]:
+        """Return the tensors to be counted in groups whose values fit into memory together."""
+        groups: list[list[int]] = []
+        room = 0
+        for i in range(len(self.names)):
+            if not self._counted(seen, i):
+                continue
+            size = 4 * int(seen.size[i])
+            if not groups or size > room:
+                groups.append([])
+                room = _MOST_BYTES
+            groups[-1].append(i)
+            room -= size
+        return groups
+
+    def _counted(self, seen: Seen, i: int) -> bool:
+        """Return whether a histogram of a tensor says more than its extremes."""
+        if seen.infinite[i] >= 0 or not seen.size[i] or seen.low[i] == seen.high[i]:
+            return False
+        return _LEAST < max(abs(float(seen.low[i])), abs(float(seen.high[i]))) < _GREATEST
+
+    def _chosen(self, seen: Seen) -> Ranges:
+        tensors: dict[str, Range | Given] = {}
+        notes = [_RANDOM_NOTE] if self.data.random else []
+        for i, name in enumerate(self.names):
+            if seen.infinite[i] >= 0:
+                notes.append(f"'{name}' is infinite in sample {seen.infinite[i] + 1}, and has no range")
+            elif not seen.size[i]:
+                notes.append(f"'{name}' is empty in all samples, and has no range")
+            else:
+                self.progress(f"{self.method.name}: tensor {i + 1} of {len(self.names)}")
+                tensors[name] = self._range(seen, i)
+        return Ranges(
+            method=self.method.name,
+            samples=seen.samples,
+            source=self.data.name,
+            tensors=tensors,
+            random=self.data.random,
+            model=self.model.name,
+            options=options_of(self.method),
+            notes=tuple(notes),
+        )
+
+    def _range(self, seen: Seen, i: int) -> Range:
+        low, high = float(seen.low[i]), float(seen.high[i])
+        nothing: NDArray[Any] = np.zeros(0)
+        if not self.method.counts or not self._counted(seen, i):
+            return MinMax(self.method.symmetric).range(Histogram(nothing, nothing, low, high))
+        edges = edges_between(self._ends(seen, i))
+        return self.method.range(Histogram(seen.counts[i], edges, low, high))
+
+
+def _outputs(session: Any, sample: Sample) -> list[Any]:
+    try:
+        return list(run_session(session, sample.inputs).values())
+    except InputError as error:
+        raise InputError(f"{sample.name}: {error}") from None

@@ -1,0 +1,102 @@
+"""Making a model give out what calibration wants to see of its tensors.
+
+Tensors inside the bodies of If, Loop and Scan cannot be outputs of a model, and are left out.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import onnx
+from onnx import ModelProto, NodeProto, helper
+
+from byoc.errors import InputError, nearest
+from byoc.graph.copying import copy_without
+from byoc.graph.index import GraphIndex
+
+FLOATS = ("float32", "float16")
+EXTREMES = ("low", "high", "check", "size")
+"""What is given out of each tensor in the first pass: `check` is 0 when all is finite, else NaN."""
+
+_OPSET = 17  # of the operators added to a model that uses none of ONNX's own
+
+
+def activations(index: GraphIndex) -> list[str]:
+    """Return the tensors of the main graph that can be calibrated: floats that are no constants."""
+    made = (name for node in index.nodes for name in node.output if name)
+    return [name for name in (*index.inputs, *made) if not _objection(index, name)]
+
+
+def check_tensors(index: GraphIndex, names: Sequence[str]) -> None:
+    """Raise InputError for a tensor that cannot be calibrated, with the reason."""
+    for name in names:
+        objection = _objection(index, name)
+        if objection:
+            raise InputError(f"'{name}' cannot be calibrated: {objection}")
+
+
+def _objection(index: GraphIndex, name: str) -> str:
+    if name not in index.producer and name not in index.inputs and name not in index.initializers:
+        inner = (graph for graph in index.walk() if graph is not index)
+        if any(name in graph.producer or name in graph.inputs for graph in inner):
+            return "it is inside the body of a node"
+        return f"the model has no such tensor{nearest(name, [*index.inputs, *index.producer])}"
+    if index.is_constant(name):
+        return "it is a constant"
+    kind = index.types.get(name)
+    if kind is None:
+        return "it is no tensor, or its type is not known"
+    return "" if kind.dtype in FLOATS else f"it is of {kind.dtype}, not of {' or '.join(FLOATS)}"
+
+
+def with_extremes(index: GraphIndex, tensors: Sequence[str]) -> ModelProto:
+    """Return a model that gives out `EXTREMES` of each tensor, all of the first, then the second, ...
+
+    They are worked out inside, so that only some numbers leave it, and its memory is as it was.
+    """
+    result = _bare(index)
+    prefix = _prefix(index)
+    for number, name in enumerate(tensors):
+        made = {what: f"{prefix}{number}.{what}" for what in ("value", "zero", *EXTREMES)}
+        # onnxruntime has no reductions of float16.
+        cast = helper.make_node("Cast", [name], [made["value"]], to=onnx.TensorProto.FLOAT)
+        half = index.types[name].dtype == "float16"
+        result.graph.node.extend([cast] if half else [])
+        result.graph.node.extend(_reductions(made["value"] if half else name, made))
+        result.graph.output.extend(onnx.ValueInfoProto(name=made[what]) for what in EXTREMES)
+    return result
+
+
+def _reductions(value: str, made: dict[str, str]) -> Iterator[NodeProto]:
+    yield helper.make_node("ReduceMin", [value], [made["low"]], keepdims=0)
+    yield helper.make_node("ReduceMax", [value], [made["high"]], keepdims=0)
+    # Neither of these says that there is a NaN; the difference is zero but for infinities and NaN.
+    yield helper.make_node("Sub", [value, value], [made["zero"]])
+    yield helper.make_node("ReduceSum", [made["zero"]], [made["check"]], keepdims=0)
+    yield helper.make_node("Size", [value], [made["size"]])
+
+
+def with_outputs(index: GraphIndex, tensors: Sequence[str]) -> ModelProto:
+    """Return a model that gives out some tensors, in that order."""
+    result = _bare(index)
+    prefix = _prefix(index)
+    for number, name in enumerate(tensors):
+        output = name
+        if name not in index.producer:  # an input that is also an output is no good everywhere
+            output = f"{prefix}{number}"
+            result.graph.node.append(helper.make_node("Identity", [name], [output]))
+        result.graph.output.append(onnx.ValueInfoProto(name=output))
+    return result
+
+
+def _bare(index: GraphIndex) -> ModelProto:
+    result = copy_without(index.proto, "output")
+    if "" not in index.opsets:
+        result.opset_import.append(helper.make_opsetid("", _OPSET))
+    return result
+
+
+def _prefix(index: GraphIndex) -> str:
+    """Return what no name in the main graph begins with."""
+    prefix = "byoc.calibrate."
+    while any(name.startswith(prefix) for name in (*index.inputs, *index.producer, *index.stored)):
+        prefix += "_"
+    return prefix

@@ -1,0 +1,175 @@
+"""What regions compute in: as the model says, in integers whose scales are concluded, or in 16-bit floats.
+
+A target with a floating-point mode runs a float model in that unless told otherwise; one that computes in
+integers alone gets a quantized model as soon as there is something to conclude scales from.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from byoc.calibrate.door import DEFAULT_METHOD, calibrate
+from byoc.calibrate.images import Preprocessing
+from byoc.errors import InputError
+from byoc.graph.load import Model
+from byoc.quantize.quantize import Quantized, quantize
+from byoc.quantize.ranges import Ranges, read_ranges
+from byoc.rules.load import Target, require_compute
+
+FLOATS = ("float16", "bfloat16")
+INTEGERS = ("int8", "uint8", "int16", "uint16")
+_FLOAT_MODES = frozenset({"float16", "bfloat16", "float32", "float64", "any"})
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What the user wants regions to compute in.
+
+    `quantize` is one of `INTEGERS` or `FLOATS`, None for what suits each target. Ranges come from
+    `calibration`, a file of them, or are measured on `data`: a folder, or `random`, by `method`.
+    """
+
+    quantize: str | None = None
+    calibration: Path | Ranges | None = None
+    data: str | Path | None = None
+    method: str = DEFAULT_METHOD
+    images: Preprocessing | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InputError for what is no type to compute in."""
+        if self.quantize is not None and self.quantize not in (*INTEGERS, *FLOATS):
+            known = ", ".join((*INTEGERS, *FLOATS))
+            raise InputError(f"quantize: {self.quantize} is not among {known}")
+
+    @property
+    def asked(self) -> dict[str, str | None]:
+        """What was asked for, files by their names alone, as the manifest keeps it."""
+        given = self.calibration
+        file = "ranges in memory" if isinstance(given, Ranges) else given and given.name
+        return {
+            "quantize": self.quantize,
+            "calibration": file,
+            "data": None if self.data is None else Path(self.data).name,
+            "method": self.method if self.data is not None and given is None else None,
+        }
+
+
+NATIVE = Precision()
+"""What suits each target, and nothing to conclude scales from."""
+
+
+@dataclass(frozen=True, eq=False)
+class Concluded:
+    """A model in the precision that was asked for, and targets that are told so.
+
+    `floats` is the model before it was quantized, None where it was not; `units` what was quantized, by
+    name, each with its nodes; `ranges` what the scales are from.
+    """
+
+    model: Model
+    targets: tuple[Target, ...]
+    floats: Model | None = None
+    ranges: Ranges | None = None
+    units: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def conclude(
+    model: Model, targets: Sequence[Target], wanted: Precision, progress: Callable[[str], None]
+) -> Concluded:
+    """Return a model ready to be annotated in the precision that is wanted.
+
+    Raises InputError when no target can compute so, when there is nothing to conclude scales from, and
+    as `calibrate` and `quantize` do.
+    """
+    if wanted.quantize in FLOATS:
+        return Concluded(
+            model, tuple(_computing(target, wanted.quantize, targets) for target in targets)
+        )
+    integer = [target for target in targets if target.quantized]
+    if wanted.quantize is None:
+        integer = [target for target in integer if not has_float_mode(target)]
+    elif not integer:
+        names = " and ".join(target.source for target in targets)
+        raise InputError(f"{names}: no rule has `quantized: true`, so nothing can be quantized")
+    if not integer:
+        return Concluded(model, tuple(targets))
+    if wanted.calibration is None and wanted.data is None:
+        return _unquantized(model, targets, integer, wanted)
+    ranges = _ranges(model, wanted, progress)
+    progress("quantize")
+    done = requantize(model, targets, ranges, wanted)
+    notes = tuple(_random(ranges)) + done.notes
+    return Concluded(done.model, tuple(targets), done.floats, ranges, done.units, notes)
+
+
+def requantize(
+    model: Model,
+    targets: Sequence[Target],
+    ranges: Ranges,
+    wanted: Precision,
+    exclude: Collection[str] = (),
+) -> Quantized:
+    """Return a model quantized for those targets that it has to be, but for the units to `exclude`."""
+    integer = [target for target in targets if target.quantized]
+    if wanted.quantize is None:
+        integer = [target for target in integer if not has_float_mode(target)]
+    return quantize(model, integer, ranges, wanted.quantize, exclude)
+
+
+def has_float_mode(target: Target) -> bool:
+    """Return whether some rule of a target takes operators on floating-point numbers."""
+    return any(
+        not rule.quantized and not _FLOAT_MODES.isdisjoint(rule.dtype or target.rules.dtype)
+        for rule in target.rules.ops
+    )
+
+
+def _computing(target: Target, dtype: str, targets: Sequence[Target]) -> Target:
+    """Return a target that computes in 16-bit floats, itself if it is not the only one and cannot."""
+    try:
+        require_compute(target, dtype)
+    except InputError:
+        if len(targets) == 1:
+            raise
+        return target
+    return replace(target, compute=dtype)
+
+
+def _unquantized(
+    model: Model, targets: Sequence[Target], integer: Sequence[Target], wanted: Precision
+) -> Concluded:
+    names = " and ".join(target.name for target in integer)
+    how = "--calibration FILE, or --data FOLDER to measure them"
+    if wanted.quantize is not None:
+        raise InputError(f"quantize {wanted.quantize}: {names} needs the ranges of tensors: {how}")
+    if _is_quantized(model):
+        return Concluded(model, tuple(targets))
+    note = f"{names} computes in integers alone, and what is in floating point stays on the host: {how}"
+    return Concluded(model, tuple(targets), notes=(note,))
+
+
+def _is_quantized(model: Model) -> bool:
+    return any(
+        node.op_type in ("DequantizeLinear", "QuantizeLinear") or node.op_type.startswith("QLinear")
+        for index in model.index.walk()
+        for node in index.nodes
+    )
+
+
+def _ranges(model: Model, wanted: Precision, progress: Callable[[str], None]) -> Ranges:
+    if isinstance(wanted.calibration, Ranges):
+        return wanted.calibration
+    if wanted.calibration is not None:
+        found = read_ranges(wanted.calibration)
+        found.require(model.index, wanted.calibration)
+        return found
+    progress("calibrate")
+    assert wanted.data is not None
+    return calibrate(model, wanted.data, method=wanted.method, images=wanted.images, progress=progress)
+
+
+def _random(ranges: Ranges) -> list[str]:
+    if not ranges.random:
+        return []
+    return ["warning: the scales are concluded from random data, and mean nothing for real inputs"]

@@ -1,0 +1,117 @@
+"""How far a calibration has come, kept in a file so that one that was interrupted can go on.
+
+The file is an archive of numpy's (.npz), replaced whole. It holds what the calibration is of: one of
+something else is not gone on with.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from byoc.errors import InputError
+from byoc.graph.copying import copy_without
+from byoc.graph.load import Model
+from byoc.graph.tensors import external
+
+_FORMAT = "1"
+Purpose = Mapping[str, str]
+"""What a calibration is of: `model`, `method`, `tensors` and `data`, each as a text that tells it."""
+
+
+@dataclass(eq=False)
+class Seen:
+    """What was seen of the tensors, an entry for each of them, and how far that goes.
+
+    `stage` counts the passes over the data, `done` the samples that the present one has seen, `samples`
+    those of the first. `infinite` is the first sample in which a tensor is infinite, or -1. `counts` are
+    the histograms' and come with the second pass.
+    """
+
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    size: NDArray[np.int64]
+    infinite: NDArray[np.int64]
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    stage: int = 0
+    done: int = 0
+    samples: int = 0
+
+    @classmethod
+    def nothing(cls, tensors: int) -> "Seen":
+        """Return what is known before the first sample."""
+        low, high = np.full(tensors, np.inf, np.float32), np.full(tensors, -np.inf, np.float32)
+        return cls(low, high, np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64))
+
+
+def save(path: Path, purpose: Purpose, seen: Seen) -> None:
+    """Write how far a calibration has come. Raises InputError when the file cannot be written."""
+    told = json.dumps({"format": _FORMAT, **purpose})
+    try:
+        handle, name = tempfile.mkstemp(prefix=".byoc-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, purpose=np.array(told), **vars(seen))
+            Path(name).replace(path)
+        finally:
+            Path(name).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def resume(path: Path, purpose: Purpose, tensors: int) -> Seen:
+    """Return how far a calibration has come by its file, from the beginning when there is none.
+
+    Raises InputError when the file is of another calibration, or cannot be read.
+    """
+    if not path.exists():
+        return Seen.nothing(tensors)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            told = json.loads(str(archive["purpose"]))
+            fields = {name: _field(archive[name]) for name in Seen.__dataclass_fields__}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+        raise InputError(
+            f"{path}: is not the state of a calibration, or is damaged: remove it to start anew"
+        ) from None
+    expected = {"format": _FORMAT, **purpose}
+    others = [name for name in expected if told.get(name) != expected[name]]
+    if others:
+        raise InputError(
+            f"{path}: is the state of a calibration with another {' and another '.join(others)}: remove"
+            " it to start anew, or write to another file"
+        )
+    return Seen(**fields)
+
+
+def _field(array: NDArray[Any]) -> Any:
+    return array if array.ndim else array.item()
+
+
+def model_identity(model: Model) -> str:
+    """Return a text that is the same for the same model: a hash of it, of large weights in files theirs.
+
+    Files beside a model are told by their sizes and when they were written, since they may be huge.
+    """
+    result = hashlib.sha256(
+        copy_without(model.proto, "initializer").SerializeToString(deterministic=True)
+    )
+    for tensor in model.proto.graph.initializer:
+        place = external(tensor, model.folder)
+        if place is None:
+            result.update(tensor.SerializeToString(deterministic=True))
+            continue
+        status = place.path.stat()
+        plain = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+        result.update(plain.SerializeToString(deterministic=True))
+        result.update(repr((place.offset, status.st_size, status.st_mtime_ns)).encode())
+    return result.hexdigest()

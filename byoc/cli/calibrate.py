@@ -1,0 +1,122 @@
+"""`byoc calibrate`: measure what the values of tensors lie in, and write it as `calibration.yaml`."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from byoc.calibrate import Preprocessing
+from byoc.calibrate import calibrate as run
+from byoc.cli.common import DimOption, Format, FormatOption, own_stdout, print_json, progress, sizes
+from byoc.pipeline import load_model
+from byoc.quantize.ranges import Range, Ranges
+from byoc.report.units import count
+
+
+class MethodName(StrEnum):
+    """The calibrators."""
+
+    minmax = "minmax"
+    percentile = "percentile"
+    entropy = "entropy"
+    mse = "mse"
+
+
+class Color(StrEnum):
+    """The order of an image's channels."""
+
+    rgb = "rgb"
+    bgr = "bgr"
+
+
+def calibrate(  # noqa: PLR0913, PLR0917 - the options of the verb
+    model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER|random", help="A folder of .npy, .npz or image files, or made-up samples."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the ranges here.")],
+    method: Annotated[MethodName, typer.Option(help="How ranges are chosen.")] = MethodName.entropy,
+    percentile: Annotated[
+        float | None, typer.Option(help="For the method percentile: 99.99 unless given.")
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option(help="For the method mse: what is quantized to; 8 unless given.")
+    ] = None,
+    symmetric: Annotated[bool, typer.Option("--symmetric", help="Ranges from -x to x.")] = False,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Use no more samples; of random data, 32 unless given.")
+    ] = None,
+    tensor: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Calibrate this one; all unless given.")
+    ] = None,
+    dim: DimOption = None,
+    image_mean: Annotated[
+        str, typer.Option(metavar="X,X,X", help="Taken from pixels after --image-scale.")
+    ] = "0",
+    image_std: Annotated[str, typer.Option(metavar="X,X,X", help="Divides what is left.")] = "1",
+    image_scale: Annotated[float, typer.Option(help="Divides pixels, which are 0 to 255.")] = 255.0,
+    image_color: Annotated[Color, typer.Option(help="The order of channels.")] = Color.rgb,
+    form: FormatOption = Format.text,
+) -> None:
+    """Run a model on data, and write what the values of its tensors lie in."""
+    dims = sizes(dim, "--dim")
+    images = Preprocessing(
+        _numbers(image_mean, "--image-mean"),
+        _numbers(image_std, "--image-std"),
+        image_scale,
+        image_color.value,
+    )
+    with progress() as show, own_stdout():
+        show("load")
+        ranges = run(
+            load_model(model, dims),
+            data,
+            output,
+            method=method.value,
+            symmetric=symmetric,
+            percentile=percentile,
+            bits=bits,
+            samples=samples,
+            tensors=tensor,
+            images=images,
+            progress=show,
+        )
+    for note in ranges.notes:
+        sys.stderr.write(f"byoc: {note}\n")
+    if form is Format.json:
+        print_json(_document(ranges))
+    else:
+        told = count(len(ranges.tensors), "tensor")
+        seen = count(ranges.samples, "sample")
+        typer.echo(f"{output}: ranges of {told}, by {ranges.method}, on {seen} of {ranges.source}")
+
+
+def _numbers(text: str, option: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(
+            f"'{text}': numbers with commas are expected", param_hint=option
+        ) from None
+
+
+def _document(ranges: Ranges) -> dict[str, object]:
+    return {
+        "method": ranges.method,
+        "options": dict(ranges.options),
+        "samples": ranges.samples,
+        "data": ranges.source,
+        "random": ranges.random,
+        "model": ranges.model,
+        "notes": list(ranges.notes),
+        "tensors": {
+            name: {"low": entry.low, "high": entry.high}
+            for name, entry in ranges.tensors.items()
+            if isinstance(entry, Range)
+        },
+    }

@@ -1,0 +1,56 @@
+"""How far numbers are from what was expected: signal-to-noise ratio, cosine, and the class that wins."""
+
+from math import inf, isnan, log10, nan, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.generic]
+
+
+def signal_to_noise(expected: Array, actual: Array) -> float:
+    """Return the signal-to-noise ratio in dB: 10 log10 of the power of what was expected over the error's.
+
+    Infinite where both are equal, -infinite where an error stands against zeros alone, and not a number
+    where a value is none or the shapes differ.
+    """
+    return ratio_in_db(*powers(expected, actual))
+
+
+def powers(expected: Array, actual: Array) -> tuple[float, float]:
+    """Return the sum of squares of what was expected and of the error, which add up over samples.
+
+    Not a number where a value is none, or the shapes differ.
+    """
+    if expected.shape != actual.shape:
+        return nan, nan
+    wanted, got = expected.astype(np.float64), actual.astype(np.float64)
+    signal, noise = float(np.sum(wanted**2)), float(np.sum((got - wanted) ** 2))
+    return signal, noise
+
+
+def ratio_in_db(signal: float, noise: float) -> float:
+    """Return the ratio of two powers in dB."""
+    if isnan(signal) or isnan(noise):
+        return nan
+    if noise == 0:
+        return inf
+    return 10 * log10(signal / noise) if signal else -inf
+
+
+def cosine(expected: Array, actual: Array) -> float:
+    """Return the cosine of the angle between two arrays as vectors; 1 where both are zero."""
+    one, other = (array.astype(np.float64).ravel() for array in (expected, actual))
+    if one.shape != other.shape:
+        return nan
+    lengths = sqrt(float(one @ one)) * sqrt(float(other @ other))
+    if not lengths:
+        return 1.0 if not one.any() and not other.any() else 0.0
+    return float(one @ other) / lengths
+
+
+def same_class(expected: Array, actual: Array) -> float:
+    """Return the share of rows (all axes but the last) whose largest element is at the same place."""
+    if expected.shape != actual.shape or not expected.size or not expected.ndim:
+        return nan
+    return float(np.mean(np.argmax(expected, axis=-1) == np.argmax(actual, axis=-1)))

@@ -1,0 +1,227 @@
+"""Writing DequantizeLinear and QuantizeLinear into a model, and what is quantized beside what was.
+
+What a unit makes keeps its name behind the pair, so that all who read it, bodies included, stay as they
+are; in front of it, it is named `NAME_float`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
+
+from byoc.graph.copying import copy_without
+from byoc.graph.index import GraphIndex
+from byoc.graph.infer import Inferred
+from byoc.graph.load import Model
+from byoc.graph.marks import FLOAT, QUANTIZE, TENSOR, mark, note
+from byoc.graph.types import NUMBERS, TensorType, write_type
+from byoc.quantize.names import Names
+from byoc.quantize.numbers import Params, bias_integers, quantized
+from byoc.quantize.schemes import Constant, Schemes, Store
+from byoc.quantize.units import Candidate
+
+
+def inserted(
+    model: Model, store: Store, units: Sequence[Candidate], schemes: Schemes, *, whole: bool = True
+) -> tuple[Model, Mapping[str, str]]:
+    """Return the model with some units quantized, and new names of what they make, by the old ones.
+
+    With `whole` False the new weights have no content: that is enough to ask rules about it. The model
+    is not changed; the float weights stay in the new one.
+    """
+    return _Inserting(model, store, units, schemes, whole).insert()
+
+
+@dataclass(eq=False)
+class _Inserting:
+    """A model in the making; the mappings are by node number of the float model."""
+
+    model: Model
+    store: Store
+    units: Sequence[Candidate]
+    schemes: Schemes
+    whole: bool
+    first: list[NodeProto] = field(default_factory=list)
+    before: dict[int, list[NodeProto]] = field(default_factory=dict)
+    after: dict[int, list[NodeProto]] = field(default_factory=dict)
+    reads: dict[int, dict[str, str]] = field(default_factory=dict)
+    makes: dict[int, dict[str, str]] = field(default_factory=dict)
+    replaced: dict[tuple[int, int], str] = field(default_factory=dict)
+    tensors: list[TensorProto] = field(default_factory=list)
+    types: dict[str, TypeProto] = field(default_factory=dict)
+    called: dict[int, str] = field(default_factory=dict)
+
+    def insert(self) -> tuple[Model, Mapping[str, str]]:
+        index = self.model.index
+        self.names = Names(index)
+        renamed: dict[str, str] = {}
+        for unit in self.units:
+            for name in unit.makes:
+                renamed[name] = self._made(unit, name)
+        entered: dict[str, str] = {}
+        for unit in self.units:
+            for name in unit.reads:
+                if name in renamed:
+                    continue
+                if name not in entered:
+                    entered[name] = self._entering(name)
+                for number in unit.unit.nodes:
+                    self.reads.setdefault(number, {})[name] = entered[name]
+        made: dict[tuple[str, int], str] = {}
+        for constant in self.schemes.constants:
+            key = constant.name, id(constant.params)
+            if key not in made:
+                made[key] = self._constant(constant)
+            self.replaced[constant.node, constant.position] = made[key]
+        return self._model(), renamed
+
+    def _made(self, unit: Candidate, name: str) -> str:
+        """Put a pair behind what a unit makes, and return its name in front of that."""
+        index = self.model.index
+        number = index.producer[name]
+        raw = self.names.new(f"{name}_float")
+        self.makes.setdefault(number, {})[name] = raw
+        if not index.nodes[number].name:
+            self.called[number] = self.names.new(name) if index.nodes[number].output[0] == name else ""
+        for inside in unit.unit.nodes:
+            self.reads.setdefault(inside, {})[name] = raw
+        self._type(raw, name)
+        self.after.setdefault(number, []).extend(self._pair(name, raw, name))
+        return raw
+
+    def _entering(self, name: str) -> str:
+        """Put a pair beside what enters units, and return what it makes."""
+        index = self.model.index
+        made = self.names.new(f"{name}_dq")
+        self._type(made, name)
+        pair = self._pair(name, name, made)
+        number = index.producer.get(name)
+        (self.first if number is None else self.after.setdefault(number, [])).extend(pair)
+        return made
+
+    def _pair(self, name: str, source: str, result: str) -> Iterator[NodeProto]:
+        params = self.schemes.activations[name]
+        middle = self.names.new(f"{name}_q")
+        scale = [*self._scales(name, params), self._points(name, params)]
+        self._type(middle, name, params.dtype)
+        axis = {} if params.axis is None else {"axis": params.axis}
+        for op, read, made in (
+            ("QuantizeLinear", source, middle),
+            ("DequantizeLinear", middle, result),
+        ):
+            called = self.names.new(f"{name}_{op}")
+            node = helper.make_node(op, [read, *scale], [made], name=called, **axis)
+            note(mark(node, QUANTIZE), TENSOR, name)
+            yield node
+
+    def _constant(self, constant: Constant) -> str:
+        """Put the DequantizeLinear of a constant in front of its first reader; return what it makes."""
+        params, name = constant.params, constant.name
+        stored = self.names.new(f"{name}_q")
+        made = self.names.new(f"{name}_dq")
+        known = self.model.index.types[name]
+        shape = known.shape
+        values: NDArray[Any] | None = None
+        if self.whole or constant.is_bias:
+            floats = self.store.value(name)
+            values, shape = _integers(floats, constant), floats.shape
+            if constant.is_bias:
+                shape = values.shape
+        self._store(stored, values, params.dtype, shape)
+        points = [] if not np.any(params.zero_point) else [self._points(name, params)]
+        axis = {} if params.axis is None else {"axis": params.axis}
+        node = helper.make_node(
+            "DequantizeLinear",
+            [stored, *self._scales(name, params), *points],
+            [made],
+            name=self.names.new(f"{name}_DequantizeLinear"),
+            **axis,
+        )
+        note(mark(node, QUANTIZE), FLOAT, name)
+        self.types[stored] = write_type(TensorType(params.dtype, shape))
+        self.types[made] = write_type(TensorType("float32", shape))
+        self.before.setdefault(constant.node, []).append(node)
+        return made
+
+    def _store(self, name: str, values: NDArray[Any] | None, dtype: str, shape: Any) -> None:
+        if values is None:
+            self.tensors.append(TensorProto(name=name, data_type=NUMBERS[dtype], dims=shape))
+            return
+        kind = helper.tensor_dtype_to_np_dtype(NUMBERS[dtype])
+        self.tensors.append(numpy_helper.from_array(values.astype(kind), name))
+
+    def _scales(self, name: str, params: Params) -> list[str]:
+        called = self.names.new(f"{name}_scale")
+        self.tensors.append(numpy_helper.from_array(params.scale, called))
+        self.types[called] = write_type(TensorType("float32", params.scale.shape))
+        return [called]
+
+    def _points(self, name: str, params: Params) -> str:
+        called = self.names.new(f"{name}_zero_point")
+        self._store(called, params.zero_point, params.dtype, params.zero_point.shape)
+        self.types[called] = write_type(TensorType(params.dtype, params.zero_point.shape))
+        return called
+
+    def _type(self, new: str, of: str, dtype: str = "float32") -> None:
+        known = self.model.index.types.get(of)
+        self.types[new] = write_type(TensorType(dtype, known.shape if known else None))
+
+    def _model(self) -> Model:
+        source = self.model.proto
+        proto = copy_without(source, "node")
+        proto.graph.node.extend(self._nodes(source.graph.node))
+        proto.graph.initializer.extend(self.tensors)
+        inferred = self.model.inferred
+        typed = inferred.typed and self._typed(inferred.typed)
+        values = {**inferred.values, **self.types}
+        return replace(self.model, proto=proto, inferred=Inferred(values, typed, inferred.notes))
+
+    def _typed(self, graph: GraphProto) -> GraphProto:
+        """Return the graph that has inferred types, with the new nodes and their types."""
+        result = GraphProto()
+        result.CopyFrom(graph)
+        del result.node[:]
+        result.node.extend(self._nodes(graph.node))
+        for name, kind in self.types.items():
+            result.value_info.append(ValueInfoProto(name=name, type=kind))
+        return result
+
+    def _nodes(self, nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+        yield from self.first
+        for number, node in enumerate(nodes):
+            yield from self.before.get(number, ())
+            yield self._changed(number, node)
+            yield from self.after.get(number, ())
+
+    def _changed(self, number: int, node: NodeProto) -> NodeProto:
+        reads, makes = self.reads.get(number, {}), self.makes.get(number, {})
+        positions = [i for i in range(len(node.input)) if (number, i) in self.replaced]
+        if not reads and not makes and not positions:
+            return node
+        result = NodeProto()
+        result.CopyFrom(node)
+        for position, name in enumerate(node.input):
+            result.input[position] = self.replaced.get((number, position), reads.get(name, name))
+        for position, name in enumerate(node.output):
+            result.output[position] = makes.get(name, name)
+        result.name = node.name or self.called.get(number, "")
+        return result
+
+
+def _integers(values: NDArray[Any], constant: Constant) -> NDArray[Any]:
+    """Return a constant in integers; a bias of one number becomes one for each channel."""
+    params = constant.params
+    if not constant.is_bias:
+        return quantized(values, params)
+    if params.scale.ndim and values.size == 1:
+        return bias_integers(np.repeat(values.reshape(-1), len(params.scale)), params.scale)
+    return bias_integers(values, params.scale)
+
+
+def renamed_units(index: GraphIndex, unit: Candidate, renamed: Mapping[str, str]) -> set[str]:
+    """Return what a unit's nodes make in the quantized model: the first output of each."""
+    firsts = (next(name for name in index.nodes[n].output if name) for n in unit.unit.nodes)
+    return {renamed.get(name, name) for name in firsts}

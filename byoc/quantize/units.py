@@ -1,0 +1,123 @@
+"""Candidates: what of a float model a target might take quantized, in the units that it would form."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from byoc.graph.index import GraphIndex
+from byoc.graph.unshare import is_dequantize, is_float, is_quantize
+from byoc.graph.walk import describe
+from byoc.patterns.group import group
+from byoc.patterns.unit import Unit
+from byoc.quantize.wanted import Wishes
+from byoc.rules.operators import name_of
+from byoc.rules.values import ANY
+from byoc.verdict import YES, Mark, refuse
+
+_DTYPE = "float32"
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A unit to be quantized for a target, and the tensors that enter and leave it.
+
+    `reads` and `makes` are floats that are not constant; numbers and names are those of the float model.
+    """
+
+    unit: Unit
+    wishes: Wishes
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The unit's name."""
+        return self.unit.name
+
+
+def candidates(
+    index: GraphIndex, wishes: Wishes, out: Collection[int]
+) -> tuple[list[Candidate], dict[int, str]]:
+    """Return the candidates of a target, none of which has one of the nodes `out`.
+
+    With them why other nodes whose operators the target takes quantized are none, by node number.
+    """
+    ops = wishes.ops()
+    standalone = {
+        number: ops.get(name_of(node), ops.get(ANY, False))
+        for number, node in enumerate(index.nodes)
+        if number not in index.constant_nodes and (name_of(node) in ops or ANY in ops)
+    }
+    notes = {number: why for number in standalone if (why := _never(index, number))}
+    free = {number for number in standalone if number not in notes and number not in out}
+    marks = [
+        Mark(YES, standalone=standalone[number]) if number in free else Mark(refuse("not quantized"))
+        for number in range(len(index.nodes))
+    ]
+    found = [unit for unit in group(index, wishes.target.patterns, marks) if unit.verdict]
+    return [_candidate(index, wishes, unit) for unit in found], notes
+
+
+def _never(index: GraphIndex, number: int) -> str:
+    """Return why a node is never quantized, empty when it may be."""
+    node = index.nodes[number]
+    if is_quantize(node) or is_dequantize(node) or number in index.bodies:
+        return "it is no operator on numbers"
+    for name in index.reads[number]:
+        maker = index.producer.get(name)
+        if maker is not None and maker not in index.constant_nodes and is_dequantize(index.nodes[maker]):
+            return f"{describe(node)} is quantized already"
+    if any(is_quantize(index.nodes[user]) for name in node.output for user in _users(index, name)):
+        return f"{describe(node)} is quantized already"
+    floats = [
+        name for name in (*index.reads[number], *filter(None, node.output)) if is_float(index, name)
+    ]
+    for name in floats:
+        known = index.types.get(name)
+        if known is None:
+            return f"the type of '{name}' is not known"
+        if known.dtype != _DTYPE:
+            return f"'{name}' is {known.dtype}, and float32 alone is quantized"
+    if not any(not index.is_constant(name) for name in index.reads[number] if is_float(index, name)):
+        return f"{describe(node)} reads no floating-point numbers"
+    return ""
+
+
+def _users(index: GraphIndex, name: str) -> Iterator[int]:
+    yield from index.consumers.get(name, ())
+
+
+def _candidate(index: GraphIndex, wishes: Wishes, unit: Unit) -> Candidate:
+    inside = set(unit.nodes)
+    made = {name for number in unit.nodes for name in index.nodes[number].output if name}
+    reads = dict.fromkeys(
+        name
+        for number in unit.nodes
+        for name in index.reads[number]
+        if name not in made and not index.is_constant(name) and is_float(index, name)
+    )
+    makes = [
+        name
+        for number in unit.nodes
+        for name in index.nodes[number].output
+        if name
+        and is_float(index, name)
+        and (name in index.outputs or not inside.issuperset(index.consumers.get(name, ())))
+    ]
+    return Candidate(unit, wishes, tuple(reads), tuple(makes))
+
+
+def named(index: GraphIndex, unit: Unit) -> set[str]:
+    """Return what a unit may be called: its name, those of its nodes, and what they make."""
+    nodes = [index.nodes[number] for number in unit.nodes]
+    return {unit.name, *(node.name for node in nodes), *(name for n in nodes for name in n.output)} - {
+        ""
+    }
+
+
+def node_names(index: GraphIndex, unit: Unit) -> tuple[str, ...]:
+    """Return the names of a unit's nodes; of one without a name, that of what it makes."""
+    return tuple(index.nodes[n].name or index.nodes[n].output[0] for n in unit.nodes)
+
+
+Units = Mapping[str, tuple[str, ...]]
+"""Units by name, and the names of their nodes."""

@@ -1,0 +1,280 @@
+"""The calibrators' numbers: against numpy, against onnxruntime's own, against every choice there is."""
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from calibrating import ACTIVATIONS, inputs, network, truth
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnxruntime.quantization import CalibrationMethod, create_calibrator
+from support import prepared
+
+from byoc.calibrate import calibrate
+from byoc.calibrate.clipping import best_range, best_threshold
+from byoc.calibrate.methods import BINS, METHODS, Histogram, count, edges_between, find_method
+from byoc.errors import InputError
+from byoc.graph.load import Model
+from byoc.quantize.ranges import Range
+
+SAMPLES = inputs(12)
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, NDArray[Any]]:
+    return truth(network(), ACTIVATIONS, SAMPLES)
+
+
+def test_min_max_is_numpys(net: Model, values: dict[str, NDArray[Any]]) -> None:
+    found = calibrate(net, SAMPLES, method="minmax")
+    assert list(found.tensors) == ACTIVATIONS
+    for name, all_of_it in values.items():
+        assert found.tensors[name] == Range(float(all_of_it.min()), float(all_of_it.max()))
+    assert (found.samples, found.random, found.notes) == (12, False, ())
+
+
+@pytest.mark.parametrize("percentile", [60.0, 90.0, 99.0])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_percentile_is_numpys_to_a_bin(
+    net: Model, values: dict[str, NDArray[Any]], percentile: float, symmetric: bool
+) -> None:
+    found = calibrate(net, SAMPLES, method="percentile", percentile=percentile, symmetric=symmetric)
+    for name, everything in values.items():
+        entry = found.tensors[name]
+        assert isinstance(entry, Range)
+        a_bin = 1.01 * 2 * float(np.abs(everything).max()) / BINS
+        if symmetric:
+            expected = _percentile(np.abs(everything), percentile)
+            assert (entry.low, entry.high) == pytest.approx((-expected, expected), abs=a_bin)
+        else:
+            cut = (100 - percentile) / 2
+            ends = _percentile(everything, cut), _percentile(everything, 100 - cut)
+            assert (entry.low, entry.high) == pytest.approx(ends, abs=a_bin)
+
+
+def _percentile(values: NDArray[Any], percentile: float) -> float:
+    """Return a percentile that is one of the values, since between two of them it may be anywhere."""
+    return float(np.percentile(values, percentile, method="inverted_cdf"))
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.left = iter(SAMPLES)
+
+    def get_next(self) -> Any:
+        return next(self.left, None)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("minmax", {}),
+        ("minmax", {"symmetric": True}),
+        ("entropy", {}),
+        ("percentile", {"percentile": 99.0}),
+        ("percentile", {"percentile": 75.0}),
+        ("percentile", {"percentile": 97.0, "symmetric": True}),
+    ],
+)
+def test_the_same_as_onnxruntimes_own(
+    net: Model, tmp_path: Path, method: str, options: dict[str, Any]
+) -> None:
+    onnx.save(network(), tmp_path / "net.onnx")
+    kinds = {
+        "minmax": CalibrationMethod.MinMax,
+        "entropy": CalibrationMethod.Entropy,
+        "percentile": CalibrationMethod.Percentile,
+    }
+    theirs = create_calibrator(
+        tmp_path / "net.onnx",
+        augmented_model_path=str(tmp_path / "augmented.onnx"),
+        calibrate_method=kinds[method],
+        extra_options={"num_bins": BINS, "symmetric": False, **options},
+    )
+    theirs.collect_data(_Reader())
+    expected = theirs.compute_data()
+    found = calibrate(net, SAMPLES, method=method, **options)
+    assert set(found.tensors) == set(expected.keys())
+    slack = 0.0
+    for name, entry in found.tensors.items():
+        assert isinstance(entry, Range)
+        low, high = (float(np.squeeze(end)) for end in expected[name].range_value)
+        if options.get("symmetric") and method == "percentile":  # its bins begin at the least magnitude
+            slack = 2 * high / BINS
+        assert (entry.low, entry.high) == pytest.approx((low, high), rel=1e-6, abs=slack)
+
+
+def test_some_of_them_do_clip(net: Model, values: dict[str, NDArray[Any]]) -> None:
+    for method in ("entropy", "mse", "percentile"):
+        options = (
+            {"bits": 4} if method == "mse" else {"percentile": 90.0} if method == "percentile" else {}
+        )
+        entry = calibrate(net, SAMPLES, method=method, tensors=["c"], **options).tensors["c"]
+        assert isinstance(entry, Range)
+        assert values["c"].min() < entry.low < -0.5
+        assert 0.5 < entry.high < values["c"].max()
+
+
+@st.composite
+def histograms(draw: st.DrawFn, signed: bool) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    bins = draw(st.integers(2, 24))
+    counts = draw(st.lists(st.integers(0, 1000), min_size=bins, max_size=bins).filter(any))
+    low = draw(st.floats(-10, 0)) if signed else 0.0
+    high = draw(st.floats(0.1, 10))
+    return np.array(counts), np.linspace(low, high, bins + 1)
+
+
+def _cost(
+    counts: NDArray[np.int64], edges: NDArray[np.float64], low: float, high: float, steps: int
+) -> float:
+    """Return the squared error of a range as the definition has it, bin by bin."""
+    total = 0.0
+    for number, left, right in zip(counts, edges[:-1], edges[1:], strict=True):
+        middle = (left + right) / 2
+        clipped = min(max(middle, low), high)
+        total += number * ((middle - clipped) ** 2 or ((high - low) / steps) ** 2 / 12)
+    return total
+
+
+@given(histograms(signed=True), st.sampled_from([2, 4, 8, 16]))
+def test_mse_is_the_best_of_all_ranges(
+    histogram: tuple[NDArray[np.int64], NDArray[np.float64]], bits: int
+) -> None:
+    counts, edges = histogram
+    ends = [*edges.tolist(), 0.0]
+    choices = [(a, b) for a, b in product(ends, ends) if a <= 0 <= b]
+    best = min(_cost(counts, edges, *choice, 2**bits - 1) for choice in choices)
+    found = best_range(counts, edges, bits)
+    assert found in choices
+    assert _cost(counts, edges, *found, 2**bits - 1) == pytest.approx(best, rel=1e-6, abs=1e-9)
+
+
+@given(histograms(signed=False), st.sampled_from([2, 4, 8, 16]))
+def test_symmetric_mse_is_the_best_of_all_thresholds(
+    histogram: tuple[NDArray[np.int64], NDArray[np.float64]], bits: int
+) -> None:
+    counts, edges = histogram
+    steps = 2**bits - 2  # between minus and plus the threshold
+    costs = {end: _cost(counts, edges, -end, end, steps) for end in edges.tolist()}
+    found = best_threshold(counts, edges, bits)
+    assert costs[found] == pytest.approx(min(costs.values()), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_mse_quantizes_better_than_all_of_it(bits: int, symmetric: bool) -> None:
+    """The model of the error is one thing; here the values are really quantized."""
+    values = np.random.default_rng(0).laplace(size=50_000).astype(np.float32)
+    values[:20_000] = 0.0
+    method = find_method("mse", bits=bits, symmetric=symmetric)
+    low, high = float(values.min()), float(values.max())
+    ends = method.ends(low, high)
+    counted = count(method.values(values), ends)
+    assert counted.sum() == 30_000
+    found = method.range(Histogram(counted, edges_between(ends), low, high))
+
+    def error(low: float, high: float) -> float:
+        steps = 2**bits - (2 if symmetric else 1)
+        scale = (high - low) / steps
+        zero = 0 if symmetric else np.rint(-low / scale)
+        reach = (-steps // 2, steps // 2) if symmetric else (0, steps)
+        quantized = np.clip(np.rint(values / scale) + zero, *reach)
+        return float(np.mean((values - (quantized - zero) * scale) ** 2))
+
+    whole = (-max(-low, high), max(-low, high)) if symmetric else (low, high)
+    assert error(found.low, found.high) < 0.95 * error(*whole)
+    around = [error(found.low * by, found.high * by) for by in (0.5, 0.7, 1.4, 2.0)]
+    assert error(found.low, found.high) < min(around)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_constant_and_zero_tensors(method: str) -> None:
+    model = prepared(
+        """g (float[4] x) => (float[4] y, float[4] z) {
+            two = Constant <value = float {2.5}> ()
+            n = Sub(x, x)
+            y = Add(n, two)
+            z = Relu(x)
+        }"""
+    )
+    samples = [{"x": np.array([-1, -2, -3, -1e-44], np.float32)}] * 3
+    found = calibrate(model, samples, method=method)
+    assert found.tensors["n"] == Range(0.0, 0.0)
+    assert found.tensors["y"] == Range(2.5, 2.5)
+    assert found.tensors["z"] == Range(0.0, 0.0)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_values_too_small_or_large_for_bins_keep_their_extremes(method: str) -> None:
+    model = prepared("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    for most in (1e-40, 3.4e38):
+        low, high = np.float32(-most), np.float32(most / 2)
+        found = calibrate(model, [{"x": np.array([low, high])}], method=method)
+        assert found.tensors["y"] == Range(-float(high), -float(low))
+
+
+def test_symmetric_ranges(net: Model) -> None:
+    for method in METHODS:
+        found = calibrate(net, SAMPLES[:3], method=method, symmetric=True)
+        for entry in found.tensors.values():
+            assert isinstance(entry, Range)
+            assert entry.low == -entry.high < 0
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_float16(method: str) -> None:
+    model = prepared(
+        "g (float16[8] x) => (float16[8] y) { a = Add(x, x) y = Sub(a, x) }",
+    )
+    values = np.arange(-4, 4).astype(np.float16)
+    found = calibrate(model, [{"x": values}], method=method, tensors=["x", "a"])
+    if method == "minmax":
+        assert found.tensors == {"x": Range(-4.0, 3.0), "a": Range(-8.0, 6.0)}
+    for entry in found.tensors.values():
+        assert isinstance(entry, Range)
+        assert entry.low < entry.high
+
+
+@pytest.mark.parametrize("limit", [1, 1000, 2000])
+def test_groups_of_tensors_give_the_same(
+    net: Model, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = calibrate(net, SAMPLES, method="mse")
+    steps: list[str] = []
+    monkeypatch.setattr("byoc.calibrate.collect._MOST_BYTES", limit)
+    assert calibrate(net, SAMPLES, method="mse", progress=steps.append) == whole
+    titles = {step.partition(":")[0] for step in steps if step.startswith("histograms")}
+    # x is of 768 bytes, c, r, s and m are of 1024 each, p and f of 16, y is of 20.
+    assert titles == {
+        f"histograms {i} of {n}" for n in [{1: 8, 1000: 6, 2000: 4}[limit]] for i in range(1, n + 1)
+    }
+
+
+def test_the_order_of_samples_is_nothing(net: Model) -> None:
+    for method in METHODS:
+        assert calibrate(net, SAMPLES, method=method) == calibrate(net, SAMPLES[::-1], method=method)
+
+
+def test_tensors_in_bodies_are_left_out_and_named() -> None:
+    model = prepared(
+        """g (float[2] x, bool k) => (float[2] y, float[2] n) {
+            y = If (k) <
+                then_branch = t () => (float[2] a) { a = Neg(x) },
+                else_branch = e () => (float[2] b) { b = Abs(x) }
+            >
+            n = Identity(x)
+        }"""
+    )
+    sample = {"x": np.array([1, -2], np.float32), "k": np.array(True)}
+    assert list(calibrate(model, [sample], method="minmax").tensors) == ["x", "y", "n"]
+    for name, reason in (
+        ("a", "it is inside the body of a node"),
+        ("nn", r"the model has no such tensor"),
+        ("k", "it is of bool, not of float32 or float16"),
+    ):
+        with pytest.raises(InputError, match=f"'{name}' cannot be calibrated: {reason}"):
+            calibrate(model, [sample], tensors=[name])
