@@ -9,7 +9,7 @@ Array = NDArray[np.generic]
 
 
 def signal_to_noise(expected: Array, actual: Array) -> float:
-    """Return the signal-to-noise ratio in dB: 10 log10 of the power of what was expected over the error's.
+    """Return the signal-to-noise ratio in dB: 10 log10 of the expected power over the error's.
 
     Infinite where both are equal, -infinite where an error stands against zeros alone, and not a number
     where a value is none or the shapes differ.

@@ -72,7 +72,7 @@ def _host(edit: Editing, scope: Scope) -> None:
         raw, keep = node.input[0], node.input[0]
         called = noted(node, TENSOR)
         if (
-            raw != called and called in results and raw in made
+            raw != called and raw in made and (called in results or called not in own)
         ):  # a name of ours, that of the user comes back
             names[raw] = keep = called
         if any(name in given and name != keep for name in results):

@@ -1,7 +1,7 @@
-"""What regions compute in: as the model says, in integers whose scales are concluded, or in 16-bit floats.
+"""What regions compute in: as the model says, in integers with concluded scales, or in 16-bit floats.
 
-A target with a floating-point mode runs a float model in that unless told otherwise; one that computes in
-integers alone gets a quantized model as soon as there is something to conclude scales from.
+A target with a floating-point mode runs a float model in that unless told otherwise; one that computes
+in integers alone gets a quantized model as soon as there is something to conclude scales from.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -45,7 +45,7 @@ class Precision:
     def asked(self) -> dict[str, str | None]:
         """What was asked for, files by their names alone, as the manifest keeps it."""
         given = self.calibration
-        file = "ranges in memory" if isinstance(given, Ranges) else given and given.name
+        file = given.name if isinstance(given, Path) else given and "ranges in memory"
         return {
             "quantize": self.quantize,
             "calibration": file,

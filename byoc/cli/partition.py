@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from byoc.calibrate.precision import FLOATS, INTEGERS, Precision
+from byoc.calibrate.precision import Precision
 from byoc.cli.common import (
     DimOption,
     Format,
@@ -30,7 +30,16 @@ from byoc.pipeline import partition as run
 from byoc.report.text import print_report
 from byoc.textfile import check_output
 
-Dtype = StrEnum("Dtype", {name: name for name in (*INTEGERS, *FLOATS)})
+
+class Dtype(StrEnum):
+    """What regions may compute in instead of what the model says."""
+
+    int8 = "int8"
+    uint8 = "uint8"
+    int16 = "int16"
+    uint16 = "uint16"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
 
 
 def partition(  # noqa: PLR0913, PLR0917 - the options of the verb

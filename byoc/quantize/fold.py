@@ -1,7 +1,8 @@
 """Folding BatchNormalization into the convolution or product before it, as every quantizer does.
 
-At inference it is `y = (x - mean) * scale / sqrt(var + epsilon) + B` for each channel (ONNX, BatchNormalization),
-which is linear, and so is what comes before: weights are multiplied, the bias multiplied and moved.
+At inference it is `y = (x - mean) * scale / sqrt(var + epsilon) + B` for each channel (ONNX,
+BatchNormalization), which is linear, and so is what comes before: weights are multiplied, the bias multiplied
+and moved.
 """
 
 from dataclasses import dataclass, replace

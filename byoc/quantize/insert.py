@@ -107,15 +107,14 @@ class _Inserting:
         middle = self.names.new(f"{name}_q")
         scale = [*self._scales(name, params), self._points(name, params)]
         self._type(middle, name, params.dtype)
-        axis = {} if params.axis is None else {"axis": params.axis}
         for op, read, made in (
             ("QuantizeLinear", source, middle),
             ("DequantizeLinear", middle, result),
         ):
             called = self.names.new(f"{name}_{op}")
-            node = helper.make_node(op, [read, *scale], [made], name=called, **axis)
-            note(mark(node, QUANTIZE), TENSOR, name)
-            yield node
+            node = helper.make_node(op, [read, *scale], [made], name=called)
+            _with_axis(node, params)
+            yield note_of(node, TENSOR, name)
 
     def _constant(self, constant: Constant) -> str:
         """Put the DequantizeLinear of a constant in front of its first reader; return what it makes."""
@@ -132,15 +131,14 @@ class _Inserting:
                 shape = values.shape
         self._store(stored, values, params.dtype, shape)
         points = [] if not np.any(params.zero_point) else [self._points(name, params)]
-        axis = {} if params.axis is None else {"axis": params.axis}
         node = helper.make_node(
             "DequantizeLinear",
             [stored, *self._scales(name, params), *points],
             [made],
             name=self.names.new(f"{name}_DequantizeLinear"),
-            **axis,
         )
-        note(mark(node, QUANTIZE), FLOAT, name)
+        _with_axis(node, params)
+        note_of(node, FLOAT, name)
         self.types[stored] = write_type(TensorType(params.dtype, shape))
         self.types[made] = write_type(TensorType("float32", shape))
         self.before.setdefault(constant.node, []).append(node)
@@ -209,6 +207,17 @@ class _Inserting:
             result.output[position] = makes.get(name, name)
         result.name = node.name or self.called.get(number, "")
         return result
+
+
+def _with_axis(node: NodeProto, params: Params) -> None:
+    if params.axis is not None:
+        node.attribute.append(helper.make_attribute("axis", params.axis))
+
+
+def note_of(node: NodeProto, key: str, name: str) -> NodeProto:
+    """Write on a node that it quantizes, and which tensor of the user's; the same node is returned."""
+    note(mark(node, QUANTIZE), key, name)
+    return node
 
 
 def _integers(values: NDArray[Any], constant: Constant) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """The arithmetic of quantization: scales and zero points from ranges, integers from floats.
 
-`real = scale * (quantized - zero_point)`, as ONNX's QuantizeLinear has it. Scale and zero point of a range
-follow Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+`real = scale * (quantized - zero_point)`, as ONNX's QuantizeLinear has it. Scale and zero point of a
+range follow Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
 Inference" (2018, section 2.1 and 3), which TensorFlow Lite and onnxruntime's quantizer do as well.
 """
 
@@ -57,12 +57,12 @@ class Form:
 
 
 def params_of(low: Any, high: Any, form: Form, axis: int | None = None) -> Params | None:
-    """Return scale and zero point for ranges from `low` to `high`: numbers, or arrays `[C]` for an axis.
+    """Return scale and zero point for ranges from `low` to `high`: numbers, or `[C]` for an axis.
 
-    A range is widened so that 0 is in it, which is then exactly representable. Symmetric: `scale = max(|low|,
-    |high|) / qmax`, for an unsigned type only where nothing is below 0; None where that is. Else: `scale =
-    (high - low) / (qmax - qmin)`, `zero_point = round(qmin - low / scale)`. Powers of two are rounded up,
-    so that nothing is clipped. Of a range that is 0 alone the scale is 1.
+    A range is widened so that 0 is in it, which is then exactly representable. Symmetric:
+    `scale = max(|low|, |high|) / qmax`; None for an unsigned type where something is below 0. Else:
+    `scale = (high - low) / (qmax - qmin)`, `zero_point = round(qmin - low / scale)`. Powers of two are
+    rounded up, so that nothing is clipped. Of a range that is 0 alone the scale is 1.
     """
     least, most = DTYPES[form.dtype]
     below = np.minimum(np.asarray(low, np.float64), 0.0)
@@ -107,8 +107,8 @@ def extremes(values: NDArray[Any], axis: int | None) -> tuple[NDArray[np.float64
 def widened(weights: Params, bias: Floats, activation: Floats, power_of_two: bool) -> Params:
     """Return the weights' quantization with scales so large that a bias `[C]` fits into an int32.
 
-    A bias is counted in steps of `activation * scale`; a channel whose weights are tiny and whose bias is
-    not would overflow. onnxruntime's quantizer widens the weights' scale likewise.
+    A bias is counted in steps of `activation * scale`; a channel whose weights are tiny and whose bias
+    is not would overflow. onnxruntime's quantizer widens the weights' scale likewise.
     """
     most = np.abs(bias.astype(np.float64))
     if weights.scale.ndim == 0:

@@ -7,10 +7,11 @@ from byoc.graph.index import GraphIndex
 from byoc.graph.walk import is_onnx
 
 VIEWS = frozenset(
-    """
-    MaxPool GlobalMaxPool Reshape Flatten Squeeze Unsqueeze Transpose Identity Dropout Slice Split
-    DepthToSpace SpaceToDepth Expand Tile Gather Concat
-    """.split()
+    [
+        *("MaxPool", "GlobalMaxPool", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
+        *("Identity", "Dropout", "Slice", "Split", "DepthToSpace", "SpaceToDepth", "Expand", "Tile"),
+        *("Gather", "Concat"),
+    ]
 )
 """What comes out of these went in: one scale is exact, and another one costs accuracy and time."""
 
@@ -18,9 +19,12 @@ CLAMPS = frozenset({"Relu", "Clip"})
 """Behind another operator in one unit these only clamp: they have the scale of what they read."""
 
 OPERANDS = frozenset(
-    "Add Sub Mul Div Max Min Sum Mean PRelu Concat MatMul Gemm Conv ConvTranspose".split()
+    [
+        *("Conv", "ConvTranspose", "Gemm", "MatMul", "Concat", "PRelu"),
+        *("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean"),
+    ]
 )
-"""Where a constant is computed with like any other input; elsewhere it is a parameter, and stays float."""
+"""Here a constant is computed with like any other input; elsewhere it is a parameter, and stays float."""
 
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """A second input with channels, and perhaps a bias as the third."""

@@ -1,8 +1,9 @@
-"""Raising the versions of a model, of its IR and of ONNX's operator set: scales for each channel came with 13, 16 bits with 21.
+"""Raising the versions of a model: of its IR for metadata, of ONNX's operator set for quantization.
 
-The model is converted, rather than given onnxruntime's own DequantizeLinear and QuantizeLinear (domain
-com.microsoft), which any version may stand beside: ONNX's shape inference, its reference implementation and
-the compilers that regions go to know ONNX's operators alone.
+Scales for each channel came with version 13, 16 bits with 21. The model is converted, rather than given
+onnxruntime's own DequantizeLinear and QuantizeLinear (domain com.microsoft), which may stand beside any
+version: ONNX's shape inference, its reference implementation and the compilers that regions go to know
+ONNX's operators alone.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Concluded quantization: a float model with DequantizeLinear and QuantizeLinear of ours around units.
 
-Only what a target then takes stays quantized: the quantized model is annotated and grouped as the pipeline
-does it, and what that refuses is left in floating point, until nothing is refused any more.
+Only what a target then takes stays quantized: the quantized model is annotated and grouped as the
+pipeline does it, and what that refuses is left in floating point, until nothing is refused any more.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -50,8 +50,8 @@ def quantize(
 ) -> Quantized:
     """Return a model with all that the targets take quantized in quantized form, at the ranges given.
 
-    `dtype` is that of activations, the first that a target's file has unless given. `exclude` names units
-    or nodes that stay in floating point, as do those in the bodies of If, Loop and Scan. The scheme is
+    `dtype` is that of activations, the first that a target's file has unless given. `exclude` names
+    units or nodes that stay in floating point, as do those in the bodies of If, Loop and Scan. The scheme is
     that of each target's file; where several take a unit, the first has it.
 
     Raises InputError when a target does not have the dtype, nothing is named so to be excluded, ranges
@@ -108,10 +108,7 @@ class _Quantizing:
         return self.floats.index
 
     def quantize(self) -> Quantized:
-        self.out = [set() for _ in self.wishes]
-        excluded = self._excluded()
-        for out in self.out:
-            out |= excluded
+        self.out = [set(self._excluded()) for _ in self.wishes]
         store = Store(self.index, self.floats.folder)
         while True:
             units = self._units()
@@ -173,7 +170,7 @@ class _Quantizing:
         reasons: Mapping[str, str],
         nodes: Mapping[str, Collection[int]] | None = None,
     ) -> bool:
-        """Leave out units, or the `nodes` of them alone, for some reasons; return whether there were any."""
+        """Leave out units, or `nodes` of them alone, for some reasons; return whether there were any."""
         for unit in units:
             if unit.name in reasons:
                 place = next(i for i, wish in enumerate(self.wishes) if wish is unit.wishes)
@@ -184,7 +181,7 @@ class _Quantizing:
     def _refusals(
         self, store: Store, units: Sequence[Candidate], schemes: Schemes
     ) -> tuple[dict[str, str], dict[str, Collection[int]]]:
-        """Return which units their target does not take once they are quantized, why, and which nodes."""
+        """Return which units their target does not take once quantized, why, and which nodes."""
         trial, renamed = inserted(self.floats, store, units, schemes, whole=False)
         index = unshared(trial).index
         reasons: dict[str, str] = {}

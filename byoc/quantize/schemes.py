@@ -1,4 +1,4 @@
-"""Deciding scales: for each tensor that the units read and make, and for each constant that they read."""
+"""Deciding scales: for each tensor that units read and make, and for each constant that they read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +75,8 @@ class Store:
         """Return the quantization of a constant; the same object for the same one."""
         key = name, axis, form
         if key not in self._params:
-            self._params[key] = params_of(*self.extremes(name, axis), form, axis)
+            low, high = self.extremes(name, axis)
+            self._params[key] = params_of(low, high, form, axis)
         return self._params[key]
 
 
@@ -226,7 +227,7 @@ class _Deciding:
         return ""
 
     def _scale_of(self, unit: Candidate, number: int) -> Params | None:
-        """Return the quantization of what a node reads first; inside of a unit that follows its range."""
+        """Return the quantization of what a node reads first; inside of a unit that of its range."""
         index = self.store.index
         name = index.nodes[number].input[0]
         if name in unit.reads:

@@ -1,5 +1,6 @@
 """The values of constants, however large: read or computed one at a time, and not kept."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,4 +41,5 @@ def value_of(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any]:
     )
     imports = index.proto.opset_import
     model = helper.make_model(graph, opset_imports=imports, ir_version=index.proto.ir_version)
-    return np.asarray(ReferenceEvaluator(model).run(None, {})[0])
+    made: Sequence[Any] = ReferenceEvaluator(model).run(None, {})  # type: ignore[assignment]
+    return np.asarray(made[0])

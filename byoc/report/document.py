@@ -20,8 +20,8 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
     """Return the report of a plan. Seconds, joules, bytes; operations count a MAC as two.
 
     `outcome` is the verification, or why there was none. Keys: model, targets, strategy, nodes, compute,
-    predicted, regions, host_reasons, what_if, precision, notes, verification, not_verified, bundle. Floats are
-    finite; what is not known or not there is null.
+    predicted, regions, host_reasons, what_if, precision, notes, verification, not_verified, bundle.
+    Floats are finite; what is not known or not there is null.
     """
     cost = plan.cost
     done, total = plan.offloaded_operations
@@ -167,7 +167,8 @@ def verification_document(verification: Verification) -> dict[str, Any]:
     """Return a verification as data: against, passed, largest_relative_error, outputs, accuracy.
 
     An error that is not finite is null, and so is the largest then. `accuracy` is what lower precision
-    left, null where there was none; a signal-to-noise ratio (dB) that is not finite is null, and `exact` says whether it is infinite.
+    left, null where there was none; a signal-to-noise ratio (dB) that is not finite is null, and `exact`
+    says whether it is infinite.
     """
     outputs = [asdict(output) | {"within": output.within} for output in verification.outputs]
     for output in outputs:  # JSON has no infinity

@@ -27,9 +27,9 @@ def verify(
     """Return how far the bundle's outputs are from those of the model it was made from.
 
     `original` is a model of higher precision that `model` was made from: what is left of its accuracy is
-    told, and held to nothing. All run on the same inputs, seeded ones unless given. Whatever runs on onnxruntime does so with its
-    optimizations off, since they move results. Raises MissingRuntimeError, NotVerifiableError when the
-    model does not run, and InputError when the bundle does not.
+    told, and held to nothing. All run on the same inputs, seeded ones unless given. Whatever runs on
+    onnxruntime does so with its optimizations off, since they move results. Raises MissingRuntimeError,
+    NotVerifiableError when the model does not run, and InputError when the bundle does not.
     """
     try:
         given = samples_for(model) if inputs is None else inputs
