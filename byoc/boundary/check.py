@@ -74,23 +74,26 @@ def check_model(
         if call.domain in set(domains)
     }
     regions: dict[str, Checked] = {}
-    seen: set[int] = set()
+    typed: dict[str, GraphIndex] = {}
     for name, (index, call) in calls.items():
         more = known.get(name, Known())
         values = {**index.certain, **more.added, **more.users_types}
         model = call_model(index, call, values)
         inside = inferred(model)
-        _check_types(f"region {name}", inside, more.users_types)
-        if id(index) not in seen:
-            seen.add(id(index))
-            _check_types("the host", index, more.users_types)
         contracts = region_contracts(model, values, folder, more.weights, inside)
         regions[name] = Checked(model, contracts)
+        typed[name] = inside
     read = {name: region.contracts for name, region in regions.items()}
     for name, (index, call) in calls.items():
         more = known.get(name, Known())
         around = Host(index, read, more.users_types, more.users, folder)
         regions[name] = replace(regions[name], contracts=_agreed(name, call, read[name], around))
+    # Afterwards, since it names what is behind a wrong border, and not the border.
+    graphs = {id(index): (index, known.get(name, Known())) for name, (index, _) in calls.items()}
+    for index, more in graphs.values():
+        _check_types("the host", index, more.users_types)
+    for name, inside in typed.items():
+        _check_types(f"region {name}", inside, known.get(name, Known()).users_types)
     return regions
 
 
@@ -125,6 +128,10 @@ def _agreed(name: str, call: NodeProto, contracts: Contracts, host: Host) -> Con
 def _both(region: str, contract: Contract, told: list[Told], host: Host) -> Contract:
     """Return a contract, with the user's name and type of the tensor, if the host agrees to it."""
     for each in told:
+        if not each.wired:
+            raise ContractError(
+                f"region {region}: the host has '{each.tensor}' where the region has '{contract.inner}'"
+            )
         side = each.side
         if not side.agrees(contract.side) and not each.ours and _differs_by_itself(host, contract):
             side = replace(side, scale=None)

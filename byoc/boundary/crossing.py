@@ -4,7 +4,7 @@ The order is that in which borders are made (`byoc.boundary.bound`): a value is 
 and brought into the target's layout then, and the other way round on its way back.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
@@ -77,12 +77,9 @@ def crossings(
     """
     own = own_quantization(index) if own is None else own
     laid = wants.activations if wants.activations and not wants.activations.is_plain else None
-    crosses = _Crossings(index, wants, own, images(index) if laid else frozenset(), fallback)
-    return crosses.of if own or laid or wants.compute else _as_it_is
-
-
-def _as_it_is(_: str) -> None:
-    return None
+    found = images(index) if laid else frozenset()
+    made = {index.nodes[number].output[0]: number for number in own if is_quantize(index.nodes[number])}
+    return _Crossings(index, wants, own, found, made, fallback).of
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +88,15 @@ class _Crossings:
     wants: Wants
     own: frozenset[int]
     images: frozenset[str]
+    quantized: Mapping[str, int]
     fallback: int
     _seen: dict[tuple[TensorType, bool], Crossing | None] = field(default_factory=dict)
 
     def of(self, name: str) -> Crossing | None:
-        maker = self.index.producer.get(name, -1)
-        if maker in self.own and is_quantize(self.index.nodes[maker]):
-            return self._quantized(name, maker)
+        if name in self.quantized:
+            return self._quantized(name, self.quantized[name])
+        if self.wants.compute is None and name not in self.images:
+            return None
         kind = self.index.types.get(name)
         if kind is None:
             return None

@@ -16,7 +16,7 @@ from byoc.boundary.contract import Contract, Side
 from byoc.boundary.conversions import casts, done, is_conversion, undone
 from byoc.boundary.inside import Contracts
 from byoc.boundary.layouts import NAME as LAYOUT
-from byoc.boundary.related import related
+from byoc.boundary.related import origin, related
 from byoc.boundary.scales import Scales, is_dequantize, is_quantize, read_scales
 from byoc.graph.index import GraphIndex
 from byoc.graph.marks import is_ours, noted
@@ -29,13 +29,15 @@ class Told:
     """What a place on the host says of a tensor that crosses.
 
     `tensor` is what is there once byoc's own conversions are undone, `cast` whether a Cast is among
-    these, and `ours` whether what it says of scales comes from a node of byoc's.
+    these, and `ours` whether what it says of scales comes from a node of byoc's. `wired` is False where
+    that tensor cannot be the one that the region has.
     """
 
     side: Side
     tensor: str
     cast: bool = False
     ours: bool = False
+    wired: bool = True
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Host:
         there = done(self.index, path.steps[: len(path.steps) - len(path.behind)], terms)
         layout = _spelled(done(self.index, path.behind, there), terms)
         side = Side(_type(self.index, name), layout)
-        return _told(side, path, neighbour, there, path.at if neighbour is None else neighbour.tensor)
+        return self._told(side, path, neighbour, there)
 
     def taken(self, name: str, inner: str) -> Iterator[Told]:
         """Yield what each reader on the host says of an output that the region knows as `inner`."""
@@ -159,7 +161,7 @@ class Host:
         border = undone(self.index, path.steps, terms)
         side = Side(self._type_by(path, terms, border), _spelled(border, terms))
         there = undone(self.index, path.steps[len(path.behind) :], terms)
-        return _told(side, path, neighbour, there, path.at)
+        return self._told(side, path, neighbour, there)
 
     def _type_by(
         self, path: _Path, terms: axes.Terms | None, border: axes.Terms | None
@@ -186,11 +188,38 @@ class Host:
         kind = _type(index, path.at)
         rank = len(kind.shape) if kind is not None and kind.shape is not None else 0
         if neighbour is not None:
-            return axes.read_word(neighbour.layout, rank)
+            return _turned(axes.read_word(neighbour.layout, rank), self._relation(path, neighbour.inner))
         word = noted(node, LAYOUT) if node is not None else ""
         if word and path.at not in self.types:
             return axes.read_word(word, rank)
-        return related(self.users, path.inner, path.at) or axes.plain(rank)
+        return self._relation(path, path.at) or axes.plain(rank)
+
+    def _relation(self, path: _Path, name: str) -> axes.Terms | None:
+        """Return how another of the user's tensors lies in the axes of what the region knows."""
+        return related(self.users, path.inner, name)
+
+    def _is_wired(self, path: _Path, name: str) -> bool:
+        """Return whether a tensor can be what the region knows; True where that cannot be said."""
+        names = [origin(self.users, each) for each in (path.inner, name)]
+        apart = names[0] != names[1] and all(each in self.types for each in names)
+        return not apart or self._relation(path, name) is not None
+
+    def _told(
+        self, side: Side, path: _Path, neighbour: Contract | None, there: axes.Terms | None
+    ) -> Told:
+        """Return what a place says; `there` is how the tensor lies where the scales were met."""
+        if path.scales is not None:
+            axis = path.scales.axis
+            if axis is not None and there is not None and axis < len(there):
+                axis = there[axis].axis
+            side = replace(side, scale=path.scales.scale, zero_point=path.scales.zero_point, axis=axis)
+        elif neighbour is not None and path.quantized:
+            told = neighbour.side
+            side = replace(side, scale=told.scale, zero_point=told.zero_point, axis=told.axis)
+        ours = path.scales is None or path.scales.ours
+        tensor = path.at if neighbour is None else neighbour.tensor
+        wired = self._is_wired(path, path.at if neighbour is None else neighbour.inner)
+        return Told(side, tensor, casts(path.steps), ours, wired)
 
     def _given(self, node: NodeProto | None, name: str) -> Contract | None:
         """Return the contract of a neighbouring region's output."""
@@ -232,16 +261,8 @@ def _spelled(terms: axes.Terms | None, known: axes.Terms | None) -> str | None:
     return axes.spelled(terms) if terms is not None else axes.UNREADABLE
 
 
-def _told(
-    side: Side, path: _Path, neighbour: Contract | None, there: axes.Terms | None, tensor: str
-) -> Told:
-    """Return what a place says; `there` is how the tensor lies where the scales were met."""
-    if path.scales is not None:
-        axis = path.scales.axis
-        if axis is not None and there is not None and axis < len(there):
-            axis = there[axis].axis
-        side = replace(side, scale=path.scales.scale, zero_point=path.scales.zero_point, axis=axis)
-    elif neighbour is not None and path.quantized:
-        told = neighbour.side
-        side = replace(side, scale=told.scale, zero_point=told.zero_point, axis=told.axis)
-    return Told(side, tensor, casts(path.steps), path.scales is None or path.scales.ours)
+def _turned(terms: axes.Terms | None, relation: axes.Terms | None) -> axes.Terms | None:
+    """Return terms in other axes, given how the tensor that they speak of lies in those."""
+    if terms is None or relation is None:
+        return terms
+    return tuple(axes.Term(relation[axis].axis, size) for axis, size in terms)

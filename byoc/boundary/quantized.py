@@ -69,14 +69,13 @@ def _host(edit: Editing, scope: Scope) -> None:
             continue
         pairs = behind.pop(node.output[0], [])
         results = [pair.output[0] for pair in pairs]
-        raw, keep = node.input[0], node.input[0]
-        called = noted(node, TENSOR)
-        if (
-            raw != called and raw in made and (called in results or called not in own)
-        ):  # a name of ours, that of the user comes back
-            names[raw] = keep = called
+        raw, called = node.input[0], noted(node, TENSOR)
+        free = called in results or called not in own
+        keep = called if raw in made and free else raw  # the user's name comes back
         if any(name in given and name != keep for name in results):
             continue
+        if keep != raw:
+            names[raw] = keep
         names.update((name, keep) for name in results if name != keep)
         gone.update(map(id, pairs))
     for several in behind.values():

@@ -106,6 +106,7 @@ class _Run:
                 raise InputError(f"{self.data.name}: there are no samples")
             seen.samples, seen.stage, seen.done = seen.done, 1, 0
             seen.counts = np.zeros((len(self.names), BINS if self.method.counts else 0), np.int64)
+            self._save(seen)
         groups = self._groups(seen) if self.method.counts else []
         for number, group in enumerate(groups, 1):
             if number < seen.stage:
@@ -114,6 +115,7 @@ class _Run:
             title = "histograms" if len(groups) == 1 else f"histograms {number} of {len(groups)}"
             self._pass(seen, proto, title, self._counter(group))
             seen.stage, seen.done = number + 1, 0
+            self._save(seen)
 
     def _pass(self, seen: Seen, proto: Any, title: str, take: Callable[..., None]) -> None:
         """Run a model on the samples from where this has come to; `take` is given the outputs."""

@@ -13,7 +13,7 @@ from byoc.graph.load import Model
 from byoc.quantize.ranges import Ranges, write_ranges
 from byoc.textfile import check_output
 
-DEFAULT_METHOD = "entropy"
+DEFAULT_METHOD = "minmax"
 _PARTIAL = ".partial"
 
 
@@ -60,15 +60,16 @@ def calibrate(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     if place is not None:
         check_output(place)
         state = place.with_name(place.name + _PARTIAL)
-    found = collect(model, tensors, _data(data, model, images, samples), chosen, progress, state)
+    found = collect(model, tensors, data_of(data, model, images, samples), chosen, progress, state)
     if place is not None:
         write_ranges(place, found)
     return found
 
 
-def _data(
+def data_of(
     data: str | Path | Iterable[Inputs], model: Model, images: Preprocessing | None, most: int | None
 ) -> Data:
+    """Return the samples that `calibrate` would use, as it takes them."""
     if data == RANDOM:
         return random_data(model, most)
     if isinstance(data, (str, Path)):

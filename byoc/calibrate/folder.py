@@ -175,7 +175,7 @@ def _mapped(path: Path) -> NDArray[Any]:
 
 def _archive(path: Path) -> Inputs:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, SyntaxError, AttributeError, zipfile.BadZipFile) as error:
         raise _unreadable(path, error) from None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from byoc.calibrate.budget import Budget
 from byoc.calibrate.door import DEFAULT_METHOD, calibrate
 from byoc.calibrate.images import Preprocessing
 from byoc.errors import InputError
@@ -26,7 +27,8 @@ class Precision:
     """What the user wants regions to compute in.
 
     `quantize` is one of `INTEGERS` or `FLOATS`, None for what suits each target. Ranges come from
-    `calibration`, a file of them, or are measured on `data`: a folder, or `random`, by `method`.
+    `calibration`, a file of them, or are measured on `data`: a folder, or `random`, by `method`. With a
+    `budget` as many units stay in floating point as it takes, measured on `data`.
     """
 
     quantize: str | None = None
@@ -34,6 +36,7 @@ class Precision:
     data: str | Path | None = None
     method: str = DEFAULT_METHOD
     images: Preprocessing | None = None
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         """Raise InputError for what is no type to compute in."""
@@ -45,12 +48,13 @@ class Precision:
     def asked(self) -> dict[str, str | None]:
         """What was asked for, files by their names alone, as the manifest keeps it."""
         given = self.calibration
-        file = given.name if isinstance(given, Path) else given and "ranges in memory"
+        file = given.name if isinstance(given, Path) else "ranges in memory" if given else None
         return {
             "quantize": self.quantize,
             "calibration": file,
             "data": None if self.data is None else Path(self.data).name,
             "method": self.method if self.data is not None and given is None else None,
+            "accuracy_budget": None if self.budget is None else str(self.budget),
         }
 
 

@@ -69,10 +69,12 @@ def given_data(samples: Iterable[Inputs], model: Model, most: int | None = None)
     """
 
     def start(number: int) -> Iterator[Sample]:
-        for i, inputs in enumerate(islice(samples, number, most), number):
-            name = f"sample {i}"
+        for inputs in islice(samples, number, most):  # enumerate would hold two at a time
+            number += 1
+            name = f"sample {number}"
             check_inputs(inputs, model.index, name)
             yield Sample(name, inputs)
+            del inputs
 
     total = len(samples) if isinstance(samples, Sized) else None
     total = total if total is None or most is None else min(total, most)

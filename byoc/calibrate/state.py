@@ -76,7 +76,7 @@ def resume(path: Path, purpose: Purpose, tensors: int) -> Seen:
     if not path.exists():
         return Seen.nothing(tensors)
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             told = json.loads(str(archive["purpose"]))
             fields = {name: _field(archive[name]) for name in Seen.__dataclass_fields__}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from byoc.calibrate.budget import read_budget
 from byoc.calibrate.precision import Precision
 from byoc.cli.common import (
     DimOption,
@@ -92,6 +93,13 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
         str | None,
         typer.Option(metavar="FOLDER|random", help="Samples to measure ranges on, without that file."),
     ] = None,
+    accuracy_budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="30dB|top1=0.99",
+            help="Leave the most sensitive units in floating point, until so much is kept on --data.",
+        ),
+    ] = None,
     reasons: Annotated[
         bool, typer.Option("--reasons", help="Print every reason for staying on the host.")
     ] = False,
@@ -104,6 +112,8 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     counts = sizes(trips, "--trips")
     if save is not None:
         check_output(save)
+    budget = None if accuracy_budget is None else read_budget(accuracy_budget)
+    asked = Precision(quantize and quantize.value, calibration, data, budget=budget)
     with progress() as show, own_stdout():
         result = run(
             model,
@@ -119,7 +129,7 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
             dims=dims,
             trips=counts,
             placement=placement,
-            precision=Precision(quantize and quantize.value, calibration, data),
+            precision=asked,
             verify=verify,
             progress=show,
         )

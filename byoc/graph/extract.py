@@ -36,14 +36,23 @@ def call_model(index: GraphIndex, call: NodeProto, values: Mapping[str, TypeProt
 
     What the node passes in as constants become initializers of the model; the functions that the body
     calls come along. `values` gives the types of inputs and outputs, and of what is inside where known.
+    Inputs, outputs and initializers have the names that the function has for them, in the order in which
+    the node has them.
     """
     function = next(
         f for f in index.proto.functions if (f.domain, f.name) == (call.domain, call.op_type)
     )
-    data = [name for name in call.input if not index.is_constant(name)]
+    called = list(zip(call.input, function.input, strict=True))
+    data = [formal for name, formal in called if not index.is_constant(name)]
     constants = [name for name in call.input if index.is_constant(name)]
     others = [f for f in index.proto.functions if f is not function]
-    model = _model(index, call.op_type, function.node, data, function.output, constants, others, values)
+    known = {formal: values[name] for name, formal in called if name in values}
+    known |= {formal: values[formal] for formal in data if formal in values}
+    known |= {name: values[name] for name in function.output if name in values}
+    model = _model(index, call.op_type, function.node, data, function.output, constants, others, known)
+    formals = {name: formal for name, formal in called if index.is_constant(name)}
+    for tensor in (*model.graph.initializer, *(s.values for s in model.graph.sparse_initializer)):
+        tensor.name = formals[tensor.name]
     made = {name for node in function.node for name in node.output if name}
     model.graph.value_info.extend(_infos(sorted(made - set(function.output)), values))
     model.metadata_props.extend(function.metadata_props)

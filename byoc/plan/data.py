@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import nan
 from typing import Any
 
 import onnx
@@ -122,6 +123,18 @@ class WhatIf:
     offloaded: int
 
 
+@dataclass(frozen=True, slots=True)
+class InFloat:
+    """A unit that is left in floating point, where it runs, and what quantizing it alone would keep.
+
+    `alone` is in the measure of the accuracy budget: dB, or a share of equal classes.
+    """
+
+    unit: str
+    device: str
+    alone: float
+
+
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """Regions compute in another dtype than the model that was given, which is `original`.
@@ -129,6 +142,9 @@ class Lowered:
     `dtype` is that of activations, None for what each target's file says. `source` names the data or the
     file that the scales are from, measured by `method` on so many `samples`, empty and 0 where nothing
     was measured. `units` are how many were quantized.
+
+    With an accuracy `budget`, `reached` is what is kept and `all_quantized` what would be if no unit had
+    been left `in_float`; empty and not a number without one.
     """
 
     original: Model
@@ -138,6 +154,10 @@ class Lowered:
     samples: int = 0
     random: bool = False
     units: int = 0
+    budget: str = ""
+    reached: float = nan
+    all_quantized: float = nan
+    in_float: tuple[InFloat, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """Folding BatchNormalization into the convolution or product before it, as every quantizer does.
 
 At inference it is `y = (x - mean) * scale / sqrt(var + epsilon) + B` for each channel (ONNX,
-BatchNormalization), which is linear, and so is what comes before: weights are multiplied, the bias multiplied
-and moved.
+BatchNormalization), which is linear, and so is what comes before: weights are multiplied, the bias is
+multiplied and moved.
 """
 
 from dataclasses import dataclass, replace
@@ -67,30 +67,26 @@ def folded(model: Model) -> Model:
 
 def _folding(index: GraphIndex, number: int) -> _Folding | None:
     norm = index.nodes[number]
-    if norm.op_type != "BatchNormalization" or not is_onnx(norm):
-        return None
-    attributes = written(norm)
-    if attributes.get("training_mode", 0) or not attributes.get("spatial", 1):
-        return None
-    if any(norm.output[1:]) or not all(index.is_constant(name) for name in norm.input[1:5]):
-        return None
-    before = index.producer.get(norm.input[0])
+    before = index.producer.get(norm.input[0]) if _is_inference(norm) else None
     if before is None or norm.input[0] in index.outputs or len(index.consumers[norm.input[0]]) > 1:
         return None
     node = index.nodes[before]
-    known = channels(index, node)
-    if (
-        known is None
-        or node.op_type == "MatMul"
-        or not all(index.is_constant(name) for name in node.input[1:] if name)
-    ):
+    if channels(index, node) is None or node.op_type == "MatMul":
         return None
     if node.op_type == "Gemm" and not _plain_gemm(index, node):
         return None
     names = (*filter(None, node.input[1:]), *norm.input[1:5])
-    if any(_dtype(index, name) != "float32" for name in names):
+    if any(_dtype(index, name) != "float32" or not index.is_constant(name) for name in names):
         return None
     return _Folding(before, number)
+
+
+def _is_inference(node: NodeProto) -> bool:
+    """Return whether a node is a BatchNormalization that does not train, over channels."""
+    if node.op_type != "BatchNormalization" or not is_onnx(node) or any(node.output[1:]):
+        return False
+    attributes = written(node)
+    return not attributes.get("training_mode", 0) and bool(attributes.get("spatial", 1))
 
 
 def _plain_gemm(index: GraphIndex, node: NodeProto) -> bool:

@@ -1,8 +1,9 @@
 """The arithmetic of quantization: scales and zero points from ranges, integers from floats.
 
 `real = scale * (quantized - zero_point)`, as ONNX's QuantizeLinear has it. Scale and zero point of a
-range follow Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
-Inference" (2018, section 2.1 and 3), which TensorFlow Lite and onnxruntime's quantizer do as well.
+range follow Jacob et al., "Quantization and Training of Neural Networks for Efficient
+Integer-Arithmetic-Only Inference" (2018, sections 2.1 and 3), as do TensorFlow Lite and onnxruntime's
+quantizer.
 """
 
 from dataclasses import dataclass

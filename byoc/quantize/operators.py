@@ -24,7 +24,7 @@ OPERANDS = frozenset(
         *("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean"),
     ]
 )
-"""Here a constant is computed with like any other input; elsewhere it is a parameter, and stays float."""
+"""A constant is here any other input; elsewhere it is a parameter, and stays float."""
 
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """A second input with channels, and perhaps a bias as the third."""

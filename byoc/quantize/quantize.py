@@ -51,8 +51,8 @@ def quantize(
     """Return a model with all that the targets take quantized in quantized form, at the ranges given.
 
     `dtype` is that of activations, the first that a target's file has unless given. `exclude` names
-    units or nodes that stay in floating point, as do those in the bodies of If, Loop and Scan. The scheme is
-    that of each target's file; where several take a unit, the first has it.
+    units or nodes that stay in floating point, as do those in the bodies of If, Loop and Scan. The
+    scheme is that of each target's file; where several take a unit, the first has it.
 
     Raises InputError when a target does not have the dtype, nothing is named so to be excluded, ranges
     contradict one another, or the operator set cannot be raised to what the scheme needs.

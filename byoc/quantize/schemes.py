@@ -212,8 +212,8 @@ class _Deciding:
         bias = values.astype(np.float32).reshape(-1)
         if weights is not None and not isinstance(self.ranges.tensors.get(weights.name), Given):
             want = unit.wishes.of(index, node, 1, "weights", out=False)
-            groups = (channels(index, node) or (0, 1))[1]
-            each = bias.reshape(groups, -1) if node.op_type == "ConvTranspose" else bias[np.newaxis]
+            groups = (channels(index, node) or (0, 1))[1] if node.op_type == "ConvTranspose" else 1
+            each = bias.reshape(groups if len(bias) > 1 else 1, -1)
             wide = widened(params, np.abs(each).max(axis=0), source.scale, want.power_of_two)
             if wide is not params:
                 added[added.index(weights)] = Constant(number, 1, weights.name, wide)
@@ -247,4 +247,4 @@ class _Deciding:
             return scale
         found = channels(self.store.index, self.store.index.nodes[number])
         groups = found[1] if found else 1
-        return np.tile(scale, groups) if len(scale) != count and count == groups * len(scale) else scale
+        return np.tile(scale, groups) if count == groups * len(scale) else scale

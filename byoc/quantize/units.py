@@ -1,6 +1,6 @@
 """Candidates: what of a float model a target might take quantized, in the units that it would form."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from byoc.graph.index import GraphIndex
@@ -62,28 +62,28 @@ def _never(index: GraphIndex, number: int) -> str:
     node = index.nodes[number]
     if is_quantize(node) or is_dequantize(node) or number in index.bodies:
         return "it is no operator on numbers"
-    for name in index.reads[number]:
-        maker = index.producer.get(name)
-        if maker is not None and maker not in index.constant_nodes and is_dequantize(index.nodes[maker]):
-            return f"{describe(node)} is quantized already"
-    if any(is_quantize(index.nodes[user]) for name in node.output for user in _users(index, name)):
+    if _is_quantized(index, number):
         return f"{describe(node)} is quantized already"
     floats = [
         name for name in (*index.reads[number], *filter(None, node.output)) if is_float(index, name)
     ]
     for name in floats:
         known = index.types.get(name)
-        if known is None:
-            return f"the type of '{name}' is not known"
-        if known.dtype != _DTYPE:
-            return f"'{name}' is {known.dtype}, and float32 alone is quantized"
-    if not any(not index.is_constant(name) for name in index.reads[number] if is_float(index, name)):
+        if known is None or known.dtype != _DTYPE:
+            return f"'{name}' is {known or 'of an unknown type'}, and float32 alone is quantized"
+    if all(index.is_constant(name) for name in index.reads[number] if is_float(index, name)):
         return f"{describe(node)} reads no floating-point numbers"
     return ""
 
 
-def _users(index: GraphIndex, name: str) -> Iterator[int]:
-    yield from index.consumers.get(name, ())
+def _is_quantized(index: GraphIndex, number: int) -> bool:
+    """Return whether a node has a DequantizeLinear in front of it, or a QuantizeLinear behind it."""
+    makers = (index.producer.get(name, -1) for name in index.reads[number])
+    before = any(
+        is_dequantize(index.nodes[m]) and m not in index.constant_nodes for m in makers if m >= 0
+    )
+    users = (user for name in index.nodes[number].output for user in index.consumers.get(name, ()))
+    return before or any(is_quantize(index.nodes[user]) for user in users)
 
 
 def _candidate(index: GraphIndex, wishes: Wishes, unit: Unit) -> Candidate:

@@ -17,7 +17,7 @@ _USUAL = "int8"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a tensor is to be at one of its uses: the `dtypes` that it may have, the form of its scales."""
+    """What a tensor is to be at one of its uses: its `dtypes`, the first preferred, and its scales."""
 
     dtypes: tuple[str, ...]
     symmetric: bool

@@ -203,4 +203,12 @@ def _precision(lowered: Lowered | None) -> dict[str, Any] | None:
         "samples": lowered.samples,
         "random": lowered.random,
         "units": lowered.units,
+        "budget": lowered.budget or None,
+        "reached": _finite(lowered.reached),
+        "all_quantized": _finite(lowered.all_quantized),
+        "in_float": [asdict(unit) | {"alone": _finite(unit.alone)} for unit in lowered.in_float],
     }
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None

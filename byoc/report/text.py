@@ -1,6 +1,6 @@
 """The report as text: one line that says it all, a table of regions, the commonest reasons."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich import box
@@ -11,6 +11,7 @@ from rich.table import Table
 from byoc.report.units import count, objective_unit, quantity, share
 
 _REASONS = 3
+_UNITS = 10
 # A share of the whole below which a gain is in the JSON alone.
 _WORTH_TELLING = 1e-3
 
@@ -67,6 +68,8 @@ def print_report(report: Mapping[str, Any], console: Console, every_reason: bool
         console.print("\nIf it were supported:")
     for item in gains:
         console.print(escape(_what_if(item, report)), soft_wrap=True, highlight=False)
+    for line in _budget(report["precision"]):
+        console.print(escape(line), soft_wrap=True, highlight=False)
     for note in report["notes"]:
         console.print(escape(f"note: {note}"), soft_wrap=True, highlight=False)
     if report["bundle"]:
@@ -131,3 +134,25 @@ def _left(verification: Mapping[str, Any]) -> str:
         exact = all(output["exact"] for output in accuracy["outputs"])
         return f"; equal to {accuracy['original']}" if exact else ""
     return f"; {worst:.1f} dB of {accuracy['original']} left"
+
+
+def _budget(precision: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield what an accuracy budget left in floating point, and what each unit would have cost."""
+    if precision is None or precision["budget"] is None:
+        return
+    snr = not precision["budget"].startswith("top1")
+
+    def told(value: float | None) -> str:
+        if value is None:
+            return "all"
+        return f"{value:.1f} dB" if snr else f"{100 * value:.1f} % of classes"
+
+    yield (
+        f"\nAccuracy budget {precision['budget']}: {told(precision['reached'])} kept, "
+        f"{told(precision['all_quantized'])} with all quantized"
+    )
+    for unit in precision["in_float"][:_UNITS]:
+        yield f"  in floating point on {unit['device']}: {unit['unit']}, alone {told(unit['alone'])}"
+    more = len(precision["in_float"]) - _UNITS
+    if more > 0:
+        yield f"  and {count(more, 'more unit')}"

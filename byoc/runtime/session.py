@@ -11,7 +11,7 @@ from byoc.errors import InputError
 from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.types import TensorType, write_type
 from byoc.runtime.regions import executable, executor
-from byoc.runtime.stages import Loader, Program, Stage, Values
+from byoc.runtime.stages import Loader, Program, Stage, Values, data_inputs
 from byoc.runtime.values import mismatch
 
 
@@ -80,11 +80,13 @@ def load_bundle(bundle: Bundle) -> Session:
 def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[str, Stage]) -> None:
     """Raise InputError unless model and manifest agree on the regions and what these read."""
     domains = _domains(bundle)
-    calls = [node for graph in graphs for node in graph.nodes if node.domain.startswith("byoc.")]
-    if {node.op_type for node in calls} != set(regions) or any(n.domain not in domains for n in calls):
+    calls = [(g, node) for g in graphs for node in g.nodes if node.domain.startswith("byoc.")]
+    if {n.op_type for _, n in calls} != set(regions) or any(n.domain not in domains for _, n in calls):
         raise InputError(f"{bundle.folder}: the manifest and the model do not name the same regions")
-    for node in calls:
-        if not set(regions[node.op_type].inputs) <= set(node.input):
+    for graph, node in calls:
+        region = regions[node.op_type]
+        given = (len(data_inputs(graph, node)), len(node.output))
+        if given != (len(region.inputs), len(region.types)):
             raise InputError(
                 f"{bundle.folder}: region {node.op_type} and the model do not have the same inputs"
             )

@@ -91,7 +91,7 @@ class Loader:
             if not step.single:
                 stage = self._segment(index, step.nodes, known)
             elif step.nodes[0] in calls:
-                stage = self.regions[calls[step.nodes[0]]]
+                stage = _called(self.regions[calls[step.nodes[0]]], index, index.nodes[step.nodes[0]])
             else:
                 stage = self._control(index, step.nodes[0], known)
             known |= {
@@ -144,6 +144,24 @@ class Loader:
             around += body.index.captured
         reads = tuple(dict.fromkeys(around))
         return Stage(describe(node), reads, control(node, bodies), found)
+
+
+def data_inputs(index: GraphIndex, call: NodeProto) -> list[str]:
+    """Return what a call hands to its region as inputs: all but the constants, which are in it."""
+    return [name for name in call.input if not index.is_constant(name)]
+
+
+def _called(region: Stage, index: GraphIndex, call: NodeProto) -> Stage:
+    """Return a region's stage with the names that the graph around its call has for what crosses."""
+    inputs = dict(zip(region.inputs, data_inputs(index, call), strict=True))
+    outputs = dict(zip(region.types, call.output, strict=True))
+
+    def run(values: Values) -> Values:
+        made = region.run({inside: values[name] for inside, name in inputs.items()})
+        return {name: made[inside] for inside, name in outputs.items()}
+
+    types = {name: region.types[inside] for inside, name in outputs.items()}
+    return Stage(region.name, tuple(inputs.values()), run, types)
 
 
 def _with(own: Values, program: Program) -> Callable[[Values], list[Any]]:

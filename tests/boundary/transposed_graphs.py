@@ -15,6 +15,7 @@ from byoc.boundary.layouts import arrange
 from byoc.boundary.transposes import fewer
 from byoc.graph.layout import Layout, parse_layout
 from byoc.graph.marks import LAYOUT, mark_of
+from byoc.graph.walk import walk_graphs
 
 SHAPE = (1, 2, 3, 4)
 NHWC = parse_layout("NHWC")
@@ -126,7 +127,7 @@ def _host(drawn: Drawn, kind: str) -> list[str]:  # noqa: PLR0911, PLR0912 - a t
         case "user":
             turned = node("Transpose", [drawn.any()], perm=drawn.draw(st.sampled_from([TO, BACK])))
             order = next(n.attribute[0].ints for n in drawn.nodes if n.output[0] == turned[0])
-            inside = node(drawn.draw(st.sampled_from(["Relu", "Neg", "Softmax"][:2])), turned)
+            inside = node(drawn.draw(st.sampled_from(["Relu", "Neg"])), turned)
             back = [list(order).index(axis) for axis in range(4)]
             return node("Transpose", inside, perm=back)
         case _:
@@ -153,16 +154,22 @@ def host_graphs(draw: st.DrawFn, kinds: Sequence[str] = KINDS, most: int = 12) -
     return helper.make_model(graph, opset_imports=imports, ir_version=10, functions=drawn.regions)
 
 
-def arranged(model: ModelProto, layout: Layout = NHWC, remove: bool = True) -> ModelProto:
-    """Return a model whose regions are in a layout, with as few Transposes as can be if `remove`."""
+def arranged(
+    model: ModelProto, layout: Layout = NHWC, remove: bool = True, apart: bool = False
+) -> ModelProto:
+    """Return a model whose regions are in a layout, with as few Transposes as can be if `remove`.
+
+    With `apart` each region's tensors are converted for it alone.
+    """
     model = onnx.shape_inference.infer_shapes(model)
-    known = (*model.graph.input, *model.graph.output, *model.graph.value_info)
+    known = (v for g in walk_graphs(model.graph) for v in (*g.input, *g.output, *g.value_info))
     types = {value.name: value.type for value in known}
-    border = Wants(activations=layout)
+    wants = Wants(activations=layout)
     regions = [f for f in model.functions if f.domain == _DOMAIN]
-    borders = [Border(f.name, f.domain, border, frozenset(types), types) for f in regions]
+    borders = [Border(f.name, f.domain, wants, frozenset(types), types) for f in regions]
     edit = Editing(model)
-    arrange(edit, borders)
+    for some in [[border] for border in borders] if apart else [borders]:
+        arrange(edit, some)
     if remove:
         fewer(edit, borders)
     return edit.finish()
@@ -173,7 +180,7 @@ def transposes(model: ModelProto) -> list[NodeProto]:
     return [node for node in model.graph.node if node.op_type == "Transpose"]
 
 
-def transposed_elements(model: ModelProto) -> int:
+def transposed_bytes(model: ModelProto) -> int:
     """Return how many bytes the Transposes in the main graph move."""
     graph = model.graph
     sizes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
@@ -209,11 +216,9 @@ def least(model: ModelProto, stays: Iterable[str] = FIXED) -> int:
     graph = onnx.shape_inference.infer_shapes(model).graph
     constants = {tensor.name for tensor in graph.initializer}
     value = {}  # a Transpose makes another form of what it reads
-    permuted = set()
-    ours = [node for node in graph.node if node.op_type == "Transpose"]
-    for node in ours:
-        forward = tuple(node.attribute[0].ints) == TO
-        permuted.add(node.output[0] if forward else node.input[0])
+    called = [node for node in graph.node if node.domain == _DOMAIN]
+    permuted = {name for node in called for name in (*node.input, *node.output)}
+    for node in (node for node in graph.node if node.op_type == "Transpose"):
         value[node.output[0]] = value.get(node.input[0], node.input[0])
     nodes = [node for node in graph.node if node.op_type != "Transpose"]
     free = [i for i, node in enumerate(nodes) if node.domain != _DOMAIN and node.op_type not in stays]

@@ -1,0 +1,128 @@
+"""What each quantized unit costs in accuracy: the noise at the outputs when it alone is quantized.
+
+Where errors are small they hardly depend on one another, and the noise powers of units add up to about
+that of all of them. What a unit costs is the noise of its weights and of the tensors that it reads; the
+quantization of what it makes counts for those who read it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, helper
+
+from byoc.graph.copying import copy_without
+from byoc.graph.load import Model
+from byoc.graph.marks import FLOAT, is_ours, noted
+from byoc.graph.unshare import is_dequantize, is_quantize
+from byoc.numerics import powers, ratio_in_db, same_class
+from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How much of a model's accuracy a variant of it keeps, over some samples.
+
+    `signal_to_noise` (dB) is that of the worst output, with the powers of all samples added up;
+    `same_class` the share of rows (all axes but the last), of the worst output, whose largest element is
+    where it was.
+    """
+
+    signal_to_noise: float
+    same_class: float
+
+    @property
+    def noise(self) -> float:
+        """The power of the error over that of the signal."""
+        return float(10 ** (-self.signal_to_noise / 10))
+
+
+def outputs(proto: ModelProto, model: Model, samples: Iterable[Values]) -> list[Values]:
+    """Return what a model, or one made of it, gives for some samples, without optimizations."""
+    with unoptimized():
+        session = open_session(proto, model.folder)
+    return [run_session(session, sample) for sample in samples]
+
+
+def kept(expected: Sequence[Values], actual: Sequence[Values]) -> Kept:
+    """Return how much of the expected outputs is in others, sample by sample; only floats count."""
+    ratios, classes = [np.inf], [1.0]
+    for name, first in expected[0].items():
+        if not isinstance(first, np.ndarray) or first.dtype.kind != "f":
+            continue
+        pairs = [(one[name], other[name]) for one, other in zip(expected, actual, strict=True)]
+        signal, noise = np.sum([powers(*pair) for pair in pairs], axis=0)
+        ratios.append(ratio_in_db(float(signal), float(noise)))
+        classes.append(float(np.mean([same_class(*pair) for pair in pairs])))
+    known = [share for share in classes if not np.isnan(share)]
+    return Kept(float(np.min(ratios)), min(known))
+
+
+def sensitivities(
+    quantized: Model,
+    units: Mapping[str, Sequence[str]],
+    expected: Sequence[Values],
+    samples: Sequence[Values],
+    progress: Callable[[str], None],
+) -> dict[str, Kept]:
+    """Return for each unit what is kept when it alone is quantized.
+
+    `units` have the names of their nodes; `expected` is what the float model gives for the samples.
+    """
+    found = {}
+    for number, (name, nodes) in enumerate(units.items(), 1):
+        progress(f"sensitivity of unit {number} of {len(units)}")
+        variant = only(quantized.proto, set(nodes))
+        found[name] = kept(expected, outputs(variant, quantized, samples))
+    return found
+
+
+def only(proto: ModelProto, nodes: Collection[str]) -> ModelProto:
+    """Return a model that was quantized here with floating point for all but the nodes named.
+
+    A node without a name goes by its first output.
+    """
+    makers = {name: node for node in proto.graph.node for name in node.output}
+    result = copy_without(proto, "node")
+    rewritten: list[NodeProto] = []
+    for node in proto.graph.node:
+        if is_ours(node) and is_quantize(node):
+            continue
+        if is_ours(node) and is_dequantize(node):
+            rewritten.append(helper.make_node("Identity", [_source(node, makers)], [node.output[0]]))
+            continue
+        if (node.name or node.output[0]) not in nodes:
+            rewritten.append(node)
+            continue
+        changed = NodeProto()
+        changed.CopyFrom(node)
+        for position, name in enumerate(node.input):
+            maker = makers.get(name)
+            if maker is not None and is_ours(maker) and is_dequantize(maker):
+                rewritten += _own_pair(maker, makers, f"{node.output[0]}_{position}")
+                changed.input[position] = rewritten[-1].output[0]
+        rewritten.append(changed)
+    result.graph.node.extend(rewritten)
+    return result
+
+
+def _source(node: NodeProto, makers: Mapping[str, NodeProto]) -> str:
+    """Return the floats that a DequantizeLinear of ours stands for."""
+    return noted(node, FLOAT) or makers[node.input[0]].input[0]
+
+
+def _own_pair(node: NodeProto, makers: Mapping[str, NodeProto], name: str) -> Iterable[NodeProto]:
+    """Yield copies of a DequantizeLinear of ours and the QuantizeLinear before it, for one reader."""
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    copy.name = copy.output[0] = f"{name}_only"
+    before = makers.get(node.input[0])
+    if before is not None:
+        first = NodeProto()
+        first.CopyFrom(before)
+        first.name = first.output[0] = copy.input[0] = f"{name}_only_q"
+        yield first
+    yield copy

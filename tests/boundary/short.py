@@ -1,0 +1,134 @@
+"""Models cut by hand into regions that compute in float16, held against what they were."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from onnx import FunctionProto, ModelProto, NodeProto
+
+from byoc.boundary.border import Border, Wants
+from byoc.boundary.casts import cast
+from byoc.boundary.edit import Editing
+from byoc.graph.extract import call_model
+from byoc.graph.index import GraphIndex
+from byoc.graph.infer import infer_types
+from byoc.graph.load import Model
+from byoc.graph.marks import CAST, mark_of
+from byoc.graph.outline import Cut, GraphCuts, Group, outline
+from byoc.graph.types import read_type
+from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+
+FIRST, SECOND = "npu_0", "npu_1"
+
+
+@dataclass(frozen=True)
+class Short:
+    """A model whose regions compute in a short type, and what byoc tells the user of it."""
+
+    original: Model
+    proto: ModelProto
+    values: Mapping[str, onnx.TypeProto]
+    notes: tuple[str, ...]
+
+    @property
+    def host(self) -> list[str]:
+        """The operators of the main graph, in order."""
+        return [node.op_type for node in self.proto.graph.node]
+
+    def function(self, region: str = FIRST) -> FunctionProto:
+        return next(f for f in self.proto.functions if f.name == region)
+
+    def inside(self, region: str = FIRST) -> list[str]:
+        """The operators of a region, in order."""
+        return [node.op_type for node in self.function(region).node]
+
+    def dtypes(self, region: str = FIRST) -> dict[str, str]:
+        """The data types of all tensors of a region, by inference of it alone."""
+        index = GraphIndex(self.proto, {**self.original.index.certain, **self.values})
+        call = next(node for node in index.nodes if node.op_type == region)
+        model = call_model(index, call, index.values)
+        del model.graph.value_info[:]
+        kinds = infer_types(model, {}).values
+        read = {name: read_type(kind) for name, kind in kinds.items()}
+        return {name: kind.dtype for name, kind in read.items() if kind is not None}
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        with unoptimized():
+            return run_session(open_session(self.proto, self.original.folder), inputs)
+
+    def stored(self) -> dict[str, str]:
+        """The data types of the initializers of the main graph."""
+        return {t.name: onnx.TensorProto.DataType.Name(t.data_type) for t in self.proto.graph.initializer}
+
+
+def short(
+    model: Model,
+    *regions: Sequence[int],
+    dtype: str | Sequence[str] = "float16",
+    convert: Literal["host", "device"] | Sequence[Literal["host", "device"]] = "host",
+) -> Short:
+    """Return a model with nodes outlined as regions `npu_0`, ... that compute in a type, and checked."""
+    cuts = [
+        Cut(f"npu_{i}", "byoc.npu", tuple(Group((node,)) for node in nodes))
+        for i, nodes in enumerate(regions)
+    ]
+    dtypes = [dtype] * len(cuts) if isinstance(dtype, str) else dtype
+    converts = [convert] * len(cuts) if isinstance(convert, str) else convert
+    wants = [Wants(convert=c, compute=d or None) for c, d in zip(converts, dtypes, strict=True)]
+    return computed(model, outline(GraphCuts(model.index, tuple(cuts))), wants)
+
+
+def computed(
+    model: Model, outlined: ModelProto, wants: Sequence[Wants], names: Sequence[str] = ()
+) -> Short:
+    """Return an outlined model whose regions, in order of their names, are given what they want."""
+    borders = [
+        Border(names[i] if names else f"npu_{i}", "byoc.npu", want, frozenset(), model.index.certain)
+        for i, want in enumerate(wants)
+    ]
+    edit = Editing(outlined)
+    cast(edit, borders, model.folder)
+    result = Short(model, edit.finish(), edit.values, tuple(edit.notes))
+    onnx.checker.check_model(result.proto, full_check=model.folder is None)
+    assert all(mark_of(n) == CAST for n in result.proto.graph.node if n.op_type == "Cast" and n.name)
+    return result
+
+
+def original(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    with unoptimized():
+        return run_session(open_session(model.proto, model.folder), inputs)
+
+
+def decibels(expected: Any, given: Any) -> float:
+    """Return the signal-to-noise ratio of an array against the expected one."""
+    signal = np.square(expected.astype(np.float64)).sum()
+    noise = np.square(expected.astype(np.float64) - given.astype(np.float64)).sum()
+    return float("inf") if not noise else float(10 * np.log10(signal / noise))
+
+
+def near(made: Short, inputs: Mapping[str, Any], least: float = 50.0) -> None:
+    """Assert that outputs are of the dtype and close to the values that they had."""
+    expected, given = original(made.original, inputs), made.run(inputs)
+    assert list(expected) == list(given)
+    for name, value in expected.items():
+        assert given[name].dtype == value.dtype
+        assert given[name].shape == value.shape
+        if value.dtype.kind == "f":
+            assert decibels(value, given[name]) >= least, name
+        else:
+            np.testing.assert_array_equal(value, given[name])
+
+
+def same(expected: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    assert list(expected) == list(given)
+    for name, value in expected.items():
+        assert value.dtype == given[name].dtype
+        np.testing.assert_array_equal(value, given[name], err_msg=name)
+
+
+def casts(nodes: Sequence[NodeProto]) -> list[NodeProto]:
+    """Return the Casts that byoc put in."""
+    return [node for node in nodes if mark_of(node) == CAST]

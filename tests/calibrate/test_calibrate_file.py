@@ -1,0 +1,195 @@
+"""`calibration.yaml`: what is written is what is read, and every mistake is told with its place."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import prepared
+
+from byoc.errors import InputError
+from byoc.quantize.ranges import DTYPES, Given, Range, Ranges, ranges_text, read_ranges, write_ranges
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+POSITIVE = st.floats(min_value=5e-324, allow_infinity=False)
+# A text of YAML may hold no control characters unescaped, and no lone surrogates.
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+
+
+@st.composite
+def quantizations(draw: st.DrawFn) -> Given:
+    dtype = draw(st.sampled_from(sorted(DTYPES)))
+    points = st.integers(*DTYPES[dtype])
+    if draw(st.booleans()):
+        return Given((draw(POSITIVE),), (draw(points),), dtype)
+    pairs = draw(st.lists(st.tuples(POSITIVE, points), min_size=1, max_size=4))
+    scales, zeros = zip(*pairs, strict=True)
+    return Given(scales, zeros, dtype, draw(st.integers(-4, 4)))
+
+
+RANGES = st.builds(lambda a, b: Range(min(a, b), max(a, b)), FINITE, FINITE)
+
+
+@given(
+    st.dictionaries(NAMES, RANGES | quantizations(), min_size=1, max_size=4),
+    NAMES,
+    st.booleans(),
+    st.lists(NAMES, max_size=2),
+)
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory,
+    tensors: dict[str, Range | Given],
+    source: str,
+    random: bool,
+    notes: list[str],
+) -> None:
+    ranges = Ranges(
+        "mse", 3, source, tensors, random, "net", {"bits": 8, "symmetric": True, "x": 0.1}, tuple(notes)
+    )
+    path = tmp_path_factory.getbasetemp() / "c.yaml"
+    write_ranges(path, ranges)
+    assert read_ranges(path) == ranges
+
+
+@pytest.mark.parametrize(
+    "name", ["1e5", "1.5", "12", "on", "null", "~", "a: b", "- x", "<<", "=", "y", "#"]
+)
+def test_names_that_look_like_something_else(tmp_path: Path, name: str) -> None:
+    ranges = Ranges("minmax", 1, name, {name: Range(0.0, 1.0)}, model=name, notes=(name,))
+    write_ranges(tmp_path / "c.yaml", ranges)
+    assert read_ranges(tmp_path / "c.yaml") == ranges
+
+
+def test_the_form_of_the_file() -> None:
+    tensors = {
+        "conv1_out": Range(-1.25, 3.5),
+        "y": Given((0.02,), (3,), "int8"),
+        "w": Given((0.1, 1e-30), (0, 0), "int8", 0),
+    }
+    text = ranges_text(Ranges("entropy", 200, "photos", tensors, True, "net", {"symmetric": False}))
+    assert text.split("\n", 2)[2] == (
+        "method: entropy\n"
+        "options:\n"
+        "  symmetric: false\n"
+        "samples: 200\n"
+        "data: photos\n"
+        "random: true\n"
+        "model:\n"
+        "  name: net\n"
+        "tensors:\n"
+        "  conv1_out: {low: -1.25, high: 3.5}\n"
+        "  y: {scale: 0.02, zero_point: 3, dtype: int8}\n"
+        "  w:\n"
+        "    scale: [0.1, 1.0e-30]\n"
+        "    zero_point: [0, 0]\n"
+        "    dtype: int8\n"
+        "    axis: 0\n"
+    )
+
+
+def test_a_file_by_hand(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "tensors: {a: {low: -1, high: 1e-3}, w: {scale: [0.5, 1], dtype: int8, axis: -1},"
+        " y: {scale: 2, dtype: uint4}}"
+    )
+    assert read_ranges(path).tensors == {
+        "a": Range(-1.0, 1e-3),
+        "w": Given((0.5, 1.0), (0, 0), "int8", -1),
+        "y": Given((2.0,), (0,), "uint4"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("{low: 2, high: 1}", ": 'low' is 2, above 'high', which is 1"),
+        ("{low: 2}", ": expected 'low' and 'high', or 'scale' and 'dtype'"),
+        ("{}", ": expected 'low' and 'high', or 'scale' and 'dtype'"),
+        ("{low: .nan, high: 1}", ": 'low' and 'high' must be finite"),
+        ("{low: 0, high: .inf}", ": 'low' and 'high' must be finite"),
+        ("{low: true, high: 1}", ".low: expected a number"),
+        ("{low: '1', high: 1}", ".low: expected a number"),
+        ("{hihg: 2}", ".hihg: no such key (did you mean high?)"),
+        ("{low: 0, high: 1, axis: 0}", ": 'scale' must be given where there is 'axis'"),
+        (
+            "{low: 0, high: 1, scale: 1, dtype: int8}",
+            ": either 'low' and 'high' or 'scale' may be given",
+        ),
+        ("{scale: 1}", ": 'dtype' must be given: one of int4, uint4, int8, uint8, int16, uint16"),
+        (
+            "{scale: 1, dtype: int9}",
+            ".dtype: expected 'int4', 'uint4', 'int8', 'uint8', 'int16' or 'uint16'",
+        ),
+        ("{scale: 0, dtype: int8}", ": each 'scale' must be finite and greater than zero"),
+        (
+            "{scale: [1, -1], dtype: int8, axis: 0}",
+            ": each 'scale' must be finite and greater than zero",
+        ),
+        ("{scale: [], dtype: int8, axis: 0}", ": 'scale' must not be empty"),
+        ("{scale: [1, 2], dtype: int8}", ": 'axis' must be given where there are 2 scales"),
+        ("{scale: 1, dtype: int8, axis: 1}", ": 'scale' must be a list where there is an 'axis'"),
+        ("{scale: [1, true], dtype: int8, axis: 1}", ".scale: expected a number, or a list of such"),
+        (
+            "{scale: 1, zero_point: 128, dtype: int8}",
+            ": zero point 128 is no int8, which is -128 to 127",
+        ),
+        (
+            "{scale: 1, zero_point: -1, dtype: uint16}",
+            ": zero point -1 is no uint16, which is 0 to 65535",
+        ),
+        ("{scale: 1, zero_point: 1.5, dtype: int8}", ".zero_point: expected a whole number, or a list"),
+        ("{scale: [1, 2], zero_point: [1, 2, 3], dtype: int8, axis: 0}", ": 3 zero points for 2 scales"),
+    ],
+)
+def test_mistakes_are_told_where_they_are(tmp_path: Path, entry: str, problem: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"tensors: {{t: {entry}}}")
+    with pytest.raises(InputError) as caught:
+        read_ranges(path)
+    assert str(caught.value).startswith(f"{path}: tensors.t{problem}")
+
+
+def test_all_mistakes_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "sampels: 3\nsamples: -1\ntensors: {a: {low: 1}, b: {scale: 1}, 3: {low: 0, high: 1}}"
+    )
+    with pytest.raises(InputError) as caught:
+        read_ranges(path)
+    lines = str(caught.value).splitlines()
+    assert [line.removeprefix(f"{path}: ").partition(":")[0] for line in lines] == [
+        "samples",
+        "tensors.a",
+        "tensors.b",
+        "tensors[3]",
+        "sampels",
+    ]
+    path.write_text("tensors: {}")
+    with pytest.raises(InputError, match=r": tensors: must not be empty$"):
+        read_ranges(path)
+
+
+def test_tensors_that_the_model_lacks() -> None:
+    model = prepared(
+        """g (float[2] data, bool k) => (float[2] y) <float[2] weight = {1.0, 2.0}> {
+            sum_1 = Add(data, weight)
+            y = If (k) <
+                then_branch = t () => (float[2] inner) { inner = Neg(sum_1) },
+                else_branch = e () => (float[2] other) { other = Abs(sum_1) }
+            >
+        }"""
+    )
+    whole = Range(0.0, 1.0)
+    known = ("data", "weight", "sum_1", "y", "inner", "other")
+    Ranges("", 0, "", dict.fromkeys(known, whole)).require(model.index, Path("c.yaml"))
+    others = dict.fromkeys(("sum_2", "y", "weights", *map(str, range(60))), whole)
+    with pytest.raises(InputError) as caught:
+        Ranges("", 0, "", others).require(model.index, Path("c.yaml"))
+    lines = str(caught.value).splitlines()
+    assert lines[:3] == [
+        "c.yaml: tensors.sum_2: the model has no such tensor (did you mean sum_1?)",
+        "c.yaml: tensors.weights: the model has no such tensor (did you mean weight?)",
+        "c.yaml: tensors.0: the model has no such tensor",
+    ]
+    assert lines[-1] == "c.yaml: and 12 more"

@@ -1,0 +1,192 @@
+"""What tests of quantization share: ranges by running, small networks, and all the way to a tidy model."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import yaml
+from cutting import planned
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from byoc.graph.copying import copy_without
+from byoc.graph.load import Model, prepare
+from byoc.graph.marks import mark_of
+from byoc.graph.unshare import unshared
+from byoc.patterns.group import group
+from byoc.placement import Strategy
+from byoc.plan import Plan
+from byoc.quantize.quantize import Quantized, quantize
+from byoc.quantize.ranges import Given, Range, Ranges
+from byoc.rules.annotate import annotate
+from byoc.rules.load import Target
+from byoc.rules.schema import RuleFile
+from byoc.runtime.onnxrt import open_session, unoptimized
+from byoc.verify.run import run_plain
+
+SCHEME: dict[str, Any] = {
+    "activations": {"dtype": ["int8", "uint8", "int16", "uint16"], "symmetric": False},
+    "weights": {"dtype": "int8", "symmetric": True, "per_channel": True},
+    "bias": {"dtype": "int32"},
+}
+OPS = ["Conv", "ConvTranspose", "Gemm", "MatMul", "Relu", "Add", "Mul", "Concat", "MaxPool", "Flatten"]
+COMPOSITES = [
+    {"name": "conv_add_relu", "pattern": "c = Conv(x, w, b?)\na = Add(c, z)\ny = Relu(a)"},
+    {"name": "conv_relu", "pattern": "c = Conv(x, w, b?)\ny = Relu(c)"},
+]
+
+
+def target(text: str = "", ops: Sequence[Any] = OPS, **scheme: Any) -> Target:
+    """Return a target that takes some operators in integers alone; `text` has more keys in YAML."""
+    rules = [{"op": op, "quantized": True} if isinstance(op, str) else op for op in ops]
+    content = {
+        "target": "t",
+        "cost_model": "dla",
+        "dtype": "int8",
+        "quantization": {**SCHEME, **scheme},
+        "ops": rules,
+        "composites": COMPOSITES,
+        **(yaml.safe_load(text) or {}),
+    }
+    return Target("t.yaml", RuleFile.model_validate(content))
+
+
+def weights(seed: int, *shape: int) -> NDArray[np.float32]:
+    """Return standard normal weights, scaled so that signals keep their size."""
+    made = np.random.default_rng(seed).standard_normal(shape)
+    return (made / np.sqrt(max(1, np.prod(shape[1:])))).astype(np.float32)
+
+
+def built(
+    nodes: Sequence[NodeProto],
+    inputs: Mapping[str, Sequence[int]],
+    outputs: Mapping[str, Sequence[int]],
+    stored: Mapping[str, NDArray[Any]],
+    opset: int = 17,
+    ir: int = 8,
+) -> Model:
+    """Return the checked float32 model of some nodes."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, 1, s) for n, s in inputs.items()],
+        [helper.make_tensor_value_info(n, 1, s) for n, s in outputs.items()],
+        [numpy_helper.from_array(value, name) for name, value in stored.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
+    return prepare(proto, "test")
+
+
+def samples(model: Model, count: int = 4) -> list[dict[str, NDArray[np.float32]]]:
+    """Return standard normal inputs."""
+    made = []
+    for seed in range(count):
+        generator = np.random.default_rng(seed)
+        made.append(
+            {
+                name: generator.standard_normal(model.index.types[name].shape).astype(np.float32)
+                for name in model.index.inputs
+            }
+        )
+    return made
+
+
+def values(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every float tensor that a model computes, its inputs too."""
+    index = model.index
+    proto = copy_without(model.proto)
+    for name in index.producer:
+        known = index.types.get(name)
+        if known and known.dtype == "float32" and name not in index.outputs:
+            proto.graph.output.append(helper.make_value_info(name, index.values[name]))
+    return {**inputs, **run_plain(proto, model, inputs)}
+
+
+def ranges(model: Model, given: Iterable[Mapping[str, Any]] | None = None, **more: Given) -> Ranges:
+    """Return the least and greatest value of every tensor over some samples."""
+    found: dict[str, Range | Given] = {}
+    for inputs in given if given is not None else samples(model):
+        for name, value in values(model, inputs).items():
+            if value.dtype == np.float32:
+                old = found.get(name, Range(np.inf, -np.inf))
+                assert isinstance(old, Range)
+                found[name] = Range(min(old.low, float(value.min())), max(old.high, float(value.max())))
+    return Ranges("min-max", 4, "normal", {**found, **more})
+
+
+def snr(expected: NDArray[Any], actual: NDArray[Any]) -> float:
+    """Return the signal-to-noise ratio in dB."""
+    noise = float(((expected.astype(np.float64) - actual) ** 2).sum())
+    signal = float((expected.astype(np.float64) ** 2).sum())
+    return float(10 * np.log10(signal / noise)) if noise else np.inf
+
+
+def node(model: Model, output: str) -> NodeProto:
+    """Return the node that makes a tensor."""
+    return model.index.nodes[model.index.producer[output]]
+
+
+def stored(model: Model, name: str) -> NDArray[Any]:
+    """Return an initializer's value."""
+    return numpy_helper.to_array(model.index.initializers[name])
+
+
+def form(model: Model, name: str) -> tuple[float, int, str]:
+    """Return scale, zero point and dtype of an activation that is quantized, by its own name."""
+    for one in model.index.nodes:
+        told = {entry.key: entry.value for entry in one.metadata_props}
+        if one.op_type == "QuantizeLinear" and told.get("byoc.tensor") == name:
+            scale, point = (stored(model, read) for read in one.input[1:])
+            return float(scale), int(point), point.dtype.name
+    raise KeyError(name)
+
+
+def groups(model: Model, to: Target) -> dict[str, set[str]]:
+    """Return the QDQ groups of a model: the name, and what is inside but borders."""
+    index = unshared(model).index
+    found = {}
+    for unit in group(index, to.patterns, annotate(index, to)):
+        if unit.kind == "qdq" and unit.verdict:
+            inside = [index.nodes[i] for i in unit.nodes]
+            found[unit.name] = {n.name for n in inside if not mark_of(n)}
+    return found
+
+
+def tidied(model: Model, to: Target, strategy: Strategy) -> Plan:
+    """Return a quantized model planned, outlined and bound, which is checked."""
+    plan = planned(model, to, strategy)
+    onnx.checker.check_model(plan.proto, full_check=True)
+    return plan
+
+
+def host(proto: ModelProto) -> list[str]:
+    """Return the operators of the main graph."""
+    return [n.op_type for n in proto.graph.node]
+
+
+def call(proto: ModelProto, name: str = "t_0") -> NodeProto:
+    """Return the node that calls a region."""
+    return next(n for n in proto.graph.node if n.op_type == name)
+
+
+def inside(proto: ModelProto, name: str = "t_0") -> list[str]:
+    """Return the operators of a region, those of its composites by their names."""
+    return [n.op_type for f in proto.functions if f.name == name for n in f.node]
+
+
+def dtypes(proto: ModelProto, names: Iterable[str]) -> list[str]:
+    """Return what onnxruntime finds to be the types of tensors of the main graph."""
+    whole = copy_without(proto)
+    given = {v.name for v in whole.graph.output}
+    names = list(names)
+    for name in names:
+        if name not in given:
+            whole.graph.output.append(onnx.ValueInfoProto(name=name))
+    with unoptimized():
+        session = open_session(whole)
+    found = {o.name: o.type for o in session.get_outputs()}
+    return [found[name] for name in names]
+
+
+__all__ = ["Quantized", "quantize"]

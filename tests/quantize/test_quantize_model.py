@@ -1,0 +1,375 @@
+"""A quantized model: its numbers against formulas and against floating point, and what is left out."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx.helper import make_node
+from quantizing import (
+    built,
+    form,
+    groups,
+    node,
+    quantize,
+    ranges,
+    samples,
+    snr,
+    stored,
+    target,
+    values,
+    weights,
+)
+
+from byoc.errors import InputError
+from byoc.graph.load import Model
+from byoc.quantize.ranges import Given, Range, Ranges
+from byoc.verify.run import run_plain
+
+
+def network(opset: int = 17, ir: int = 8) -> Model:
+    """Return a small residual network: 7 convolutions, one depthwise, a pool, a Gemm."""
+    nodes = [
+        make_node("Conv", ["x", "w0", "b0"], ["c0"], "conv0", pads=[1, 1, 1, 1]),
+        make_node("Relu", ["c0"], ["r0"], "relu0"),
+        make_node("Conv", ["r0", "w1", "b1"], ["c1"], "conv1", pads=[1, 1, 1, 1]),
+        make_node("Relu", ["c1"], ["r1"], "relu1"),
+        make_node("Conv", ["r1", "w2"], ["c2"], "conv2", pads=[1, 1, 1, 1]),
+        make_node("Add", ["c2", "r0"], ["a2"], "add2"),
+        make_node("Relu", ["a2"], ["r2"], "relu2"),
+        make_node("Conv", ["r2", "w3"], ["c3"], "conv3", group=16, pads=[1, 1, 1, 1]),
+        make_node("Conv", ["r2", "w4", "b1"], ["c4"], "conv4"),
+        make_node("Concat", ["c3", "c4"], ["k"], "concat", axis=1),
+        make_node("MaxPool", ["k"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        make_node("Flatten", ["p"], ["f"], "flatten"),
+        make_node("Gemm", ["f", "w5", "b5"], ["y"], "gemm", transB=1),
+    ]
+    tensors = {
+        "w0": weights(0, 16, 3, 3, 3),
+        "b0": weights(1, 16),
+        "w1": weights(2, 16, 16, 3, 3),
+        "b1": weights(3, 16),
+        "w2": weights(4, 16, 16, 3, 3),
+        "w3": weights(5, 16, 1, 3, 3),
+        "w4": weights(6, 16, 16, 1, 1),
+        "w5": weights(7, 10, 32 * 16),
+        "b5": weights(8, 10),
+    }
+    return built(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 10]}, tensors, opset, ir)
+
+
+def test_a_network_keeps_its_numbers() -> None:
+    model = network()
+    found = quantize(model, [target()], ranges(model))
+    onnx.checker.check_model(found.model.proto, full_check=True)
+    inputs = samples(model)[0]
+    expected = run_plain(model.proto, model, inputs)["y"]
+    actual = run_plain(found.model.proto, found.model, inputs)["y"]
+    assert actual.dtype == np.float32
+    assert 30 < snr(expected, actual) < 60
+    assert found.notes == ()
+
+
+def test_sixteen_bits_are_nearer() -> None:
+    model = network()
+    inputs = samples(model)[0]
+    expected = run_plain(model.proto, model, inputs)["y"]
+    wide = target(weights={"dtype": "int16", "symmetric": True, "per_channel": True})
+    found = quantize(model, [wide], ranges(model), dtype="int16")
+    assert found.model.index.opsets[""] == 21
+    assert form(found.model, "r0")[2] == "int16"
+    assert snr(expected, run_plain(found.model.proto, found.model, inputs)["y"]) > 75
+
+
+def test_the_groups_are_the_units() -> None:
+    model, to = network(), target()
+    found = quantize(model, [to], ranges(model))
+    assert {name: set(nodes) for name, nodes in found.units.items()} == {
+        "relu0": {"conv0", "relu0"},
+        "relu1": {"conv1", "relu1"},
+        "relu2": {"conv2", "add2", "relu2"},
+        **{name: {name} for name in ("conv3", "conv4", "concat", "pool", "flatten", "gemm")},
+    }
+    assert groups(found.model, to) == {name: set(nodes) for name, nodes in found.units.items()}
+
+
+def test_weights_are_what_the_formula_says() -> None:
+    model = network()
+    known = ranges(model)
+    found = quantize(model, [target()], known).model
+    for conv, axes, float_name, source in (
+        ("conv1", (1, 2, 3), "w1", "r0"),
+        ("gemm", (1,), "w5", "f"),
+    ):
+        made = next(n for n in found.index.nodes if n.name == conv)
+        dequantize = node(found, made.input[1])
+        floats = stored(model, float_name)
+        scale = (np.abs(floats).max(axis=axes) / 127.0).astype(np.float32)
+        np.testing.assert_allclose(stored(found, dequantize.input[1]), scale, rtol=2e-7)
+        each = scale.reshape(-1, *[1] * len(axes)).astype(np.float64)
+        expected = np.rint(floats / each).clip(-128, 127)
+        np.testing.assert_array_equal(stored(found, dequantize.input[0]), expected)
+        bias = node(found, made.input[2])
+        product = np.float32(form(found, source)[0]) * stored(found, dequantize.input[1])
+        np.testing.assert_array_equal(stored(found, bias.input[1]), product)
+        assert stored(found, bias.input[0]).dtype == np.int32
+        was = stored(model, model.index.nodes[[n.name for n in model.index.nodes].index(conv)].input[2])
+        np.testing.assert_array_equal(stored(found, bias.input[0]), np.rint(was / product.astype(float)))
+        np.testing.assert_array_equal(stored(found, float_name), floats)
+        told = {entry.key: entry.value for entry in dequantize.metadata_props}
+        assert told == {"byoc.boundary": "quantize", "byoc.float": float_name}
+
+
+def test_activations_are_what_the_formula_says() -> None:
+    model = network()
+    known = ranges(model)
+    found = quantize(model, [target()], known).model
+    one = known.tensors["r1"]
+    assert isinstance(one, Range)
+    assert one.low == 0.0
+    assert form(found, "r1") == (float(np.float32(one.high / 255)), -128, "int8")
+    parts = [known.tensors[name] for name in ("c3", "c4", "k", "p", "f")]
+    low = min(p.low for p in parts if isinstance(p, Range))
+    high = max(p.high for p in parts if isinstance(p, Range))
+    scale = float(np.float32((high - low) / 255))
+    expected = (scale, round(-128 - low / scale), "int8")
+    assert {form(found, name) for name in ("c3", "c4", "k", "p", "f")} == {expected}
+
+
+def test_power_of_two_symmetric_per_tensor() -> None:
+    model = network()
+    to = target(
+        activations={"dtype": "int8", "symmetric": True},
+        weights={"dtype": "int8", "symmetric": True, "per_channel": False},
+        scales="power_of_two",
+    )
+    found = quantize(model, [to], ranges(model))
+    assert len(found.units) == 9
+    scales = [
+        stored(found.model, n.input[1])
+        for n in found.model.index.nodes
+        if n.op_type in ("QuantizeLinear", "DequantizeLinear")
+    ]
+    assert all((np.frexp(scale)[0] == 0.5).all() for scale in scales)
+    per_tensor = [
+        n for n in found.model.index.nodes if n.op_type == "DequantizeLinear" and n.input[0] == "w1_q"
+    ]
+    assert stored(found.model, per_tensor[0].input[1]).shape == ()
+    assert all(form(found.model, name)[1] == 0 for name in ("x", "r0", "k"))
+
+
+def test_uint8_activations() -> None:
+    model = network()
+    found = quantize(model, [target()], ranges(model), dtype="uint8").model
+    assert form(found, "r0")[1:] == (0, "uint8")
+    with pytest.raises(InputError, match=r"t.yaml: quantization.activations.dtype: int4 is not supp"):
+        quantize(model, [target()], ranges(model), dtype="int4")
+
+
+@pytest.mark.parametrize(("opset", "ir"), [(8, 3), (9, 4), (11, 6)])
+def test_old_operator_sets(opset: int, ir: int) -> None:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(network().proto)
+    proto.opset_import[0].version, proto.ir_version = opset, ir
+    if ir == 3:
+        for tensor in proto.graph.initializer:
+            proto.graph.input.append(helper.make_tensor_value_info(tensor.name, 1, tensor.dims))
+    from byoc.graph.load import prepare  # noqa: PLC0415
+
+    model = prepare(proto, "old")
+    inputs = samples(model)[0]
+    found = quantize(model, [target()], ranges(model))
+    assert len(found.units) == 9
+    assert found.model.index.opsets[""] == 13
+    assert list(found.model.index.inputs) == ["x"]
+    expected = run_plain(model.proto, model, inputs)["y"]
+    floats = run_plain(found.floats.proto, found.floats, inputs)["y"]
+    np.testing.assert_allclose(floats, expected, rtol=0, atol=1e-6)
+    assert snr(expected, run_plain(found.model.proto, found.model, inputs)["y"]) > 30
+
+
+def test_what_the_user_gave_is_kept_exactly() -> None:
+    model = network()
+    mine = Given((0.0625,), (3,), "int8")
+    channels = Given(tuple(0.01 * (i + 1) for i in range(16)), (0,) * 16, "int8", 0)
+    found = quantize(model, [target()], ranges(model, c3=mine, w1=channels)).model
+    assert {form(found, name) for name in ("c3", "c4", "k", "p", "f")} == {(0.0625, 3, "int8")}
+    scales = stored(found, node(found, "w1_dq").input[1])
+    np.testing.assert_array_equal(scales, np.float32(channels.scale))
+    other = Given((0.125,), (0,), "int8")
+    with pytest.raises(InputError, match="'c3' and 'k' must have one scale and zero point, and diff"):
+        quantize(model, [target()], ranges(model, c3=mine, k=other))
+
+
+def test_a_given_scale_that_the_target_does_not_take_leaves_the_unit_alone() -> None:
+    model = network()
+    to = target(activations={"dtype": "int8", "symmetric": True})
+    found = quantize(model, [to], ranges(model, r1=Given((0.1,), (5,), "int8")))
+    assert {"relu1", "conv2"}.isdisjoint(found.units)
+    assert {"relu0", "conv1", "add2", "relu2", "conv3"} <= set(found.units)
+    assert found.notes == (
+        "not quantized: relu1: Relu: the zero point of Y must be 0",
+        "not quantized: conv2: Conv: the zero point of X must be 0",
+    )
+
+
+def test_without_a_range_a_unit_stays() -> None:
+    model = network()
+    known = ranges(model)
+    fewer = Ranges("", 1, "", {name: r for name, r in known.tensors.items() if name != "r1"})
+    found = quantize(model, [target()], fewer)
+    assert not {"relu0", "conv0"} - set(found.units) - {"conv0"}
+    assert {"relu1", "relu2", "conv1", "conv2"}.isdisjoint(found.units)
+    assert "not quantized: relu1, relu2: 'r1' has no range" in found.notes[0]
+
+
+def test_what_is_excluded_stays() -> None:
+    model = network()
+    found = quantize(model, [target()], ranges(model), exclude=["relu1", "gemm"])
+    assert {"relu1", "conv1", "gemm"}.isdisjoint(found.units)
+    assert "relu2" in found.units
+    names = [n.name for n in found.model.index.nodes if n.op_type == "Gemm"]
+    assert names == ["gemm"]
+    with pytest.raises(InputError, match=r"exclude: there is no unit and no node 'relu' \(did you mean"):
+        quantize(model, [target()], ranges(model), exclude=["relu"])
+
+
+def test_what_a_rule_refuses_stays_and_the_rest_of_its_unit_does_not() -> None:
+    model = network()
+    conv = {"op": "Conv", "quantized": True, "attributes": {"group": {"max": 1}}}
+    relu = {"op": "Relu", "quantized": True, "tensors": {"X": {"dims": {"1": 99}}}}
+    to = target(ops=[conv, relu, "Add", "Concat", "MaxPool", "Flatten", "Gemm"])
+    found = quantize(model, [to], ranges(model))
+    assert {"conv0", "conv1", "conv2", "conv4", "add2"} <= set(found.units)
+    assert {"conv3", "relu0", "relu1", "relu2"}.isdisjoint(found.units)
+    assert groups(found.model, to) == {name: set(nodes) for name, nodes in found.units.items()}
+    assert "not quantized: conv3: Conv: group is 16, at most 1 is supported" in found.notes
+
+
+def test_a_bias_that_no_int32_holds_widens_the_weights() -> None:
+    tensors = {"w": np.float32([[1e-12, 2e-12], [1.0, 2.0]]), "b": np.float32([1.0, 1.0])}
+    nodes = [make_node("Gemm", ["x", "w", "b"], ["y"], "gemm", transB=1)]
+    model = built(nodes, {"x": [1, 2]}, {"y": [1, 2]}, tensors)
+    inputs = {"x": np.float32([[1, -1]])}
+    found = quantize(model, [target()], ranges(model, [inputs]))
+    bias = stored(found.model, "b_q")
+    assert 2**30 < bias[0] < 2**31
+    expected = run_plain(model.proto, model, inputs)["y"]
+    np.testing.assert_allclose(
+        run_plain(found.model.proto, found.model, inputs)["y"], expected, atol=0.02
+    )
+    scales = Given((1e-14, 0.02), (0, 0), "int8", 0)
+    kept = quantize(model, [target()], ranges(model, [inputs], w=scales))
+    assert kept.units == {}
+    assert kept.notes == (
+        "not quantized: gemm: the bias 'b' is too large for an int32 in steps of the scales given",
+    )
+
+
+def test_transposed_convolutions_have_channels_on_axis_1() -> None:
+    nodes = [make_node("ConvTranspose", ["x", "w", "b"], ["y"], "up", group=2, strides=[2, 2])]
+    tensors = {"w": weights(1, 4, 3, 2, 2) * np.float32([1, 10, 100]).reshape(1, 3, 1, 1)}
+    tensors["b"] = weights(2, 6)
+    model = built(nodes, {"x": [1, 4, 4, 4]}, {"y": [1, 6, 8, 8]}, tensors)
+    found = quantize(model, [target()], ranges(model)).model
+    scale = stored(found, node(found, "w_dq").input[1])
+    np.testing.assert_allclose(scale, np.abs(tensors["w"]).max(axis=(0, 2, 3)) / 127, rtol=1e-6)
+    product = np.float32(form(found, "x")[0]) * np.tile(scale, 2)
+    np.testing.assert_array_equal(stored(found, node(found, "b_dq").input[1]), product)
+    inputs = samples(model)[0]
+    expected = run_plain(model.proto, model, inputs)["y"]
+    assert snr(expected, run_plain(found.proto, found, inputs)["y"]) > 30
+
+
+def test_weights_that_are_computed() -> None:
+    """Exporters leave a Transpose of the weights, or a Constant node, in the file."""
+    nodes = [
+        make_node("Transpose", ["w"], ["wt"], "t", perm=[1, 0]),
+        make_node("MatMul", ["x", "wt"], ["y"], "product"),
+    ]
+    model = built(nodes, {"x": [2, 3]}, {"y": [2, 4]}, {"w": weights(1, 4, 3)})
+    found = quantize(model, [target()], ranges(model)).model
+    scale = stored(found, node(found, "wt_dq").input[1])
+    np.testing.assert_allclose(scale, np.abs(weights(1, 4, 3)).max(axis=1) / 127, rtol=1e-6)
+
+
+def test_parameters_are_no_operands() -> None:
+    """The bounds of a Clip are floats that it is told, not numbers that it computes with."""
+    nodes = [make_node("Clip", ["x", "low", "high"], ["y"], "clip")]
+    tensors = {"low": np.float32(0), "high": np.float32(6)}
+    model = built(nodes, {"x": [4]}, {"y": [4]}, tensors)
+    found = quantize(model, [target(ops=["Clip"])], ranges(model))
+    assert list(found.units) == ["clip"]
+    assert list(node(found.model, "y_float").input[1:]) == ["low", "high"]
+
+
+def test_a_model_that_is_quantized_already_is_left() -> None:
+    nodes = [
+        make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        make_node("Relu", ["d"], ["y"], "relu"),
+    ]
+    tensors = {"s": np.float32(0.5), "z": np.int8(0)}
+    model = built(nodes, {"x": [4]}, {"y": [4]}, tensors)
+    found = quantize(model, [target()], ranges(model))
+    assert found.units == {}
+    assert len(found.model.index.nodes) == 3
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "Gemm"])
+def test_batch_normalization_is_folded(op: str) -> None:
+    shape = {"Conv": (6, 4, 3, 3), "ConvTranspose": (4, 3, 3, 3), "Gemm": (6, 4)}[op]
+    spatial = [6, 6] if op != "Gemm" else []
+    more = {"Gemm": {"transB": 1}, "ConvTranspose": {"group": 2}}.get(op, {})
+    nodes = [
+        make_node(op, ["x", "w", *(["b"] if op != "Conv" else [])], ["c"], "linear", **more),
+        make_node("BatchNormalization", ["c", "s", "m", "e", "v"], ["n"], "norm", epsilon=0.01),
+        make_node("Relu", ["n"], ["y"], "relu"),
+    ]
+    tensors = {"w": weights(1, *shape), "b": weights(2, 6), "s": weights(3, 6), "m": weights(4, 6)}
+    tensors |= {"e": weights(5, 6), "v": np.abs(weights(6, 6)) + np.float32(0.5)}
+    if op == "Conv":
+        del tensors["b"]
+    size = {"Conv": [4, 4], "ConvTranspose": [8, 8], "Gemm": []}[op]
+    model = built(nodes, {"x": [2, 4, *spatial]}, {"y": [2, 6, *size]}, tensors)
+    found = quantize(model, [target()], ranges(model))
+    assert [n.op_type for n in found.floats.index.nodes] == [op, "Relu"]
+    assert sorted(found.floats.index.initializers) == ["n_bias", "w_folded"]
+    inputs = samples(model)[0]
+    expected = run_plain(model.proto, model, inputs)["y"]
+    np.testing.assert_allclose(
+        run_plain(found.floats.proto, found.floats, inputs)["y"], expected, atol=1e-5
+    )
+    assert snr(expected, run_plain(found.model.proto, found.model, inputs)["y"]) > 30
+
+
+def test_two_who_read_keep_batch_normalization_apart() -> None:
+    nodes = [
+        make_node("Conv", ["x", "w"], ["c"], "conv"),
+        make_node("BatchNormalization", ["c", "s", "s", "s", "s"], ["n"], "norm"),
+        make_node("Add", ["n", "c"], ["y"], "add"),
+    ]
+    tensors = {"w": weights(1, 2, 2, 1, 1), "s": np.float32([1, 2])}
+    model = built(nodes, {"x": [1, 2, 2, 2]}, {"y": [1, 2, 2, 2]}, tensors)
+    found = quantize(model, [target()], ranges(model))
+    assert [n.op_type for n in found.floats.index.nodes] == ["Conv", "BatchNormalization", "Add"]
+    assert set(found.units) == {"conv", "add"}
+
+
+def test_types_of_what_is_new_are_known() -> None:
+    """They are written, not inferred: ONNX's inference must find the same."""
+    model = network()
+    found = quantize(model, [target()], ranges(model)).model
+    inferred = onnx.shape_inference.infer_shapes(found.proto)
+    known = {v.name: v.type for v in inferred.graph.value_info}
+    assert len(known) > 30
+    for name, kind in known.items():
+        assert found.inferred.values[name] == kind, name
+
+
+def test_every_tensor_is_near_what_it_was() -> None:
+    model = network()
+    found = quantize(model, [target()], ranges(model)).model
+    inputs = samples(model)[0]
+    before, after = values(model, inputs), values(found, inputs)
+    for name in ("r0", "r1", "r2", "k", "y"):
+        assert snr(before[name], after[name]) > 30, name
