@@ -19,6 +19,7 @@ from byoc.graph.unshare import is_dequantize, is_quantize
 
 Side = Literal["host", "device"]
 
+_QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 # The one dtype that regions that compute in another give up for that.
 _CAST = "float32"
 # Steps that give another shape to the same bytes.
@@ -59,7 +60,7 @@ def own_quantization(index: GraphIndex) -> frozenset[int]:
     return frozenset(
         number
         for number, node in enumerate(index.nodes)
-        if (is_quantize(node) or is_dequantize(node)) and mark_of(node) == QUANTIZE
+        if node.op_type in _QUANTIZING and mark_of(node) == QUANTIZE
     )
 
 

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.calibrate.clipping import best_range, best_threshold
+from byoc.calibrate.entropy import entropy_range
 from byoc.errors import InputError, nearest
 from byoc.quantize.ranges import Range
 from byoc.runtime.onnxrt import calibrators
 
 BINS = 2048  # as TensorRT and onnxruntime's percentile calibrator count in
-_LEVELS = 128  # of 8 bits with a sign, as in TensorRT
 
 Options = Mapping[str, bool | int | float]
 
@@ -133,8 +133,16 @@ class Percentile(_Whole):
 
     def range(self, seen: Histogram) -> Range:
         """Return the range, which does not go beyond the values."""
-        collector = _collector(self.name, self.symmetric, self.percentile)
-        collector.histogram_dict = {"": (seen.counts, seen.edges, *_floats(seen))}
+        collector = calibrators().HistogramCollector(
+            method=self.name,
+            symmetric=self.symmetric,
+            num_bins=BINS,
+            num_quantized_bins=0,  # this and the scenario are other methods'
+            percentile=self.percentile,
+            scenario="same",
+        )
+        ends = np.float32(seen.low), np.float32(seen.high)
+        collector.histogram_dict = {"": (seen.counts, seen.edges, *ends)}
         with redirect_stdout(StringIO()):  # it tells what it does
             low, high, *_ = collector.compute_percentile()[""]
         return _mirrored(Range(float(low), float(high)), self.symmetric)
@@ -144,8 +152,7 @@ class Percentile(_Whole):
 class Entropy(_Whole):
     """The range in which the quantized values tell most of the values, by relative entropy.
 
-    Migacz, "8-bit inference with TensorRT", GTC 2017; by onnxruntime's calibrator. The search is around
-    zero; the result does not go beyond the values.
+    See `byoc.calibrate.entropy`. The search is around zero; the result does not go beyond the values.
     """
 
     name: ClassVar[str] = "entropy"
@@ -154,10 +161,8 @@ class Entropy(_Whole):
 
     def range(self, seen: Histogram) -> Range:
         """Return the range."""
-        collector = _collector(self.name, self.symmetric, 100.0)
-        histogram = (seen.counts, seen.edges, *_floats(seen))
-        low, high = collector.get_entropy_threshold(histogram, _LEVELS)
-        return _mirrored(Range(float(low), float(high)), self.symmetric)
+        low, high = entropy_range(seen.counts, seen.edges)
+        return _mirrored(Range(max(low, seen.low), min(high, seen.high)), self.symmetric)
 
 
 @dataclass(frozen=True)
@@ -229,18 +234,3 @@ def _mirrored(found: Range, symmetric: bool) -> Range:
         return found
     most = max(abs(found.low), abs(found.high))
     return Range(-most, most)
-
-
-def _floats(seen: Histogram) -> tuple[np.float32, np.float32]:
-    return np.float32(seen.low), np.float32(seen.high)
-
-
-def _collector(method: str, symmetric: bool, percentile: float) -> Any:
-    return calibrators().HistogramCollector(
-        method=method,
-        symmetric=symmetric,
-        num_bins=BINS,
-        num_quantized_bins=_LEVELS,
-        percentile=percentile,
-        scenario="same",
-    )

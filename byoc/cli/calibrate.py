@@ -40,7 +40,7 @@ def calibrate(  # noqa: PLR0913, PLR0917 - the options of the verb
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the ranges here.")],
-    method: Annotated[MethodName, typer.Option(help="How ranges are chosen.")] = MethodName.entropy,
+    method: Annotated[MethodName, typer.Option(help="How ranges are chosen.")] = MethodName.minmax,
     percentile: Annotated[
         float | None, typer.Option(help="For the method percentile: 99.99 unless given.")
     ] = None,

@@ -174,8 +174,10 @@ class _Quantizing:
         for unit in units:
             if unit.name in reasons:
                 place = next(i for i, wish in enumerate(self.wishes) if wish is unit.wishes)
-                self.out[place].update((nodes or {}).get(unit.name) or unit.unit.nodes)
-                self.reasons[unit.name] = reasons[unit.name]
+                refused = (nodes or {}).get(unit.name, ())
+                self.out[place].update(refused or unit.unit.nodes)
+                names = [_name(self.index, number) for number in refused] or [unit.name]
+                self.reasons.update(dict.fromkeys(names, reasons[unit.name]))
         return bool(reasons)
 
     def _refusals(

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationMethod, create_calibrator
+from onnxruntime.quantization.calibrate import HistogramCollector
 from support import prepared
 
 from byoc.calibrate import calibrate
 from byoc.calibrate.clipping import best_range, best_threshold
+from byoc.calibrate.entropy import entropy_range
 from byoc.calibrate.methods import METHODS, Histogram, count, edges_between, find_method
 from byoc.errors import InputError
 from byoc.graph.load import Model
@@ -115,6 +117,22 @@ def test_the_same_as_onnxruntimes_own(
             assert entry.high == pytest.approx(max(high, -low), abs=2 * max(high, -low) / BINS)
         else:
             assert (entry.low, entry.high) == pytest.approx((low, high), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_entropy_is_onnxruntimes(seed: int) -> None:
+    """Of histograms of all kinds, sparse ones and ones of spikes among them."""
+    generator = np.random.default_rng(seed)
+    bins = [129, 200, 256, 401][seed % 4]
+    spread = np.exp(-np.abs(np.linspace(-3, 3, bins)) * generator.uniform(0, 4))
+    counts = generator.poisson(spread * 10.0 ** generator.integers(-1, 5))
+    counts[generator.random(bins) < generator.choice([0.0, 0.5, 0.9])] = 0
+    counts[: bins // 2] *= generator.integers(0, 2)
+    counts[bins // 2] += 1 + 1000 * generator.integers(0, 2)
+    edges = np.linspace(-2, 2, bins + 1, dtype=np.float32)
+    theirs = HistogramCollector("entropy", False, bins, 128, 0, "same")
+    ends = np.float32(-2), np.float32(2)
+    assert entropy_range(counts, edges) == theirs.get_entropy_threshold((counts, edges, *ends), 128)
 
 
 @pytest.mark.parametrize(

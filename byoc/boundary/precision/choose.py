@@ -1,8 +1,8 @@
 """Which nodes compute in the short type: those whose results are read in it.
 
-Asked from the end: a node that only makes what has to stay float32 by the schema of its readers, such as
-a Resize's scales, stays float32 itself, however long the chain. So does arithmetic on extents, which
-would be wrong beyond 2048 in float16.
+Asked from the end: a node that only makes parameters which are float32 by the schema of their readers,
+such as a Resize's scales, stays float32 itself, however long the chain. So does arithmetic on extents,
+which would be wrong beyond 2048 in float16.
 """
 
 from collections import ChainMap
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from onnx import FunctionProto, NodeProto
 
-from byoc.boundary.precision.dtypes import FLOAT, Dtypes, Schemas, body_dtypes
+from byoc.boundary.precision.dtypes import FLOAT, Dtypes, Schemas, body_dtypes, is_fixed
 from byoc.graph.walk import bodies, is_onnx
 
 Functions = Mapping[tuple[str, str], FunctionProto]
@@ -81,13 +81,16 @@ class Chooser:
             made = {name for name in node.output if known.get(name) == FLOAT}
             if made and (made.isdisjoint(asked) or made <= set(exact)):
                 continue
-            if self.schemas.has_tensors_alone(node) and self._bodies_may(node):
-                result[i] = True
-                asked.update(self._asked(node, known))
+            result[i] = self.schemas.has_tensors_alone(node) and self._bodies_may(node)
+            asked.update(self._asked(node, known))
         return result, asked
 
     def _asked(self, node: NodeProto, known: Dtypes) -> Iterator[str]:
-        """Yield what a node that computes in the short type reads in it."""
+        """Yield the data that a node reads, what is inside it included.
+
+        That is what is short around it, even where its operator has to have it in float32 again; what
+        has one type by the schema is a parameter, which is not.
+        """
         function = self.function(node)
         if function is not None:
             nodes, inner = self.inside(node, function, known)
@@ -96,7 +99,7 @@ class Chooser:
             yield from (name for formal, name in pairs if formal in asked)
             return
         for name, type_str in zip(node.input, self.schemas.inputs(node), strict=True):
-            if known.get(name) == FLOAT and self.schemas.may_be(node, type_str, self.dtype):
+            if known.get(name) == FLOAT and not is_fixed(type_str):
                 yield name
         for body in bodies(node):
             inside = body_dtypes(node, body, known)

@@ -90,21 +90,28 @@ class Schemas:
         bound = next((known[name] for t, name in same if t == type_str and name in known), None)
         return bound or self.inferred(node, _asked(node, known)).get(node.output[position])
 
-    def made_short(self, node: NodeProto, output: str, known: Dtypes, dtype: str) -> bool:
-        """Return whether an output has a data type, once the attribute is changed that says so, if any.
+    def shortened(
+        self, node: NodeProto, output: str, known: Dtypes, dtype: str
+    ) -> tuple[NodeProto, str] | None:
+        """Return a node and the data type of an output that no input gives, `dtype` if it can be.
 
-        It may be a data type, as a Cast's `to`, or a tensor, as a ConstantOfShape's `value`; which of
-        the node's attributes it is, inference tells. `known` has the types of the inputs as they are.
+        An attribute may say the type: a Cast's `to`, or a tensor as a ConstantOfShape's `value`. None
+        for operators that make numbers from nothing but an extent: what they draw or compute in float32
+        is more than what they would in less, and onnxruntime has not all of them in float16. `known`
+        has the types of the inputs as they would be.
         """
-        known = _asked(node, known)
-        if self.inferred(node, known).get(output) == dtype:
-            return True
         schema = self.of(node)
+        known = _asked(node, known)
         for changed in _changes(node, schema, dtype) if schema is not None else ():
             if self.inferred(changed, known).get(output) == dtype:
-                node.CopyFrom(changed)
-                return True
-        return False
+                return changed, dtype
+        found = self.inferred(node, known).get(output)
+        return (node, found) if found is not None and found != dtype else None
+
+
+def is_fixed(type_str: str) -> bool:
+    """Return whether a parameter has one type by its schema, and not a variable."""
+    return type_str in _FIXED
 
 
 def _types(formals: Sequence[OpSchema.FormalParameter], count: int) -> Iterator[str]:
@@ -128,19 +135,14 @@ def _changes(node: NodeProto, schema: OpSchema, dtype: str) -> Iterator[NodeProt
     given = {attribute.name: attribute for attribute in node.attribute}
     for name, formal in schema.attributes.items():
         attribute = given.get(name)
-        if attribute is not None and attribute.HasField("t"):
-            if attribute.t.data_type != TensorProto.FLOAT:
+        if formal.type == OpSchema.AttrType.TENSOR:
+            zero = TensorProto(dims=[1], data_type=TensorProto.FLOAT, raw_data=bytes(4))
+            old = attribute.t if attribute is not None else zero
+            if old.data_type != TensorProto.FLOAT:
                 continue
-            tensor, _ = twin(attribute.t, attribute.t.name, dtype)
-            new = helper.make_attribute(name, tensor)
-        elif formal.type == OpSchema.AttrType.INT:
-            told = attribute.i if attribute is not None else formal.default_value.i
-            if told not in (0, TensorProto.FLOAT):
-                continue
+            new = helper.make_attribute(name, twin(old, old.name, dtype)[0])
+        elif (schema.name, name) == ("Cast", "to"):
             new = helper.make_attribute(name, NUMBERS[dtype])
-        elif attribute is None and formal.type == OpSchema.AttrType.TENSOR:
-            zero = helper.make_tensor("", NUMBERS[dtype], [1], b"\0\0", raw=True)
-            new = helper.make_attribute(name, zero)
         else:
             continue
         changed = NodeProto()

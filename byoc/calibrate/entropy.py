@@ -1,0 +1,60 @@
+"""Where to clip a tensor so that its quantized values tell most of the real ones.
+
+Migacz, "8-bit inference with TensorRT", GTC 2017: of ranges around zero the one in which the histogram,
+with what is outside of it in its last bins, has the least relative entropy to itself in as many bins as
+there are levels. The steps are those of onnxruntime's calibrator, whole numbers included, and give the
+same result; there they take Python's time for each bin.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LEVELS = 128  # of 8 bits with a sign
+_EPSILON = 1e-4  # what a bin without values counts, since relative entropy knows no zero
+
+Floats = NDArray[np.float32]
+
+
+def entropy_range(counts: NDArray[np.int64], edges: Floats) -> tuple[float, float]:
+    """Return the best ends of a range around the middle of a histogram, which is zero.
+
+    `counts[i]` values lie between `edges[i]` and `edges[i + 1]`; there are more than 128 bins.
+    """
+    middle = counts.size // 2
+    best, least = (0, 0), np.inf
+    for reach in range(_LEVELS // 2, middle + 1):
+        start, end = middle - reach, min(middle + reach + 1, counts.size)
+        entropy = _entropy(counts, start, end)
+        if entropy < least or best == (0, 0):
+            best, least = (start, end), entropy
+    return float(edges[best[0]]), float(edges[best[1]])
+
+
+def _entropy(counts: NDArray[np.int64], start: int, end: int) -> float:
+    """Return the relative entropy of clipping to some bins; infinite where there is nothing in them."""
+    inside = counts[start:end]
+    clipped = inside.copy()
+    clipped[0] += counts[:start].sum()
+    clipped[-1] += counts[end:].sum()
+    width = inside.size // _LEVELS
+    whole = _LEVELS * width
+    levels = inside[:whole].reshape(_LEVELS, width).sum(axis=1)
+    levels[-1] += inside[whole:].sum()
+    filled = np.count_nonzero(clipped[:whole].reshape(_LEVELS, width), axis=1)
+    told = np.zeros_like(inside)
+    told[:whole] = np.repeat(levels // np.maximum(filled, 1) * (filled > 0), width)
+    if not told.any():
+        return float(np.inf)
+    real, quantized = _distribution(clipped), _distribution(told)
+    return float(np.sum(real * np.log(real / quantized)))
+
+
+def _distribution(counts: NDArray[np.int64]) -> Any:
+    """Return counts as shares of their sum, those that are zero as a little, taken from the others."""
+    empty = counts == 0
+    number = int(np.count_nonzero(empty))
+    taken = np.float32(_EPSILON * number / (counts.size - number))
+    smooth = np.where(empty, np.float32(_EPSILON), counts.astype(np.float32) - taken)
+    return smooth / np.sum(smooth)

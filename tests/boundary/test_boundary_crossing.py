@@ -1,0 +1,189 @@
+"""What crosses in place of a tensor: bytes, and the steps on the way, by hand and for random layouts."""
+
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import parse, prepared
+
+from byoc.boundary.border import Wants
+from byoc.boundary.crossing import Conversion, Crossing, crossings, own_quantization
+from byoc.graph.index import GraphIndex
+from byoc.graph.layout import parse_layout
+from byoc.graph.load import prepare
+from byoc.graph.marks import QUANTIZE, mark
+from byoc.graph.types import TensorType
+
+NHWC, BLOCKED = parse_layout("NHWC"), parse_layout("NCHW4c")
+IMAGE = """
+g (float[1,2,3,3] x, int64[4] n) => (float[1,2] y) {
+  a = MaxPool <kernel_shape = [2, 2]> (x)
+  b = GlobalAveragePool (a)
+  y = Flatten (b)
+}
+"""
+QDQ = """
+g (float[1,2,2,2] x) => (float[1,2,2,2] y) <float s = {0.5}, int8 z = {0}> {
+  q = QuantizeLinear (x, s, z)
+  d = DequantizeLinear (q, s, z)
+  p = MaxPool <kernel_shape = [1, 1]> (d)
+  pq = QuantizeLinear (p, s, z)
+  y = DequantizeLinear (pq, s, z)
+}
+"""
+
+
+def quantized(text: str = QDQ) -> GraphIndex:
+    """Return the index of a model whose QuantizeLinear and DequantizeLinear nodes are byoc's."""
+    proto = parse(text)
+    for node in proto.graph.node:
+        if "Linear" in node.op_type:
+            mark(node, QUANTIZE)
+    return prepare(proto, "test").index
+
+
+def test_nothing_is_converted_that_is_wanted_as_it_is() -> None:
+    index = prepared(IMAGE).index
+    for wants in (Wants(), Wants(parse_layout("NCHW")), Wants(convert="device")):
+        of = crossings(index, wants)
+        assert [of(name) for name in ("x", "a", "b", "y", "n", "not there")] == [None] * 6
+
+
+def test_an_image_is_transposed_either_way_and_nothing_else() -> None:
+    of = crossings(prepared(IMAGE).index, Wants(NHWC))
+    plain, packed = TensorType("float32", (1, 2, 3, 3)), TensorType("float32", (1, 3, 3, 2))
+    assert of("x") == Crossing(
+        bytes=72,
+        converted=72,
+        entering=(Conversion("Transpose", "host", plain, packed, None, (("perm", (0, 2, 3, 1)),)),),
+        leaving=(Conversion("Transpose", "host", packed, plain, None, (("perm", (0, 3, 1, 2)),)),),
+    )
+    assert of("y") is None
+    assert of("n") is None
+
+
+def test_blocks_pad_and_their_reshapes_are_free() -> None:
+    found = crossings(prepared(IMAGE).index, Wants(BLOCKED))("x")
+    assert found is not None
+    assert (found.bytes, found.converted) == (4 * 4 * 9, 4 * 4 * 9)  # 2 channels in a block of 4
+    assert [each.op for each in found.entering] == ["Pad", "Transpose"]
+    assert [each.op for each in found.leaving] == ["Transpose", "Slice"]
+
+
+@pytest.mark.parametrize("compute", ["float16", "bfloat16"])
+def test_the_host_casts_before_it_transposes(compute: str) -> None:
+    of = crossings(prepared(IMAGE).index, Wants(NHWC, compute=compute))
+    image, flat = of("x"), of("y")
+    assert image is not None
+    assert flat is not None
+    assert (image.bytes, image.converted) == (36, 36)
+    assert [each.op for each in image.entering] == ["Cast", "Transpose"]
+    assert [each.op for each in image.leaving] == ["Transpose", "Cast"]
+    half = TensorType(compute, (1, 2))
+    assert [each.after for each in flat.entering] == [half]
+    assert [each.before for each in flat.leaving] == [half]
+    assert (flat.bytes, flat.converted) == (4, 4)
+    assert of("n") is None
+
+
+def test_a_device_that_casts_gets_floats_in_its_layout() -> None:
+    of = crossings(prepared(IMAGE).index, Wants(NHWC, "device", "float16"))
+    image, flat = of("x"), of("y")
+    assert image is not None
+    assert flat is not None
+    assert [(each.op, each.by) for each in image.entering] == [("Transpose", "host"), ("Cast", "device")]
+    assert [(each.op, each.by) for each in image.leaving] == [("Cast", "device"), ("Transpose", "host")]
+    assert (image.bytes, image.converted) == (72, 72)
+    assert (flat.bytes, flat.converted) == (8, 0)
+    assert [each.by for each in (*flat.entering, *flat.leaving)] == ["device", "device"]
+
+
+def test_what_byoc_quantizes_crosses_as_int8() -> None:
+    index = quantized()
+    assert own_quantization(index) == {0, 1, 3, 4}
+    of = crossings(index, Wants())
+    outer, inner = TensorType("float32", (1, 2, 2, 2)), TensorType("int8", (1, 2, 2, 2))
+    assert of("q") == Crossing(
+        bytes=8,
+        converted=8,
+        entering=(Conversion("QuantizeLinear", "host", outer, inner, 0),),
+        leaving=(Conversion("DequantizeLinear", "host", inner, outer, 1),),
+    )
+    assert [of(name) for name in ("x", "d", "p", "y")] == [None] * 4
+
+
+def test_an_int8_image_is_transposed_as_int8() -> None:
+    found = crossings(quantized(), Wants(NHWC))("pq")
+    assert found is not None
+    assert [each.op for each in found.entering] == ["QuantizeLinear", "Transpose"]
+    assert [each.op for each in found.leaving] == ["Transpose", "DequantizeLinear"]
+    assert found.entering[1].before == TensorType("int8", (1, 2, 2, 2))
+    assert found.bytes == 8
+
+
+def test_a_device_that_quantizes_gets_the_float() -> None:
+    found = crossings(quantized(), Wants(NHWC, "device"))("pq")
+    assert found is not None
+    assert [(each.op, each.by) for each in found.entering] == [
+        ("Transpose", "host"),
+        ("QuantizeLinear", "device"),
+    ]
+    assert [(each.op, each.by) for each in found.leaving] == [
+        ("DequantizeLinear", "device"),
+        ("Transpose", "host"),
+    ]
+    assert (found.bytes, found.converted) == (32, 32)
+    plain = crossings(quantized(), Wants(None, "device"))("pq")
+    assert plain is not None
+    assert (plain.bytes, plain.converted) == (32, 0)
+
+
+def test_the_users_own_quantization_is_an_operator_like_any_other() -> None:
+    index = prepared(QDQ).index
+    assert own_quantization(index) == frozenset()
+    assert [crossings(index, Wants())(name) for name in ("q", "pq")] == [None, None]
+
+
+def test_a_shape_that_is_not_known() -> None:
+    text = "g (float[N,2,H,3] x) => (float[N,2,H,3] y) { y = MaxPool <kernel_shape = [1, 1]> (x) }"
+    index = prepared(text).index
+    found = crossings(index, Wants(NHWC))("x")
+    assert found is not None
+    assert found.bytes == 24  # N and H count as 1
+    assert crossings(index, Wants(BLOCKED))("x") is None  # H would have to be known, so it stays plain
+    index = quantized("""
+        g (float[...] x) => (float[...] y) <float s = {0.5}, int8 z = {0}> {
+          q = QuantizeLinear (x, s, z)
+          y = DequantizeLinear (q, s, z)
+        }""")
+    found = crossings(index, Wants(), fallback=99)("q")
+    assert found is not None
+    assert found.bytes == 99
+
+
+@given(
+    shape=st.tuples(*[st.integers(1, 9)] * 4),
+    word=st.sampled_from(["NHWC", "CHWN", "NCHW4c", "NHWC8c", "NCHW2c3w", "NHCW16c"]),
+    compute=st.sampled_from([None, "float16"]),
+)
+def test_the_steps_lead_from_the_tensor_to_what_crosses_and_back(
+    shape: tuple[int, int, int, int], word: str, compute: str | None
+) -> None:
+    layout = parse_layout(word)
+    dims = ",".join(map(str, shape))
+    text = f"g (float[{dims}] x) => (float[{dims}] y) {{ y = MaxPool <kernel_shape = [1, 1]> (x) }}"
+    found = crossings(prepared(text).index, Wants(layout, "host", compute))("x")
+    assert found is not None
+    plain = TensorType("float32", shape)
+    assert found.entering[0].before == found.leaving[-1].after == plain
+    last, first = found.entering[-1].after, found.leaving[0].before
+    assert last is not None
+    assert last.dtype == (compute or "float32")
+    assert last.bytes == found.bytes == found.converted
+    assert first is not None
+    assert prod(n for n in first.shape or () if isinstance(n, int)) == last.elements
+    # As the layout itself packs an array of such numbers.
+    array = np.zeros(shape, np.float16 if compute else np.float32)
+    assert layout.pack(array).nbytes == found.bytes
