@@ -17,7 +17,7 @@ from onnx import NodeProto, TypeProto
 from byoc.boundary.contract import Contract, ContractError, agree
 from byoc.boundary.inside import Contracts, inferred, region_contracts
 from byoc.boundary.outside import Host, Told
-from byoc.boundary.related import origin
+from byoc.boundary.related import origin, users_name
 from byoc.boundary.scales import is_dequantize, is_quantize, read_scales
 from byoc.graph.extract import call_model
 from byoc.graph.index import GraphIndex, stated_types
@@ -147,7 +147,8 @@ def _both(region: str, contract: Contract, told: list[Told], host: Host) -> Cont
     if any(each.cast for each in told):
         converts["cast"] = "host"
     logical = known or _logical(host, tensor, contract)
-    return replace(contract, tensor=tensor, logical=logical, converts=converts)
+    called = users_name(host.users, tensor)
+    return replace(contract, tensor=called, logical=logical, converts=converts)
 
 
 def _logical(host: Host, tensor: str, contract: Contract) -> TensorType:

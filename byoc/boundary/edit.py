@@ -234,13 +234,11 @@ def _write(scope: Scope) -> None:
 
 def _write_types(graph: GraphProto, values: Mapping[str, TypeProto]) -> None:
     """Write what is known of the new tensors of a graph; what is no more there is not spoken of."""
-    made = {name for node in graph.node for name in node.output if name}
-    outputs = {value.name for value in graph.output}
-    told = [value for value in graph.value_info if value.name in made - outputs]
-    new = made - outputs - {value.name for value in told}
-    added: list[ValueInfoProto] = [
-        helper.make_value_info(name, values[name]) for name in sorted(new & values.keys())
-    ]
+    inside = {name for node in graph.node for name in node.output if name}
+    inside -= {value.name for value in graph.output}
+    told = [value for value in graph.value_info if value.name in inside]
+    new = (inside & values.keys()) - {value.name for value in told}
+    added: list[ValueInfoProto] = [helper.make_value_info(name, values[name]) for name in sorted(new)]
     if not added and len(told) == len(graph.value_info):
         return
     del graph.value_info[:]

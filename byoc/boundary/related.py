@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from byoc.boundary import axes
 from byoc.graph.attributes import written
 from byoc.graph.index import GraphIndex
-from byoc.graph.marks import is_ours
+from byoc.graph.marks import TENSOR, is_ours, noted
 
 
 def origin(users: GraphIndex | None, name: str) -> str:
@@ -19,6 +19,18 @@ def origin(users: GraphIndex | None, name: str) -> str:
             name = index.nodes[number].input[0]
         else:
             return name
+    return name
+
+
+def users_name(users: GraphIndex | None, name: str) -> str:
+    """Return what the user calls a tensor that byoc's own QuantizeLinear of that model reads."""
+    index = users
+    while index is not None:
+        readers = (index.nodes[number] for number in index.consumers.get(name, ()))
+        told = next((noted(node, TENSOR) for node in readers if is_ours(node)), "")
+        if told:
+            return told
+        index = index.outer
     return name
 
 

@@ -1,6 +1,7 @@
 """Changes of layout as ONNX nodes: a Transpose for a permutation; Pad, Reshape and Slice for blocks."""
 
 from collections.abc import Callable, Iterable
+from functools import cache
 
 from onnx import NodeProto, TensorProto, helper
 
@@ -15,6 +16,7 @@ Name = Callable[[str, TensorType], str]
 _INPUTS_OPSET = 11
 
 
+@cache
 def can_lie(layout: Layout, kind: TensorType | None, opset: int) -> bool:
     """Return whether a tensor of a plain type can be brought into a layout and back by nodes.
 

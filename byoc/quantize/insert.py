@@ -84,8 +84,8 @@ class _Inserting:
         number = index.producer[name]
         raw = self.names.new(f"{name}_float")
         self.makes.setdefault(number, {})[name] = raw
-        if not index.nodes[number].name:
-            self.called[number] = self.names.new(name) if index.nodes[number].output[0] == name else ""
+        if not index.nodes[number].name and number not in self.called:
+            self.called[number] = self.names.node(index.nodes[number].output[0])
         for inside in unit.unit.nodes:
             self.reads.setdefault(inside, {})[name] = raw
         self._type(raw, name)
@@ -111,7 +111,7 @@ class _Inserting:
             ("QuantizeLinear", source, middle),
             ("DequantizeLinear", middle, result),
         ):
-            called = self.names.new(f"{name}_{op}")
+            called = self.names.node(f"{name}_{op}")
             node = helper.make_node(op, [read, *scale], [made], name=called)
             _with_axis(node, params)
             yield note_of(node, TENSOR, name)
@@ -135,7 +135,7 @@ class _Inserting:
             "DequantizeLinear",
             [stored, *self._scales(name, params), *points],
             [made],
-            name=self.names.new(f"{name}_DequantizeLinear"),
+            name=self.names.node(f"{name}_DequantizeLinear"),
         )
         _with_axis(node, params)
         note_of(node, FLOAT, name)

@@ -4,7 +4,7 @@ from byoc.graph.index import GraphIndex
 
 
 class Names:
-    """Gives each name once; those of nodes and tensors alike, bodies included, are taken."""
+    """Gives each name once; those that bodies use are taken, too."""
 
     def __init__(self, index: GraphIndex) -> None:
         """Take the names of a graph and of all bodies inside."""
@@ -12,16 +12,25 @@ class Names:
             name
             for inner in index.walk()
             for node in inner.nodes
-            for name in (node.name, *node.output, *node.input)
+            for name in (*node.output, *node.input)
         }
+        self._nodes = {node.name for inner in index.walk() for node in inner.nodes}
         for inner in index.walk():
             self._taken.update(value.name for value in inner.graph.input)
             self._taken.update(tensor.name for tensor in inner.graph.initializer)
 
     def new(self, name: str) -> str:
-        """Return a name that is not taken, and take it: `name`, or that with a number."""
-        found, number = name, 1
-        while found in self._taken:
-            found, number = f"{name}_{number}", number + 1
-        self._taken.add(found)
-        return found
+        """Return a name for a tensor that is not taken, and take it: `name`, or that with a number."""
+        return _new(name, self._taken)
+
+    def node(self, name: str) -> str:
+        """Return a name for a node likewise; nodes may be called as tensors are."""
+        return _new(name, self._nodes)
+
+
+def _new(name: str, taken: set[str]) -> str:
+    found, number = name, 1
+    while found in taken:
+        found, number = f"{name}_{number}", number + 1
+    taken.add(found)
+    return found

@@ -260,6 +260,15 @@ _Dumper.add_implicit_resolver(  # as byoc.yamlfile reads
 )
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Return a text as YAML, in double quotes where it has line breaks, which no other form keeps."""
+    style = '"' if text.splitlines() != [text] else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def _dumped(content: object, flow: bool | None) -> str:
     """Return YAML in lines (`flow` False), or with the innermost collections in braces (None)."""
     style: dict[str, Any] = {"default_flow_style": flow, "sort_keys": False, "allow_unicode": True}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from byoc.graph.index import GraphIndex
+from byoc.graph.marks import is_ours
 from byoc.graph.unshare import is_dequantize, is_quantize
 
 
@@ -10,10 +11,11 @@ def converts(index: GraphIndex, number: int, quantized: Callable[[int], bool]) -
     """Return whether a node quantizes what a group reads, or dequantizes what one makes.
 
     `quantized` says of an operator whether a rule takes it between DequantizeLinear and QuantizeLinear.
-    Scale and zero point must be constants: an accelerator is built for these.
+    Scale and zero point must be constants: an accelerator is built for these. Those that byoc put in are
+    no units of their own: they go where the tensor crosses (`byoc.boundary.quantized`).
     """
     node = index.nodes[number]
-    if not all(index.is_constant(name) for name in node.input[1:] if name):
+    if is_ours(node) or not all(index.is_constant(name) for name in node.input[1:] if name):
         return False
     if is_quantize(node):
         return any(quantized(reader) for reader in _behind(index, number))

@@ -233,7 +233,7 @@ class Quantization(Strict):
         "Operators whose inputs and output must all have one scale and zero point."
     )
     convert: Literal["host", "device"] | None = _told(
-        "Who quantizes at the border of a region; for people."
+        "Who quantizes and casts at the border of a region: the host, or the accelerator itself."
     )
 
 

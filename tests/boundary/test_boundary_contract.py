@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from cutting import CHAIN, cut
-from onnx import FunctionProto, ModelProto, NodeProto, TypeProto, helper, numpy_helper
+from onnx import FunctionProto, NodeProto, helper, numpy_helper
 from support import Ran, parse
 
 from byoc.boundary.border import Border, Wants
@@ -15,6 +15,7 @@ from byoc.boundary.bound import bound
 from byoc.boundary.check import Checked, Known, check_model
 from byoc.boundary.contract import Contract, ContractError, Side
 from byoc.boundary.inside import Contracts
+from byoc.bundle.read import open_bundle
 from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.layout import parse_layout
 from byoc.graph.marks import QUANTIZE, mark
@@ -91,7 +92,6 @@ QDQ = """g (float[2, 3, 6, 8] x) => (float[2, 3, 6, 8] y)
     v = DequantizeLinear(u, t, k)
     y = Neg(v)
 }"""
-OURS = QDQ.replace("{\n    q =", "{\n    [ours0] q =")
 
 
 def _ours(text: str) -> str:
@@ -163,3 +163,220 @@ def test_two_regions_agree_with_each_other() -> None:
     (made,), (given,) = contracts["dla_0"].outputs, contracts["dla_1"].inputs
     assert made.name == given.name
     assert str(made) == str(given) == "int8[2, 6, 8, 3] in NHWC scale 0.25 zero point -7"
+
+
+def _stored(bounded: Bounded, value: object) -> str:
+    """Return the name of a new constant of the main graph."""
+    tensor = numpy_helper.from_array(np.asarray(value), "planted")
+    bounded.proto.graph.initializer.append(tensor)
+    return "planted"
+
+
+def _plant(op: str, position: int, value: object) -> Callable[[Bounded], None]:
+    def plant(bounded: Bounded) -> None:
+        bounded.node(op).input[position] = _stored(bounded, value)
+
+    return plant
+
+
+def _turn(where: str, *order: int) -> Callable[[Bounded], None]:
+    def plant(bounded: Bounded) -> None:
+        del bounded.node("Transpose", where).attribute[:]
+        bounded.node("Transpose", where).attribute.append(helper.make_attribute("perm", order))
+
+    return plant
+
+
+def _drop_on_the_host(bounded: Bounded) -> None:
+    transpose = bounded.node("Transpose")
+    bounded.call().input[0] = transpose.input[0]
+    bounded.proto.graph.node.remove(transpose)
+
+
+def _drop_in_the_region(bounded: Bounded) -> None:
+    transpose = bounded.node("Transpose", "dla_0")
+    bounded.node("Conv", "dla_0").input[0] = transpose.input[0]
+    bounded.function().node.remove(transpose)
+
+
+def _drop_behind_the_region(bounded: Bounded) -> None:
+    bounded.node("Abs").input[0] = bounded.call().output[0]
+
+
+def _wire(bounded: Bounded) -> None:
+    bounded.call().input[0] = "x"
+
+
+def _wire_the_transpose(bounded: Bounded) -> None:
+    bounded.node("Transpose").input[0] = "x"
+
+
+CUBE = CONV.replace("2, 3, 6, 8", "3, 3, 3, 3").replace("2, 4, 6, 8", "3, 4, 3, 3")
+Q = "int8[2, 3, 6, 8]"
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "plant", "sentence"),
+    [
+        (
+            *(QDQ, "", _plant("QuantizeLinear", 2, np.uint8(3))),
+            f"the host has 'q' as u{Q} scale 0.5 zero point 3, the region as {Q} scale 0.5 zero point 3",
+        ),
+        (
+            *(QDQ, "", _plant("QuantizeLinear", 1, np.float32(0.75))),
+            f"the host has 'q' as {Q} scale 0.75 zero point 3, the region as {Q} scale 0.5 zero point 3",
+        ),
+        (
+            *(QDQ, "", _plant("QuantizeLinear", 2, np.int8(4))),
+            f"the host has 'q' as {Q} scale 0.5 zero point 4, the region as {Q} scale 0.5 zero point 3",
+        ),
+        (
+            *(QDQ, "", _plant("DequantizeLinear", 2, np.int8(7))),
+            f"the host has 'u' as {Q} scale 0.25 zero point 7, "
+            f"the region as {Q} scale 0.25 zero point -7",
+        ),
+        (
+            *(CONV, "NHWC", _drop_on_the_host),
+            "the host has 'a_NHWC' as float32[2, 3, 6, 8], the region as float32[2, 6, 8, 3] in NHWC",
+        ),
+        (
+            *(CUBE, "NHWC", _drop_on_the_host),
+            "the host has 'a_NHWC' as float32[3, 3, 3, 3], the region as float32[3, 3, 3, 3] in NHWC",
+        ),
+        (
+            *(CUBE, "NHWC", _drop_in_the_region),
+            "the host has 'a_NHWC' as float32[3, 3, 3, 3] in NHWC, the region as float32[3, 3, 3, 3]",
+        ),
+        (
+            *(CUBE, "NHWC", _drop_behind_the_region),
+            "the host has 'r_NHWC' as float32[3, 3, 3, 4], the region as float32[3, 3, 3, 4] in NHWC",
+        ),
+        (
+            *(CONV, "NHWC", _turn("", 0, 3, 2, 1)),
+            "the host has 'a_NHWC' as float32[2, 8, 6, 3] in NWHC, "
+            "the region as float32[2, 6, 8, 3] in NHWC",
+        ),
+        (
+            *(CUBE, "NHWC", _turn("dla_0", 0, 1, 3, 2)),
+            "the host has 'a_NHWC' as float32[3, 3, 3, 3] in NHWC, "
+            "the region as float32[3, 3, 3, 3] in NCWH",
+        ),
+        (CONV, "", _wire, "the host has 'x' where the region has 'a'"),
+        (CONV, "NHWC", _wire_the_transpose, "the host has 'x' where the region has 'a'"),
+    ],
+)
+def test_what_is_planted_at_a_border_is_found(
+    text: str, layout: str, plant: Callable[[Bounded], None], sentence: str
+) -> None:
+    bounded = Bounded(text, (1, 2, 3) if text == QDQ else (1, 2), layout=layout)
+    bounded.check()
+    plant(bounded)
+    assert bounded.refusal() == f"region dla_0: {sentence}"
+
+
+CHANNELS = QDQ.replace("float s = {0.5}, int8 z = {3}", "float[3] s = {1, 2, 4}, int8[3] z = {0, 0, 0}")
+
+
+def _other_axis(bounded: Bounded) -> None:
+    bounded.node("QuantizeLinear").attribute.append(helper.make_attribute("axis", 0))
+
+
+def test_scales_of_channels_have_an_axis() -> None:
+    bounded = Bounded(CHANNELS.replace("2, 3, 6, 8", "3, 3, 6, 8"), (1, 2, 3), layout="NHWC")
+    (given,) = bounded.check()["dla_0"].inputs
+    assert str(given) == "int8[3, 6, 8, 3] in NHWC scale 1, 2, 4 zero point 0, 0, 0 axis 1"
+    _other_axis(bounded)
+    assert bounded.refusal() == (
+        "region dla_0: the host has 'q_NHWC' as int8[3, 6, 8, 3] in NHWC "
+        "scale 1, 2, 4 zero point 0, 0, 0 axis 0, "
+        "the region as int8[3, 6, 8, 3] in NHWC scale 1, 2, 4 zero point 0, 0, 0 axis 1"
+    )
+
+
+def test_of_many_scales_the_one_that_differs_is_told() -> None:
+    kind = TensorType("int8", (1, 9))
+    one = Side(kind, "", (1.0,) * 9, (0,) * 9, 1)
+    other = Side(kind, "", (1.0,) * 7 + (0.5, 1.0), (0,) * 9, 1)
+    assert not one.agrees(other)
+    assert other.told(one) == "int8[1, 9] scale [7] 0.5, ... (9) zero point 0, 0, ... (9) axis 1"
+
+
+def test_a_model_that_quantizes_by_one_scale_and_dequantizes_by_another_is_the_users_matter() -> None:
+    text = QDQ.replace("d = DequantizeLinear(q, s, z)", "d = DequantizeLinear(q, t, z)")
+    (given,) = Bounded(text, (1, 2, 3)).check()["dla_0"].inputs
+    assert given.scale == (0.25,)
+
+
+@pytest.mark.parametrize("order", ["", "inner first"])
+def test_two_regions_that_disagree(order: str) -> None:
+    text = QDQ.replace("y = Neg(v)", "w = MaxPool <kernel_shape = [1, 1]> (v)\n    y = Neg(w)")
+    bounded = Bounded(text, (1, 2, 3), (4, 5), layout="NHWC")
+    where = "dla_1" if not order else "dla_0"
+    _turn(where, 0, 1, 3, 2)(bounded)
+    assert "in NCWH" in bounded.refusal()
+
+
+def test_what_a_region_states_of_its_outputs_is_not_believed() -> None:
+    bounded = Bounded(PLAIN, (0, 1))
+    bounded.node("Concat", "dla_0").attribute[0].i = 0
+    assert bounded.refusal() == (
+        "region dla_0: the host has 'b' as float32[2, 8], the region as float32[4, 4]"
+    )
+
+
+def test_a_node_inside_that_makes_something_else_shows() -> None:
+    bounded = Bounded(PLAIN, (0, 1, 2))
+    node = NodeProto(op_type="Transpose", input=["a"], output=["b"])
+    bounded.node("Concat", "dla_0").CopyFrom(node)
+    bounded.node("Neg", "dla_0").CopyFrom(helper.make_node("Concat", ["b", "b"], ["y"], axis=1))
+    assert "y" in bounded.refusal()
+
+
+def test_the_model_is_not_changed() -> None:
+    bounded = Bounded(QDQ, (1, 2, 3), layout="NHWC")
+    before = bounded.proto.SerializeToString(deterministic=True)
+    bounded.check()
+    assert bounded.proto.SerializeToString(deterministic=True) == before
+
+
+def test_weights_of_each_convolution_are_packed_in_their_order(tmp_path: Path) -> None:
+    text = """g (float[1, 3, 4, 4] x) => (float[1, 2, 4, 4] y)
+        <float[5, 3, 1, 1] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+         float[5, 2, 1, 1] v = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, float[1] b = {3}> {
+        c = Conv(x, w)
+        d = ConvTranspose(c, v)
+        y = Add(d, b)
+    }"""
+    constants = {c.name: c for c in Bounded(text, (0, 1, 2), layout="NHWC").check()["dla_0"].constants}
+    assert str(constants["w"]) == "float32[5, 1, 1, 3] in OHWI"
+    assert str(constants["v"]) == "float32[2, 1, 1, 5] in OHWI"  # a ConvTranspose has IOHW
+    assert str(constants["b"]) == "float32[1]"
+
+
+def test_composites_are_seen_through(tmp_path: Path) -> None:
+    text = """g (float[1, 2, 6, 6] x) => (float[1, 3, 4, 4] y) {
+        c = Conv(x, w)
+        y = Relu(c)
+    }"""
+    model = parse(text)
+    weight = np.arange(54, dtype=np.float32).reshape(3, 2, 3, 3)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    result = cut(model, tmp_path / "b")
+    assert result.report["regions"][0]["composites"] == {"conv_relu": 1}
+    (_, region, _) = open_bundle(tmp_path / "b").regions()[0]
+    assert [str(c) for c in region.constants] == ["float32[3, 3, 3, 2] in OHWI"]
+    np.testing.assert_array_equal(region.constant("w"), weight.transpose(0, 2, 3, 1))
+
+
+def test_a_broken_contract_is_a_defect_of_byoc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byoc: Callable[..., Ran]
+) -> None:
+    def broken(*arguments: object) -> Mapping[str, Checked]:
+        raise ContractError("region dla_0: the host has 'a' as one thing, the region as another")
+
+    monkeypatch.setattr("byoc.bundle.write.check_model", broken)
+    onnx.save(parse(CHAIN), tmp_path / "m.onnx")
+    arguments = ("--rules", "dla", "--strategy", "all-supported", "-o", tmp_path / "b")
+    ran = byoc("partition", tmp_path / "m.onnx", *arguments)
+    assert ran.code == 3
+    assert not (tmp_path / "b").exists()

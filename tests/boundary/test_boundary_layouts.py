@@ -22,7 +22,8 @@ from byoc.boundary.border import Border, Wants
 from byoc.boundary.bound import Bounded, bound
 from byoc.boundary.edit import Editing
 from byoc.boundary.layouts import NAME, arrange
-from byoc.graph.index import GraphIndex
+from byoc.graph.extract import call_model
+from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.layout import parse_layout
 from byoc.graph.load import Model, prepare
 from byoc.graph.marks import LAYOUT, mark_of, noted
@@ -364,6 +365,35 @@ def test_a_branch_in_a_loop_reads_what_was_converted_before_the_loop() -> None:
     ]
 
 
+@pytest.mark.parametrize("word", ["NHWC", "NCHW4c", "CHWN2h"])
+def test_types_of_all_that_is_put_in_are_what_onnx_infers(word: str) -> None:
+    model = prepared(CHAIN.replace("N, 3", "2, 3"))
+    result, edit = arranged(cut(model, [0, 1], [3]), [border(model.index, r, word) for r in REGIONS])
+
+    types = {**model.index.values, **edit.values}
+    index = GraphIndex(result, types)
+    found = dict(stated_types(bare(result)))
+    for name in REGIONS:
+        found.update(stated_types(bare(call_model(index, call(result, name), types))))
+
+    assert set(edit.values) <= set(found)
+    for name, kind in edit.values.items():
+        assert read_type(found[name]) == read_type(kind), name
+
+
+REGIONS = ("npu_0", "npu_1")
+
+
+def bare(model: ModelProto) -> ModelProto:
+    """Return a model with the types that follow from those of its inputs."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.value_info[:]
+    for value in copy.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return onnx.shape_inference.infer_shapes(copy, strict_mode=True, data_prop=True)
+
+
 def region_borders(plan: GraphPlan, word: str) -> list[Border]:
     found = [border(plan.index, r.name, word) for r in plan.regions]
     for inner in plan.bodies.values():
@@ -402,7 +432,7 @@ def figures(name: str, plan: Plan, word: str) -> None:
     assert outside > 0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(2, 25),

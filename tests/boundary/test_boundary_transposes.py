@@ -49,7 +49,7 @@ def _same(model, changed, tolerance=0.0):
 
 
 def _model(text: str, opset: int = 17, **functions: str) -> ModelProto:
-    """Return a model with regions in the domain of `dla`, by name: a region's body in ONNX's text form."""
+    """Return a model with regions of `dla`, by name: what is in a region in ONNX's text form."""
     head = f'<ir_version: 10, opset_import: ["" : {opset}, "byoc.dla" : 1]>\n'
     tail = (
         f'<domain: "byoc.dla", opset_import: ["" : {opset}]> {name} {body}'
@@ -279,9 +279,9 @@ _SPELLINGS = {
     "softmax-11": (11, "b = Softmax <axis = 1> (a)", False),
     "log-softmax": (17, "b = LogSoftmax(a)", True),
     "quantize": (17, "c = QuantizeLinear(a, scale) b = DequantizeLinear(c, scale)", True),
-    "quantize-axis": (
+    "quantize-3": (
         17,
-        "c = QuantizeLinear<axis = -3>(a, scales) b = DequantizeLinear(c, scales)",
+        "c = QuantizeLinear<axis=-3>(a, scales) b = DequantizeLinear(c, scales)",
         True,
     ),
     "dropout": (17, "b, m = Dropout(a)", True),

@@ -183,3 +183,56 @@ def test_a_missing_key_of_a_region_is_named(bundle: Path) -> None:
 def test_a_key_of_the_wrong_kind_is_named(change: Any, place: str, bundle: Path) -> None:
     _edit(bundle, lambda content: content | change)
     assert _refused(bundle).startswith(f"{bundle / 'manifest.json'}: not a manifest: {place}: ")
+
+
+def _a_layout(region: Any) -> None:
+    region["inputs"][0]["layout"] = "NHWC"
+
+
+def _a_scale(region: Any) -> None:
+    region["outputs"][0] |= {"scale": [0.5], "zero_point": [0]}
+
+
+def _a_shape(region: Any) -> None:
+    region["inputs"][0]["type"]["shape"] = [1, 5]
+
+
+def _another_name(region: Any) -> None:
+    region["outputs"][0]["name"] = "other"
+
+
+def _one_less(region: Any) -> None:
+    region["inputs"].clear()
+
+
+def _a_constant(region: Any) -> None:
+    region["constants"].append(region["inputs"][0])
+
+
+@pytest.mark.parametrize(
+    ("change", "tensor"),
+    [
+        (_a_layout, "x"),
+        (_a_scale, "a"),
+        (_a_shape, "x"),
+        (_another_name, "a"),
+        (_one_less, "x"),
+        (_a_constant, "x"),
+    ],
+)
+def test_a_contract_that_the_regions_model_does_not_bear_out(
+    change: Callable[[Any], None], tensor: str, bundle: Path
+) -> None:
+    _edit(bundle, lambda content: change(content["regions"][0]))
+    assert _refused(bundle) == (
+        f"{bundle / 'manifest.json'}: regions: dla_0: '{tensor}' is not as the region's model has it"
+    )
+
+
+def test_a_contract_of_no_dtype_is_named(bundle: Path) -> None:
+    def change(content: Any) -> None:
+        content["regions"][0]["inputs"][0]["type"]["dtype"] = "int9"
+
+    _edit(bundle, change)
+    place = "regions.0.inputs.0.type.dtype"
+    assert _refused(bundle).startswith(f"{bundle / 'manifest.json'}: not a manifest: {place}: ")

@@ -57,8 +57,7 @@ def test_an_interrupted_run_goes_on_to_the_same(
     output, partial = tmp_path / "c.yaml", tmp_path / "c.yaml.partial"
     every: list[str] = []
     calibrate(net, data, method=method, progress=every.append)
-    if len(every) < step:
-        pytest.skip("min-max takes fewer steps")
+    step = min(step, len(every))  # min-max takes fewer
     with pytest.raises(Killed):
         calibrate(net, data, output, method=method, progress=killed_at(step))
     assert not output.exists()

@@ -55,6 +55,41 @@ def test_the_region_handed_over_is_complete(tmp_path: Path, monkeypatch: pytest.
     assert region.composites == ()
 
 
+def test_constants_come_one_by_one_as_the_target_wants_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, bias = ramp(5, 3, 10, 10), ramp(5)
+    seen: list[Region] = []
+
+    def compile_(region: Region) -> Artifact:
+        packed = region.constant("w")
+        np.testing.assert_array_equal(packed, weight.transpose(0, 2, 3, 1))
+        assert packed.flags["C_CONTIGUOUS"]
+        np.testing.assert_array_equal(region.constant("b"), bias)
+        with pytest.raises(KeyError, match=r"dla_0 has no constant 'x', it has: w, b"):
+            region.constant("x")
+        seen.append(region)
+        return Artifact()
+
+    model = parse("g (float[1, 3, 12, 12] x) => (float[1, 5, 3, 3] y) { c = Conv(x, w, b) y = Relu(c) }")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(bias, "b"))
+    vendors.install(monkeypatch, odd=vendors.compiles(compile_))
+    cut(model, tmp_path / "b", codegen="odd", verify=False)
+    (region,) = seen
+    assert {c.name: str(c) for c in region.constants} == {
+        "w": "float32[5, 10, 10, 3] in OHWI",
+        "b": "float32[5]",
+    }
+    (_, again, _) = open_bundle(tmp_path / "b").regions()[0]
+    assert (again.inputs, again.outputs, again.constants) == (
+        region.inputs,
+        region.outputs,
+        region.constants,
+    )
+    np.testing.assert_array_equal(again.constant("w"), weight.transpose(0, 2, 3, 1))
+
+
 def _refuses(region: Region) -> Any:
     raise CompileError("Relu needs a licence")
 

@@ -41,7 +41,7 @@ class On:
     def solve(self, problem: Problem) -> Placement:
         supported = np.flatnonzero(np.isfinite(problem.seconds[:, 1]))
         labels = np.zeros(problem.units, np.int64)
-        labels[supported[list(self.chosen)]] = 1
+        labels[[row for i, row in enumerate(supported) if i in self.chosen]] = 1
         return Placement.of(problem, labels)
 
 

@@ -6,7 +6,7 @@ which would be wrong beyond 2048 in float16.
 """
 
 from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 
 from onnx import FunctionProto, NodeProto
 
@@ -68,18 +68,19 @@ class Chooser:
         nodes: Sequence[NodeProto],
         known: Dtypes,
         wanted: Collection[str],
-        exact: Collection[str] = (),
+        exact: Set[str] = frozenset(),
     ) -> tuple[list[bool], set[str]]:
         """Return for each node whether it computes in the short type, and what is then read in it.
 
-        `wanted` is read in it from outside, `exact` is never made in it. The nodes are in order.
+        `wanted` is read in it from outside; what makes `exact` alone does not compute in it. The nodes
+        are in order.
         """
         asked = set(wanted)
         result = [False] * len(nodes)
         for i in reversed(range(len(nodes))):
             node = nodes[i]
             made = {name for name in node.output if known.get(name) == FLOAT}
-            if made and (made.isdisjoint(asked) or made <= set(exact)):
+            if (made and made.isdisjoint(asked)) or all(name in exact for name in node.output if name):
                 continue
             result[i] = self.schemas.has_tensors_alone(node) and self._bodies_may(node)
             asked.update(self._asked(node, known))
@@ -116,20 +117,22 @@ class Chooser:
         return all(self.schemas.may_be(node, kind, self.dtype) for kind in kinds)
 
 
-def from_extents(
-    nodes: Sequence[NodeProto], constants: Collection[str], small: Collection[str]
-) -> set[str]:
-    """Return the tensors that are computed from shapes and constants alone, if they are `small`."""
-    fixed, found = set(constants), set[str]()
+def from_extents(nodes: Sequence[NodeProto], constants: Collection[str], small: Set[str]) -> set[str]:
+    """Return what is computed from extents, and perhaps constants, if it is `small`.
+
+    The extents themselves, which a Shape makes of data of any type, are left out.
+    """
+    fixed, extents, found = set(constants), set[str](), set[str]()
     for node in nodes:
         reads = [name for name in node.input if name]
         if any(True for _ in bodies(node)) or not is_onnx(node):
             continue
         if node.op_type in _EXTENTS:
-            found.update(node.output)
-        elif all(name in fixed or name in found for name in reads):
-            some = any(name in found for name in reads)
-            (found if some else fixed).update(n for n in node.output if not some or n in small)
+            extents.update(node.output)
+        elif fixed.issuperset(reads):
+            fixed.update(node.output)
+        elif all(name in fixed or name in extents or name in found for name in reads):
+            found.update(small & set(node.output))
     return found
 
 

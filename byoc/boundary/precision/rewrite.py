@@ -2,6 +2,7 @@
 
 from collections import ChainMap
 from collections.abc import Callable, Sequence
+from itertools import chain, count
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from byoc.boundary.precision.frame import Frame, Naming, Value, constant_node
 from byoc.boundary.precision.rounding import twin
 from byoc.boundary.precision.variants import Variants, refer
 from byoc.graph.types import DTYPES, NUMBERS
-from byoc.graph.walk import bodies, is_onnx
+from byoc.graph.walk import bodies, is_onnx, own_names, walk_graphs
 
 
 class Around(Protocol):
@@ -27,7 +28,7 @@ class Around(Protocol):
 
 
 class Rewriter:
-    """Rewrites the nodes of a region; `naming` is for what is in bodies and in functions called."""
+    """Rewrites the nodes of a region; `naming` is for what is in bodies."""
 
     def __init__(self, chooser: Chooser, naming: Naming, around: Around) -> None:
         """Remember what is the same for all of a region."""
@@ -69,27 +70,46 @@ class Rewriter:
     def _node(self, frame: Frame, source: NodeProto, known: Dtypes, narrow: bool) -> None:
         schemas = self.chooser.schemas
         node = _copy(source)
-        now: dict[str, str] = {}
+        made = self._made(node, known) if narrow else None
+        narrow = made is not None
         for i, type_str in enumerate(schemas.inputs(source)):
             takes = narrow and schemas.may_be(source, type_str, self.dtype)
-            dtype = self._type(source.input[i], known, takes)
-            node.input[i] = frame.read(source.input[i], dtype)
-            now |= {node.input[i]: dtype} if dtype is not None else {}
-        graphs = list(bodies(node))
-        for body in graphs:
+            node.input[i] = frame.read(source.input[i], self._type(source.input[i], known, takes))
+        for body in bodies(node):
             self._body(frame, source, body, known, narrow)
-        sides = zip(schemas.inputs(source), source.input, strict=True)
-        bound = {type_str for type_str, name in sides if known.get(name) == FLOAT}
-        outputs = schemas.outputs(source)
         for i, name in enumerate(source.output):
-            if not name:
-                continue
-            dtype = known.get(name)
-            takes = narrow and dtype == FLOAT and schemas.may_be(node, outputs[i], self.dtype)
-            if takes and not graphs and outputs[i] not in bound and schemas.of(node) is not None:
-                takes = schemas.made_short(node, name, now, self.dtype)
-            node.output[i] = frame.define(name, dtype, self.dtype if takes else dtype)
+            if name:
+                dtype = known.get(name)
+                node.output[i] = frame.define(name, dtype, made[i] if made is not None else dtype)
         frame.nodes.append(node)
+
+    def _made(self, node: NodeProto, known: Dtypes) -> list[str | None] | None:
+        """Return the data types of what a node makes once its inputs are short; None if it cannot be so.
+
+        An attribute of the node that says one is changed.
+        """
+        schemas = self.chooser.schemas
+        reads = list(zip(node.input, schemas.inputs(node), strict=True))
+        would_be = {
+            name: self._type(name, known, schemas.may_be(node, type_str, self.dtype))
+            for name, type_str in reads
+        }
+        types = {name: dtype for name, dtype in would_be.items() if dtype is not None}
+        bound = {type_str for name, type_str in reads if known.get(name) == FLOAT}
+        free = schemas.of(node) is not None and not any(True for _ in bodies(node))
+        result = []
+        for name, type_str in zip(node.output, schemas.outputs(node), strict=True):
+            dtype = known.get(name)
+            if name and dtype == FLOAT and schemas.may_be(node, type_str, self.dtype):
+                dtype = self.dtype
+                if free and type_str not in bound:
+                    found = schemas.shortened(node, name, types, self.dtype)
+                    if found is None:
+                        return None
+                    node.CopyFrom(found[0])
+                    dtype = found[1]
+            result.append(dtype)
+        return result
 
     def _type(self, name: str, known: Dtypes, takes: bool) -> str | None:
         dtype = known.get(name)
@@ -104,7 +124,7 @@ class Rewriter:
         narrow: bool,
     ) -> None:
         """Rewrite a body in place; what it is given and gives back is short if its node is."""
-        frame = Frame(self.naming, around)
+        frame = Frame(self.naming if around.renames else around.naming, around)
         nodes = list(body.node)
         own = body_dtypes(node, body, known)
         inner = self.chooser.known(nodes, ChainMap(own, dict(known)))
@@ -141,7 +161,7 @@ class Rewriter:
             def make(dtype: str | None) -> str:
                 new = tensor
                 if dtype == self.dtype:
-                    name = self.naming(f"{tensor.name}_{dtype}", tensor.name, dtype)
+                    name = frame.naming(f"{tensor.name}_{dtype}", tensor.name, dtype)
                     new, beyond = twin(tensor, name, dtype, self.variants.folder)
                     self.note(tensor.name, beyond)
                 body.initializer.append(new)
@@ -170,7 +190,7 @@ class Rewriter:
         short, asked = [False] * len(inside), set[str]()
         if narrow:
             short, asked = self.chooser.choose(inside, inner, outputs)
-        body = Frame(self.naming)
+        body = Frame(_own_naming(function))
         for formal in function.input:
             dtype = inner.get(formal)
             now = self.dtype if dtype == FLOAT and formal in asked else dtype
@@ -195,6 +215,21 @@ class Rewriter:
                 node.output[i] = frame.define(name, known.get(name), dtype or known.get(name))
         node.op_type = self.variants.add(function, new, self.dtype)
         frame.nodes.append(node)
+
+
+def _own_naming(function: FunctionProto) -> Naming:
+    """Return what names new tensors in a function: the same for each that is rewritten alike."""
+    nodes = list(function.node)
+    graphs = [inner for node in nodes for body in bodies(node) for inner in walk_graphs(body)]
+    taken = {*function.input, *function.output, *(name for graph in graphs for name in own_names(graph))}
+    taken.update(name for node in nodes for name in (*node.input, *node.output))
+
+    def fresh(name: str, of: str, dtype: str) -> str:
+        new = next(n for n in chain([name], (f"{name}_{i}" for i in count(1))) if n not in taken)
+        taken.add(new)
+        return new
+
+    return fresh
 
 
 def _copy(node: NodeProto) -> NodeProto:

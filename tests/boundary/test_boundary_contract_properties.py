@@ -1,0 +1,105 @@
+"""Contracts hold on random graphs, regions and layouts, Transposes of the user's among them.
+
+And when a Transpose of byoc's is turned in any other way, they do not.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+from test_boundary_contract import Bounded
+
+from byoc.boundary.contract import ContractError
+from byoc.graph.layout import parse_layout
+from byoc.graph.marks import LAYOUT, mark_of
+
+
+@dataclass(frozen=True)
+class Drawn:
+    text: str
+    regions: tuple[tuple[int, ...], ...]
+    layout: str
+
+
+@st.composite
+def drawn(draw: st.DrawFn, layouts: tuple[str, ...]) -> Drawn:
+    """A graph of images `t0 ...` (N, C, H, W all 4 or a prime) and their transposed forms."""
+    cube = draw(st.booleans())
+    shapes = {"x": (4, 4, 4, 4) if cube else (2, 3, 5, 7)}
+    lines, weights = [], []
+    count = draw(st.integers(3, 9))
+    for number in range(count):
+        source = draw(st.sampled_from(sorted(shapes)))
+        shape, name = shapes[source], f"t{number}"
+        op = draw(st.sampled_from(["Relu", "Neg", "Transpose", "Conv", "Add", "Softmax", "Pool"]))
+        if op == "Transpose":
+            order = draw(st.sampled_from([(0, 2, 3, 1), (0, 3, 1, 2), (0, 1, 3, 2)]))
+            lines.append(f"{name} = Transpose <perm = {list(order)}> ({source})")
+            shape = tuple(shape[i] for i in order)
+        elif op == "Conv":
+            values = ", ".join(str(i % 5 - 2) for i in range(shape[1] * 3))
+            weights.append(f"float[3, {shape[1]}, 1, 1] w{number} = {{{values}}}")
+            lines.append(f"{name} = Conv({source}, w{number})")
+            shape = (shape[0], 3, *shape[2:])
+        elif op == "Add":
+            others = [other for other in sorted(shapes) if shapes[other] == shape]
+            lines.append(f"{name} = Add({source}, {draw(st.sampled_from(others))})")
+        elif op == "Softmax":
+            lines.append(f"{name} = Softmax <axis = 1> ({source})")
+        elif op == "Pool":
+            lines.append(f"{name} = MaxPool <kernel_shape = [1, 1]> ({source})")
+        else:
+            lines.append(f"{name} = {op}({source})")
+        shapes[name] = shape
+    outputs = draw(st.sets(st.sampled_from([f"t{i}" for i in range(count)]), min_size=1, max_size=3))
+    outputs.add(f"t{count - 1}")
+    stated = ", ".join(f"float{list(shapes[name])} {name}" for name in sorted(outputs))
+    stored = f"<{', '.join(weights)}>" if weights else ""
+    text = f"g (float{list(shapes['x'])} x) => ({stated}) {stored} {{ {' '.join(lines)} }}"
+    labels = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
+    return Drawn(text, _runs(labels), draw(st.sampled_from(layouts)))
+
+
+def _runs(labels: list[int]) -> tuple[tuple[int, ...], ...]:
+    """Return regions of nodes that follow each other, which together have no cycle."""
+    regions: list[list[int]] = []
+    before = 0
+    for node, label in enumerate(labels):
+        if label and label == before:
+            regions[-1].append(node)
+        elif label:
+            regions.append([node])
+        before = label
+    return tuple(map(tuple, regions))
+
+
+@settings(deadline=None, max_examples=150)
+@given(drawn(("", "NHWC", "NCHW16c", "CHWN", "NHWC2c")))
+def test_contracts_hold(case: Drawn) -> None:
+    bounded = Bounded(case.text, *case.regions, layout=case.layout)
+    for contracts in bounded.check().values():
+        for contract in (*contracts.inputs, *contracts.outputs):
+            assert contract.layout in ("", case.layout)
+            if contract.layout:
+                assert parse_layout(case.layout).packed(contract.logical) == contract.type
+            else:
+                assert contract.logical == contract.type
+
+
+@settings(deadline=None, max_examples=150)
+@given(drawn(("NHWC", "CHWN", "NCWH")), st.data())
+def test_a_transpose_that_is_turned_otherwise_shows(case: Drawn, data: st.DataObject) -> None:
+    bounded = Bounded(case.text, *case.regions, layout=case.layout)
+    inside = [node for function in bounded.proto.functions for node in function.node]
+    ours = [node for node in (*bounded.proto.graph.node, *inside) if mark_of(node) == LAYOUT]
+    if not ours:
+        return
+    node = data.draw(st.sampled_from(ours))
+    order = tuple(node.attribute[0].ints)
+    other = data.draw(st.permutations(range(4)).filter(lambda found: tuple(found) != order))
+    del node.attribute[:]
+    node.attribute.append(helper.make_attribute("perm", other))
+    with pytest.raises(ContractError):
+        bounded.check()

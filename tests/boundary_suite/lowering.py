@@ -1,0 +1,192 @@
+"""What quantizing costs a model of the zoo, at its outputs and at every border between host and regions."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import numpy as np
+import onnx
+from cutting import planned
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+import byoc
+from byoc.boundary.check import Known, check_model
+from byoc.boundary.contract import Contract
+from byoc.calibrate.door import calibrate
+from byoc.calibrate.precision import Concluded, Precision, conclude
+from byoc.calibrate.sensitivity import kept, outputs, sensitivities
+from byoc.graph.copying import copy_without
+from byoc.graph.index import GraphIndex
+from byoc.graph.layout import parse_layout
+from byoc.graph.load import Model
+from byoc.numerics import powers, ratio_in_db
+from byoc.placement.strategies.all_supported import AllSupported
+from byoc.plan import Plan
+from byoc.plan.wants import weights_of
+from byoc.rules.load import load_rules
+from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.runtime.samples import samples_for
+
+RULES = "dla"
+_FIRST_TESTED = 1001
+"""The first seed that is tested on; calibration has those from 1 on."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What is left of a model in int8: signal-to-noise ratios in dB, over some samples.
+
+    `outputs` has that of each output, int8 partition against float partition; `border` the tensor at a
+    region's border that is the farthest from the float model's, and its ratio. `same_class` is the share
+    of rows of the outputs whose largest element is where it was. `costs` has the units that cost most,
+    with what is left when they alone are quantized.
+    """
+
+    model: str
+    units: int
+    regions: int
+    borders: int
+    outputs: Mapping[str, float]
+    border: tuple[str, float]
+    same_class: float
+    costs: Sequence[tuple[str, float]] = field(default_factory=tuple)
+
+    @property
+    def worst(self) -> float:
+        """The ratio of the worst output."""
+        return min(self.outputs.values(), default=inf)
+
+
+def compared(name: str, calibrated: int = 8, tested: int = 4, enough: float = 30.0) -> Numbers:
+    """Return what is left of a zoo model in int8; the costliest units where that is not `enough`."""
+    model = byoc.load_model(f"zoo:{name}")
+    target = load_rules(RULES)
+    ranges = calibrate(model, "random", samples=calibrated)
+    found = conclude(model, [target], Precision("int8", ranges), lambda step: None)
+    samples = [samples_for(model, _FIRST_TESTED + i) for i in range(tested)]
+    floats = planned(model, target, AllSupported())
+    integers = planned(found.model, target, AllSupported())
+    expected = outputs(floats.proto, model, samples)
+    actual = outputs(integers.proto, found.model, samples)
+    each = {
+        output: kept([{output: one[output]} for one in expected], [{output: one[output]} for one in actual])
+        for output in expected[0]
+    }
+    borders = dict(at_borders(model, integers, samples))
+    numbers = Numbers(
+        name,
+        len(found.units),
+        len(integers.regions),
+        len(borders),
+        {output: one.signal_to_noise for output, one in each.items()},
+        min(borders.items(), key=lambda item: item[1], default=("", inf)),
+        min(one.same_class for one in each.values()),
+    )
+    if numbers.worst >= enough:
+        return numbers
+    return Numbers(**{**vars(numbers), "costs": _costs(found, samples[:1])})
+
+
+def _costs(found: Concluded, samples: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    assert found.floats is not None
+    expected = outputs(found.floats.proto, found.floats, samples)
+    alone = sensitivities(found.model, found.units, expected, samples, lambda step: None)
+    ratios = [(name, one.signal_to_noise) for name, one in alone.items()]
+    return sorted(ratios, key=lambda item: item[1])[:3]
+
+
+def at_borders(
+    original: Model, plan: Plan, samples: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, float]]:
+    """Yield each tensor that crosses a border of the main graph, and how it compares with the original's.
+
+    What crosses is brought back to real values and to ONNX's layout first.
+    """
+    crossing = dict(crossings(plan))
+    contracts = {given: contract for given, contract in crossing.items() if _is_real(contract, original)}
+    sums = {given: np.zeros(2) for given in contracts}
+    names = {contract.tensor for contract in contracts.values()}
+    for sample in samples:
+        real = values(original.proto, original, names, sample)
+        here = values(plan.proto, plan.model, contracts, sample)
+        for given, contract in contracts.items():
+            wanted = real[contract.tensor]
+            sums[given] += powers(wanted, dequantized(plain(here[given], contract, wanted), contract))
+    for given, (signal, noise) in sums.items():
+        yield given, ratio_in_db(float(signal), float(noise))
+
+
+def _is_real(contract: Contract, original: Model) -> bool:
+    known = original.index.types.get(contract.tensor)
+    return known is not None and known.dtype == "float32"
+
+
+def crossings(plan: Plan) -> Iterator[tuple[str, Contract]]:
+    """Yield what crosses a border of the main graph, by its name there, with its contract."""
+    known = {r.name: Known(r.index, plan.values, weights_of(r.target)) for r in plan.regions}
+    checked = check_model(plan.proto, {t.domain for t in plan.targets}, known, plan.model.folder)
+    index = GraphIndex(plan.proto, {})
+    for node in index.nodes:
+        if node.op_type in checked:
+            contracts = checked[node.op_type].contracts
+            data = [name for name in node.input if not index.is_constant(name)]
+            yield from zip(data, contracts.inputs, strict=True)
+            yield from zip(node.output, contracts.outputs, strict=True)
+
+
+def integers_off(model: Model) -> tuple[int, list[str]]:
+    """Return how many integer tensors cross borders of a model quantized by the user, and which differ.
+
+    The model is cut by the same rules; both sides run in plain onnxruntime, optimizations off.
+    """
+    plan = planned(model, load_rules(RULES), AllSupported())
+    found = {
+        given: contract
+        for given, contract in crossings(plan)
+        if contract.type.dtype in ("int8", "uint8", "int32") and contract.tensor in model.index.types
+    }
+    sample = samples_for(model, _FIRST_TESTED)
+    real = values(model.proto, model, {contract.tensor for contract in found.values()}, sample)
+    here = values(plan.proto, model, found, sample)
+    wrong = [
+        given
+        for given, contract in found.items()
+        if not np.array_equal(
+            plain(here[given], contract, real[contract.tensor]), real[contract.tensor]
+        )
+    ]
+    return len(found), wrong
+
+
+def values(
+    proto: ModelProto, model: Model, names: Sequence[str] | Any, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values of some tensors of the main graph of a model, or of one made of it."""
+    whole = copy_without(proto)
+    given = {value.name for value in whole.graph.output} | set(inputs)
+    whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(set(names) - given))
+    with unoptimized():
+        session = open_session(whole, model.folder)
+    return {**inputs, **run_session(session, inputs)}
+
+
+def plain(array: NDArray[Any], contract: Contract, like: NDArray[Any]) -> NDArray[Any]:
+    """Return what crosses in ONNX's layout, in the shape of what it has to be like."""
+    if not contract.layout or like.ndim != 4:
+        return array
+    batch, channels, height, width = like.shape
+    return parse_layout(contract.layout).unpack(array, (batch, channels, height, width))
+
+
+def dequantized(array: NDArray[Any], contract: Contract) -> NDArray[Any]:
+    """Return the real values of what crosses, by its contract (ONNX, DequantizeLinear)."""
+    if contract.scale is None or array.dtype.kind == "f":
+        return array
+    scale, points = np.asarray(contract.scale), np.asarray(contract.zero_point)
+    if contract.axis is not None:
+        shape = [-1 if axis == contract.axis else 1 for axis in range(array.ndim)]
+        scale, points = scale.reshape(shape), points.reshape(shape)
+    result: NDArray[Any] = (array.astype(np.float64) - points) * scale
+    return result
