@@ -20,12 +20,13 @@ __all__ = ["Border", "Bounded", "Wants", "bound"]
 class Bounded:
     """A model whose regions are given what their targets want.
 
-    `values` has the types of all tensors that were added, in the graphs and in the regions' functions;
-    `notes` are sentences worth telling the user.
+    `values` has the types of all tensors that were added, in the graphs and in the regions' functions,
+    `origins` the user's tensor whose content each holds; `notes` are sentences worth telling the user.
     """
 
     proto: ModelProto
     values: Mapping[str, TypeProto]
+    origins: Mapping[str, str]
     notes: tuple[str, ...] = ()
 
 
@@ -41,4 +42,4 @@ def bound(model: ModelProto, borders: Sequence[Border], folder: Path | None = No
     tidy(edit, borders)
     arrange(edit, borders)
     fewer(edit, borders)
-    return Bounded(edit.finish(), edit.values, tuple(edit.notes))
+    return Bounded(edit.finish(), edit.values, edit.origins, tuple(edit.notes))

@@ -67,7 +67,7 @@ def own_quantization(index: GraphIndex) -> frozenset[int]:
 def crossings(
     index: GraphIndex, wants: Wants, own: frozenset[int] | None = None, fallback: int = 4096
 ) -> Callable[[str], Crossing | None]:
-    """Return a function from a tensor's name to what crosses for it, None where it crosses as it is.
+    """Return a function that takes a tensor's name and gives what crosses for it, None: as it is.
 
     A tensor that a QuantizeLinear of byoc's makes crosses quantized where the host converts, and as the
     float that it was where the device does. A float32 crosses as `wants.compute` where the host casts.

@@ -150,7 +150,8 @@ class Editing:
     """A model while its borders are edited: `main` and the graphs inside it, `calls` by region name.
 
     `values` has the types of the tensors that were added, by name. A name is given once in a model, so
-    what holds there holds in each graph. `notes` are sentences worth telling the user.
+    what holds there holds in each graph. `origins` names the tensor that was there before and whose
+    content each new one holds. `notes` are sentences worth telling the user.
     """
 
     def __init__(self, model: ModelProto) -> None:
@@ -158,7 +159,7 @@ class Editing:
         self.model = model
         self.values: dict[str, TypeProto] = {}
         self.notes: list[str] = []
-        self._origins: dict[str, str] = {}
+        self.origins: dict[str, str] = {}
         self._taken = set(_names(model))
         self._numbers: Counter[str] = Counter()
         self.main = Scope(model.graph)
@@ -195,12 +196,12 @@ class Editing:
             new = f"{name}_{self._numbers[name]}"
         self._taken.add(new)
         if of:
-            self._origins[new] = self.origin(of)
+            self.origins[new] = self.origin(of)
         return new
 
     def origin(self, name: str) -> str:
         """Return the tensor that was there before any was added and whose content one holds."""
-        return self._origins.get(name, name)
+        return self.origins.get(name, name)
 
     def add(self, name: str, kind: TypeProto | None, of: str = "") -> str:
         """Return a `fresh` name of a tensor, of which the type is kept."""

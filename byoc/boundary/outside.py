@@ -17,7 +17,8 @@ from byoc.boundary.conversions import casts, done, is_conversion, undone
 from byoc.boundary.inside import Contracts
 from byoc.boundary.layouts import NAME as LAYOUT
 from byoc.boundary.related import origin, related
-from byoc.boundary.scales import Scales, is_dequantize, is_quantize, read_scales
+from byoc.boundary.scales import is_dequantize, is_quantize, read_scales
+from byoc.boundary.way import Way, maker
 from byoc.graph.index import GraphIndex
 from byoc.graph.marks import is_ours, noted
 from byoc.graph.types import TensorType, read_type
@@ -41,59 +42,26 @@ class Told:
 
 
 @dataclass(frozen=True)
-class _Path:
-    """The way on the host from a tensor that crosses, which the region knows as `inner`.
-
-    `passed` are the tensors on the way, the one that crosses first; `steps` the conversions in the order
-    of execution; `behind` those of them between the scales that were met and the border. `quantized` is
-    whether scales that are met are still the border's: not beyond a node that changes them.
-    """
-
-    inner: str
-    passed: tuple[str, ...]
-    steps: tuple[NodeProto, ...] = ()
-    scales: Scales | None = None
-    behind: tuple[NodeProto, ...] = ()
-    quantized: bool = True
-
-    @property
-    def name(self) -> str:
-        """The tensor that crosses."""
-        return self.passed[0]
-
-    @property
-    def at(self) -> str:
-        """The tensor where the way has come to."""
-        return self.passed[-1]
-
-    def back(self, node: NodeProto) -> "_Path":
-        """Return the way that goes on from what a node makes to what it reads."""
-        return replace(self, passed=(*self.passed, node.input[0]))
-
-    def on(self, node: NodeProto) -> "_Path":
-        """Return the way that goes on from what a node reads to what it makes."""
-        return replace(self, passed=(*self.passed, node.output[0]))
-
-
-@dataclass(frozen=True)
 class Host:
     """A graph with calls of regions, and what is known around it.
 
     `index` is of the graph, `contracts` has those of each region by name, read from the region alone.
     `types` gives the types of the user's tensors, `users` is the index of the graph as it was before
-    regions were cut out, if that is known, and `folder` is where external data lies.
+    regions were cut out, if that is known, `origins` gives what tensors of byoc's are forms of, by name,
+    and `folder` is where external data lies.
     """
 
     index: GraphIndex
     contracts: Mapping[str, Contracts]
     types: Mapping[str, TypeProto] = field(default_factory=dict)
     users: GraphIndex | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
 
     def handed(self, name: str, inner: str) -> Told:
         """Return what the host says of a tensor that a call reads and the region knows as `inner`."""
-        path = _Path(inner, (name,))
-        index, node = _maker(self.index, name)
+        path = Way(inner, (name,))
+        index, node = maker(self.index, name)
         while node is not None:
             if self._converts(node, path.at):
                 path = replace(path, steps=(node, *path.steps))
@@ -107,7 +75,7 @@ class Host:
             else:
                 break
             path = path.back(node)
-            index, node = _maker(index, path.at)
+            index, node = maker(index, path.at)
         neighbour = self._given(node, path.at)
         terms = self._terms(index, path, neighbour, node)
         there = done(self.index, path.steps[: len(path.steps) - len(path.behind)], terms)
@@ -117,9 +85,9 @@ class Host:
 
     def taken(self, name: str, inner: str) -> Iterator[Told]:
         """Yield what each reader on the host says of an output that the region knows as `inner`."""
-        yield from self._readers(_Path(inner, (name,)))
+        yield from self._readers(Way(inner, (name,)))
 
-    def _readers(self, path: _Path) -> Iterator[Told]:
+    def _readers(self, path: Way) -> Iterator[Told]:
         if path.at in self.index.outputs:
             yield self._end(path)
         for number in self.index.consumers.get(path.at, ()):
@@ -153,9 +121,7 @@ class Host:
         transpose = node.op_type == "Transpose" and is_onnx(node)
         return is_conversion(node) or (transpose and name not in self.types)
 
-    def _end(
-        self, path: _Path, neighbour: Contract | None = None, node: NodeProto | None = None
-    ) -> Told:
+    def _end(self, path: Way, neighbour: Contract | None = None, node: NodeProto | None = None) -> Told:
         """Return what is said of an output where a way from it ends: at a reader, or given out."""
         terms = self._terms(self.index, path, neighbour, node)
         border = undone(self.index, path.steps, terms)
@@ -164,7 +130,7 @@ class Host:
         return self._told(side, path, neighbour, there)
 
     def _type_by(
-        self, path: _Path, terms: axes.Terms | None, border: axes.Terms | None
+        self, path: Way, terms: axes.Terms | None, border: axes.Terms | None
     ) -> TensorType | None:
         """Return the type of an output by that of the user's tensor which the host makes of it."""
         crossing = _type(self.index, path.name)
@@ -182,7 +148,7 @@ class Host:
         return TensorType(dtype, crossing.shape if plain is None else axes.packed_shape(plain, border))
 
     def _terms(
-        self, index: GraphIndex, path: _Path, neighbour: Contract | None, node: NodeProto | None
+        self, index: GraphIndex, path: Way, neighbour: Contract | None, node: NodeProto | None
     ) -> axes.Terms | None:
         """Return how a tensor lies where a way ends, in the axes of what the region knows."""
         kind = _type(index, path.at)
@@ -190,23 +156,54 @@ class Host:
         if neighbour is not None:
             return _turned(axes.read_word(neighbour.layout, rank), self._relation(path, neighbour.inner))
         word = noted(node, LAYOUT) if node is not None else ""
-        if word and path.at not in self.types:
-            return axes.read_word(word, rank)
-        return self._relation(path, path.at) or axes.plain(rank)
+        form = axes.plain(rank) if not word or path.at in self.types else self._form(word, rank)
+        return _turned(form, self._relation(path, self._meant(path.at, node)))
 
-    def _relation(self, path: _Path, name: str) -> axes.Terms | None:
+    def _meant(self, name: str, node: NodeProto | None) -> str:
+        """Return the tensor of the user's that one is where a node reads or makes it.
+
+        A node may read another form of what it read in the user's model, which is why it is looked up.
+        """
+        users = self.users
+        if name in self.types or node is None or users is None:
+            return name
+        made = next((made for made in node.output if made in users.producer), None)
+        there = users.nodes[users.producer[made]] if made is not None else None
+        if there is None or there.op_type != node.op_type:
+            return name
+        pairs = [
+            *zip(node.input, there.input, strict=False),
+            *zip(node.output, there.output, strict=False),
+        ]
+        return next((theirs for mine, theirs in pairs if mine == name), name)
+
+    def _form(self, word: str, rank: int) -> axes.Terms | None:
+        """Return how a tensor lies that a node makes or reads in a layout, in the user's axes of it.
+
+        A node bears the plain layout where the user has it in another one. That is the one that there
+        is; nothing is said where there are several.
+        """
+        terms = axes.read_word(word, rank)
+        if terms != axes.plain(rank):
+            return terms
+        every = (c for each in self.contracts.values() for c in (*each.inputs, *each.outputs))
+        words = {contract.layout for contract in every if contract.layout}
+        there = axes.read_word(words.pop(), rank) if len(words) == 1 else None
+        if there is None or any(term.size for term in there):
+            return None
+        return tuple(axes.Term(there.index(axes.Term(axis))) for axis in range(rank))
+
+    def _relation(self, path: Way, name: str) -> axes.Terms | None:
         """Return how another of the user's tensors lies in the axes of what the region knows."""
-        return related(self.users, path.inner, name)
+        return related(self.users, path.inner, self.origins.get(name, name))
 
-    def _is_wired(self, path: _Path, name: str) -> bool:
+    def _is_wired(self, path: Way, name: str) -> bool:
         """Return whether a tensor can be what the region knows; True where that cannot be said."""
-        names = [origin(self.users, each) for each in (path.inner, name)]
+        names = [origin(self.users, self.origins.get(each, each)) for each in (path.inner, name)]
         apart = names[0] != names[1] and all(each in self.types for each in names)
         return not apart or self._relation(path, name) is not None
 
-    def _told(
-        self, side: Side, path: _Path, neighbour: Contract | None, there: axes.Terms | None
-    ) -> Told:
+    def _told(self, side: Side, path: Way, neighbour: Contract | None, there: axes.Terms | None) -> Told:
         """Return what a place says; `there` is how the tensor lies where the scales were met."""
         if path.scales is not None:
             axis = path.scales.axis
@@ -236,17 +233,6 @@ class Host:
 
     def _is_region(self, node: NodeProto) -> bool:
         return node.op_type in self.contracts and node.domain.startswith("byoc.")
-
-
-def _maker(index: GraphIndex, name: str) -> tuple[GraphIndex, NodeProto | None]:
-    """Return the node that makes a tensor and the index of its graph, None for what no node makes."""
-    while True:
-        number = index.producer.get(name)
-        if number is not None:
-            return index, index.nodes[number]
-        if index.outer is None:
-            return index, None
-        index = index.outer
 
 
 def _type(index: GraphIndex, name: str) -> TensorType | None:

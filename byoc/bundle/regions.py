@@ -50,7 +50,7 @@ def disagreement(path: Path, contracts: Contracts) -> str:
     ):
         if [each.name for each in told] != [each.name for each in read]:
             names = {each.name for each in told} ^ {each.name for each in read}
-            return min(names, default=told[0].name)
+            return min(names, default=read[0].name if read else "")
         for one, other in zip(told, read, strict=True):
             if one.inner != other.inner or not one.side.same(other.side):
                 return one.name

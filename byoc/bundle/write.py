@@ -65,7 +65,8 @@ def write_bundle(
 
 
 def _known(plan: Plan, region: PlannedRegion) -> Known:
-    return Known(region.index, plan.values, weights_of(region.target))
+    weights = weights_of(region.target)
+    return Known(region.index, region.border, plan.values, plan.origins, weights)
 
 
 def make_manifest(folder: Path, plan: Plan, regions: tuple[RegionEntry, ...]) -> Manifest:

@@ -86,7 +86,7 @@ def within(
     low, high = 0, len(order)  # `low` is too few
     best = try_without(order)
     if not budget.met(best.kept):
-        raise InputError(f"accuracy budget {budget}: not met with nothing quantized: {best.kept}")
+        raise InputError(f"accuracy budget {budget}: not met even with nothing quantized")
     middle = _enough(budget, [each[name].noise for name in order])
     while high - low > 1:
         middle = min(max(middle, low + 1), high - 1)

@@ -87,9 +87,8 @@ def conclude(
     as `calibrate` and `quantize` do.
     """
     if wanted.quantize in FLOATS:
-        return Concluded(
-            model, tuple(_computing(target, wanted.quantize, targets) for target in targets)
-        )
+        computing = tuple(_computing(target, wanted.quantize, targets) for target in targets)
+        return Concluded(model, computing, notes=_unused(wanted))
     integer = [target for target in targets if target.quantized]
     if wanted.quantize is None:
         integer = [target for target in integer if not has_float_mode(target)]
@@ -97,13 +96,15 @@ def conclude(
         names = " and ".join(target.source for target in targets)
         raise InputError(f"{names}: no rule has `quantized: true`, so nothing can be quantized")
     if not integer:
-        return Concluded(model, tuple(targets))
+        return Concluded(model, tuple(targets), notes=_unused(wanted))
     if wanted.calibration is None and wanted.data is None:
         return _unquantized(model, targets, integer, wanted)
     ranges = _ranges(model, wanted, progress)
     progress("quantize")
     done = requantize(model, targets, ranges, wanted)
-    notes = tuple(_random(ranges)) + done.notes
+    notes = (*_random(ranges), *done.notes)
+    if not done.units:
+        notes += ("nothing is quantized",)
     return Concluded(done.model, tuple(targets), done.floats, ranges, done.units, notes)
 
 
@@ -144,13 +145,23 @@ def _unquantized(
     model: Model, targets: Sequence[Target], integer: Sequence[Target], wanted: Precision
 ) -> Concluded:
     names = " and ".join(target.name for target in integer)
-    how = "--calibration FILE, or --data FOLDER to measure them"
+    how = "the ranges of tensors (--calibration FILE, or --data FOLDER to measure them)"
     if wanted.quantize is not None:
-        raise InputError(f"quantize {wanted.quantize}: {names} needs the ranges of tensors: {how}")
+        raise InputError(f"quantize {wanted.quantize}: {names} needs {how}")
     if _is_quantized(model):
         return Concluded(model, tuple(targets))
-    note = f"{names} computes in integers alone, and what is in floating point stays on the host: {how}"
+    note = f"{names} computes in integers alone, and floating point stays on the host: give {how}"
     return Concluded(model, tuple(targets), notes=(note,))
+
+
+def _unused(wanted: Precision) -> tuple[str, ...]:
+    """Return that ranges or data were given, and nothing is quantized with them."""
+    if wanted.calibration is None and wanted.data is None:
+        return ()
+    given = "--data" if wanted.calibration is None else "--calibration"
+    if wanted.quantize is not None:
+        return (f"{given} is not used: {wanted.quantize} needs no scales",)
+    return (f"{given} is not used: all targets compute in floating point (--quantize int8)",)
 
 
 def _is_quantized(model: Model) -> bool:

@@ -1,8 +1,9 @@
 """What each quantized unit costs in accuracy: the noise at the outputs when it alone is quantized.
 
 Where errors are small they hardly depend on one another, and the noise powers of units add up to about
-that of all of them. What a unit costs is the noise of its weights and of the tensors that it reads; the
-quantization of what it makes counts for those who read it.
+that of all of them. What a unit costs is the noise of its weights and of the tensors that it reads. The
+quantization of what it makes counts for the quantized units that read it, and for itself where something
+in floating point does.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from byoc.graph.copying import copy_without
 from byoc.graph.load import Model
 from byoc.graph.marks import FLOAT, is_ours, noted
 from byoc.graph.unshare import is_dequantize, is_quantize
+from byoc.graph.walk import reads
 from byoc.numerics import powers, ratio_in_db, same_class
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 
@@ -73,28 +75,35 @@ def sensitivities(
     `units` have the names of their nodes; `expected` is what the float model gives for the samples.
     """
     found = {}
+    every = {node for nodes in units.values() for node in nodes}
     for number, (name, nodes) in enumerate(units.items(), 1):
         progress(f"sensitivity of unit {number} of {len(units)}")
-        variant = only(quantized.proto, set(nodes))
+        variant = only(quantized.proto, set(nodes), every)
         found[name] = kept(expected, outputs(variant, quantized, samples))
     return found
 
 
-def only(proto: ModelProto, nodes: Collection[str]) -> ModelProto:
+def only(proto: ModelProto, nodes: Collection[str], every: Collection[str]) -> ModelProto:
     """Return a model that was quantized here with floating point for all but the nodes named.
 
-    A node without a name goes by its first output.
+    `every` names the nodes of all quantized units. A node without a name goes by its first output.
     """
     makers = {name: node for node in proto.graph.node for name in node.output}
+    read = {name for node in proto.graph.node if _name(node) not in every for name in reads(node)}
+    read.update(value.name for value in proto.graph.output)
     result = copy_without(proto, "node")
     rewritten: list[NodeProto] = []
     for node in proto.graph.node:
         if is_ours(node) and is_quantize(node):
             continue
         if is_ours(node) and is_dequantize(node):
-            rewritten.append(helper.make_node("Identity", [_source(node, makers)], [node.output[0]]))
+            source = _source(node, makers)
+            if node.output[0] in read and source in makers and _name(makers[source]) in nodes:
+                rewritten += (makers[node.input[0]], node)
+            else:
+                rewritten.append(helper.make_node("Identity", [source], [node.output[0]]))
             continue
-        if (node.name or node.output[0]) not in nodes:
+        if _name(node) not in nodes:
             rewritten.append(node)
             continue
         changed = NodeProto()
@@ -107,6 +116,11 @@ def only(proto: ModelProto, nodes: Collection[str]) -> ModelProto:
         rewritten.append(changed)
     result.graph.node.extend(rewritten)
     return result
+
+
+def _name(node: NodeProto) -> str:
+    """Return what a node is called among units; nothing for one of ours, which is in none."""
+    return "" if is_ours(node) else node.name or node.output[0]
 
 
 def _source(node: NodeProto, makers: Mapping[str, NodeProto]) -> str:

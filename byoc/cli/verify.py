@@ -8,6 +8,7 @@ import typer
 from byoc.cli.common import Format, FormatOption, own_stdout, print_json, print_rows, progress
 from byoc.pipeline import verify_against
 from byoc.report.document import verification_document
+from byoc.report.units import share
 from byoc.verify.compare import require
 
 
@@ -39,4 +40,9 @@ def verify(
             for output in verification.outputs
         ]
         print_rows(rows, form)
+        for left in verification.accuracy:
+            typer.echo(
+                f"{left.name}: {left.signal_to_noise:.1f} dB of {verification.original} left, "
+                f"{share(left.same_class)} of the largest elements where they were"
+            )
     require(verification)

@@ -5,16 +5,35 @@ A codegen is a class with a `name` and one method, `compile`, registered under t
 """
 
 from byoc.boundary.contract import Contract
-from byoc.codegen.api import Artifact, Codegen, CompileError, Executable, Executor, Region
+from byoc.codegen.api import (
+    API_VERSION,
+    Artifact,
+    Codegen,
+    CompileError,
+    Executable,
+    Executor,
+    Measured,
+    Oracle,
+    Region,
+    ResourceError,
+    Stamped,
+    Together,
+)
 from byoc.codegen.find import find_codegen
 
 __all__ = [
+    "API_VERSION",
     "Artifact",
     "Codegen",
     "CompileError",
     "Contract",
     "Executable",
     "Executor",
+    "Measured",
+    "Oracle",
     "Region",
+    "ResourceError",
+    "Stamped",
+    "Together",
     "find_codegen",
 ]

@@ -1,10 +1,10 @@
 """The Protocols of a codegen plug-in, and the values that pass through them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import onnx
@@ -15,6 +15,10 @@ from byoc.boundary.scales import read_tensor
 from byoc.boundary.weights import convolution_weights, packed_array
 from byoc.errors import InputError
 from byoc.graph.fold import fold_constants
+from byoc.verdict import Verdict
+
+API_VERSION = 1
+"""The version of this interface; a codegen says as `api` which one it was written for."""
 
 Array = NDArray[np.generic]
 Executor = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -22,7 +26,20 @@ Executor = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
 class CompileError(InputError):
-    """A codegen cannot compile a region; the message says why."""
+    """A codegen cannot compile a region; the message says why.
+
+    `nodes` are those of the region's nodes that are at fault, by name or by first output where they
+    have none; empty when the codegen does not know.
+    """
+
+    def __init__(self, reason: str, nodes: Sequence[str] = ()) -> None:
+        """Keep the nodes beside the message."""
+        super().__init__(reason)
+        self.nodes = tuple(nodes)
+
+
+class ResourceError(CompileError):
+    """A region is too large for the device: fewer of its nodes at once may compile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +114,16 @@ class Artifact:
 
 @runtime_checkable
 class Codegen(Protocol):
-    """All that a vendor must write. The class is made without arguments."""
+    """All that a vendor must write. The class is made without arguments.
+
+    It may have two class attributes more: `api`, the version of this interface that it speaks
+    (API_VERSION when it does not say), and `Options`, a frozen dataclass of its own, of which `compile`
+    is handed an instance; without it `compile` gets the user's options as a mapping of texts.
+    """
 
     name: str
 
-    def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+    def compile(self, region: Region, options: Any) -> Artifact:
         """Return the compiled region. Raise CompileError with the reason when it cannot be."""
         ...
 
@@ -112,4 +134,40 @@ class Executable(Protocol):
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return what runs the artifact; `region` is the one that it was compiled from."""
+        ...
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """A codegen that can ask the real compiler what it accepts."""
+
+    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+        """Return what the compiler says of each node of the model's main graph, in their order."""
+        ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A codegen that can time a region on the device."""
+
+    def cost(self, region: Region) -> float:
+        """Return how many seconds the region takes, transfers left out."""
+        ...
+
+
+@runtime_checkable
+class Stamped(Protocol):
+    """A codegen whose artifacts fit some versions of a library, or some processors, only."""
+
+    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        """Return whether the artifact can be loaded here, or why it cannot."""
+        ...
+
+
+@runtime_checkable
+class Together(Protocol):
+    """A codegen that takes all regions of its target in one compile: shared weights, one blob."""
+
+    def compile_all(self, regions: Sequence[Region], options: Any) -> Mapping[str, Artifact]:
+        """Return the artifact of each region by the region's name; `options` are those of `compile`."""
         ...

@@ -41,17 +41,20 @@ def moving(  # noqa: PLR0913, PLR0917 - what crosses between whom
     of conversions is estimated, whatever the policy: the user's model has none of them.
     """
     crossing = crossings(works.index, wants, own, works.sizes.fallback)
-    found = [
-        crossing(name) if whole else None for name, whole in zip(moved.names, moved.whole, strict=True)
+    some = [
+        (row, each)
+        for row, (name, whole) in enumerate(zip(moved.names, moved.whole, strict=True))
+        if whole and (each := crossing(name)) is not None
     ]
-    sizes = [size if each is None else each.bytes for size, each in zip(moved.sizes, found, strict=True)]
+    sizes = np.array([min(size, MOST_BYTES) for size in moved.sizes], np.int64)
+    converted = np.zeros(len(sizes), np.int64)
     told = converting(device)
-    converted = [each.converted if each is not None and told else 0 for each in found]
-    base = np.stack(transfer_prices(device, sizes, converted), axis=1)
-    capped = np.array([min(size, MOST_BYTES) for size in sizes], np.int64)
-    some = [(row, each) for row, each in enumerate(found) if each is not None]
+    for row, each in some:
+        sizes[row] = min(each.bytes, MOST_BYTES)
+        converted[row] = min(each.converted, MOST_BYTES) if told else 0
+    base = np.stack(transfer_prices(device, sizes.tolist(), converted.tolist()), axis=1)
     if not some:
-        return Moving(base, base, capped)
+        return Moving(base, base, sizes)
     there, back = base.copy(), base.copy()
     prices = _Prices(works, {"host": None if told else host, "device": device})
     seen: dict[int, tuple[tuple[float, float], tuple[float, float]]] = {}
@@ -61,7 +64,7 @@ def moving(  # noqa: PLR0913, PLR0917 - what crosses between whom
         enters, leaves = seen[id(each)]
         there[row] += enters
         back[row] += leaves
-    return Moving(there, back, capped)
+    return Moving(there, back, sizes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -127,16 +127,13 @@ def transfer_prices(
 ) -> tuple[Floats, Floats]:
     """Return seconds and joules of moving tensors of so many bytes to a device, or back.
 
-    `converted` has for each the bytes that get another dtype or layout on the way, where there are any.
+    `converted` has for each the bytes that get another dtype or layout on the way; empty: none do.
     """
-    pairs = [
-        (min(size, MOST_BYTES), min(changed, MOST_BYTES))
-        for size, changed in zip(sizes, converted or repeat(0), strict=bool(converted))
-    ]
-    distinct = sorted(set(pairs))
-    number = {pair: i for i, pair in enumerate(distinct)}
-    found = [_checked(model, _asked(model, "transfer", *pair)) for pair in distinct]
-    of = np.array([number[pair] for pair in pairs], np.int64)
+    number: dict[tuple[int, int], int] = {}
+    pairs = zip(sizes, converted or repeat(0, len(sizes)), strict=True)
+    of = np.array([number.setdefault(pair, len(number)) for pair in pairs], np.int64)
+    capped = ((min(size, MOST_BYTES), min(changed, MOST_BYTES)) for size, changed in number)
+    found = [_checked(model, _asked(model, "transfer", *pair)) for pair in capped]
     prices = _taken(model, [(each, "") for each in found], of)
     return prices.seconds, prices.joules
 

@@ -74,6 +74,8 @@ def images(index: GraphIndex) -> frozenset[str]:
     spoken = [
         name for inner in index.bodies.values() for body in inner for name in _captured(body.index)
     ]
+    if not spoken and all(node.op_type not in _SPEAKING for node in index.nodes):
+        return frozenset()  # a large transformer has none, and many operators that keep axes
     for number, node in enumerate(index.nodes):
         if number in index.constant_nodes or not (is_onnx(node) or node.domain == "com.microsoft"):
             continue

@@ -1,5 +1,7 @@
 """From a plan to the boundary pass: what each region's target wants of the tensors that cross."""
 
+from pathlib import Path
+
 from onnx import ModelProto
 
 from byoc.boundary.border import Border
@@ -9,9 +11,12 @@ from byoc.plan.data import GraphPlan
 from byoc.plan.wants import wants_of
 
 
-def bounded(root: GraphPlan, outlined: ModelProto) -> Bounded:
-    """Return the outlined model of a plan with its borders converted; it is edited in place."""
-    return bound(outlined, [border for graph in root.walk() for border in _borders(graph)])
+def bounded(root: GraphPlan, outlined: ModelProto, folder: Path | None) -> Bounded:
+    """Return the outlined model of a plan with its borders converted; it is edited in place.
+
+    `folder` is where the model's external data lies. Raises InputError as `bound` does.
+    """
+    return bound(outlined, [border for graph in root.walk() for border in _borders(graph)], folder)
 
 
 def _borders(graph: GraphPlan) -> list[Border]:

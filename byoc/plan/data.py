@@ -166,9 +166,9 @@ class Plan:
 
     `asked` is what the caller gave, by name; `root` the plan of the main graph, with those of bodies
     inside; `proto` the partitioned model; `what_ifs` what the main graph would gain if an accelerator
-    took more; `values` the types of the tensors that the boundary pass added, by name;
-    `lowered` what was done to the numbers before, None where regions compute as the model says; `notes`
-    what is to be told of that.
+    took more; `values` the types of the tensors that the boundary pass added, by name, and `origins`
+    the tensors whose content they hold; `lowered` what was done to the numbers before, None where
+    regions compute as the model says; `notes` what is to be told of that.
     """
 
     asked: Mapping[str, Any]
@@ -180,6 +180,7 @@ class Plan:
     values: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
     lowered: Lowered | None = None
     notes: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def target(self) -> Target:

@@ -47,12 +47,22 @@ def make_plan(
     progress("outline")
     try:
         outlined = outline(_cuts(root))
+        progress("bound")
+        result = bounded(root, outlined, model.folder)
     except InputError as error:
         raise InputError(f"{model.source}: {error}") from None
-    progress("bound")
-    result = bounded(root, outlined)
+    root = replace(root, notes=(*root.notes, *result.notes))
     gains = tuple(what_ifs(root))
-    return Plan(asked, model, settings.targets, root, result.proto, gains, result.values)
+    return Plan(
+        asked,
+        model,
+        settings.targets,
+        root,
+        result.proto,
+        gains,
+        result.values,
+        origins=result.origins,
+    )
 
 
 def _named(plan: GraphPlan, numbers: Mapping[str, Iterator[int]]) -> GraphPlan:

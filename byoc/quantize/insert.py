@@ -17,7 +17,8 @@ from byoc.graph.index import GraphIndex
 from byoc.graph.infer import Inferred
 from byoc.graph.load import Model
 from byoc.graph.marks import FLOAT, QUANTIZE, TENSOR, mark, note
-from byoc.graph.types import NUMBERS, TensorType, write_type
+from byoc.graph.tensors import is_large
+from byoc.graph.types import DTYPES, NUMBERS, TensorType, write_type
 from byoc.quantize.names import Names
 from byoc.quantize.numbers import Params, bias_integers, quantized
 from byoc.quantize.schemes import Constant, Schemes, Store
@@ -169,8 +170,13 @@ class _Inserting:
 
     def _model(self) -> Model:
         source = self.model.proto
-        proto = copy_without(source, "node")
+        proto = copy_without(source, "node", "initializer")
         proto.graph.node.extend(self._nodes(source.graph.node))
+        for tensor in source.graph.initializer:
+            if self.whole or not is_large(tensor):
+                proto.graph.initializer.append(tensor)
+            else:
+                self._store(tensor.name, None, DTYPES[tensor.data_type], tensor.dims)
         proto.graph.initializer.extend(self.tensors)
         inferred = self.model.inferred
         typed = inferred.typed and self._typed(inferred.typed)

@@ -85,6 +85,8 @@ class Ranges:
             name for graph in index.walk() for name in (*graph.inputs, *graph.producer, *graph.stored)
         }
         unknown = [name for name in self.tensors if name not in known]
+        if len(unknown) == len(self.tensors) > _MOST_HINTS:
+            raise wrong(path, ["tensors: the model has none of them; are they those of another model?"])
         if unknown:
             hints = [nearest(name, known) for name in unknown[:_MOST_HINTS]]  # each looks at all names
             hints += [""] * (len(unknown) - len(hints))

@@ -9,6 +9,7 @@ from typing import Any
 
 from byoc.graph.dims import symbols
 from byoc.graph.index import GraphIndex
+from byoc.graph.marks import is_ours
 from byoc.graph.types import TensorType
 from byoc.plan import GraphPlan, Lowered, Plan, PlannedRegion
 from byoc.plan.borders import borders
@@ -27,7 +28,7 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
     done, total = plan.offloaded_operations
     offloaded = sum(_size(region) for region in plan.regions)
     on_host = _host_nodes(plan)
-    constant = sum(len(index.constant_nodes) for index in plan.model.index.walk())
+    constant = sum(_users(index, index.constant_nodes) for index in plan.model.index.walk())
     return {
         "model": plan.model.source,
         "targets": [target.name for target in plan.targets],
@@ -85,8 +86,14 @@ def _region(plan: GraphPlan, region: PlannedRegion) -> dict[str, Any]:
 
 
 def _size(region: PlannedRegion) -> int:
-    """Return the nodes of a region, with what is inside of nodes that have bodies."""
-    return sum(1 + _inside(region.index, node) for node in region.nodes)
+    """Return the user's nodes of a region, with what is inside of nodes that have bodies."""
+    inside = sum(_inside(region.index, node) for node in region.nodes)
+    return _users(region.index, region.nodes) + inside
+
+
+def _users(index: GraphIndex, nodes: Iterable[int]) -> int:
+    """Return how many nodes are not of byoc's own making."""
+    return sum(not is_ours(index.nodes[node]) for node in nodes)
 
 
 def _inside(index: GraphIndex, node: int) -> int:
@@ -95,9 +102,9 @@ def _inside(index: GraphIndex, node: int) -> int:
 
 
 def _host_nodes(plan: Plan) -> int:
-    """Return the nodes on the host; a body that has no plan of its own counts with its node."""
+    """Return the user's nodes on the host; a body that has no plan of its own counts with its node."""
     return sum(
-        1 + (_inside(graph.index, node) if node not in graph.bodies else 0)
+        _users(graph.index, [node]) + (_inside(graph.index, node) if node not in graph.bodies else 0)
         for graph in plan.root.walk()
         for unit, _ in graph.host_units
         for node in unit.nodes
@@ -142,8 +149,10 @@ def _value(name: str, kind: TensorType | None) -> dict[str, Any]:
 def _reasons(plan: Plan) -> list[dict[str, Any]]:
     """Return the reasons for staying on the host, the one with the most nodes first."""
     counts: Counter[str] = Counter()
-    for unit, verdict in plan.host_units:
-        counts[str(verdict)] += len(unit.nodes)
+    for graph in plan.root.walk():
+        for unit, verdict in graph.host_units:
+            counts[str(verdict)] += _users(graph.index, unit.nodes)
+    counts = +counts  # without those of conversions alone
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [{"reason": reason, "nodes": nodes} for reason, nodes in ordered]
 

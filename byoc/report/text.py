@@ -71,7 +71,8 @@ def print_report(report: Mapping[str, Any], console: Console, every_reason: bool
     for line in _budget(report["precision"]):
         console.print(escape(line), soft_wrap=True, highlight=False)
     for note in report["notes"]:
-        console.print(escape(f"note: {note}"), soft_wrap=True, highlight=False)
+        line = note if note.startswith("warning: ") else f"note: {note}"
+        console.print(escape(line), soft_wrap=True, highlight=False)
     if report["bundle"]:
         console.print(escape(f"\nWritten to {report['bundle']}"), soft_wrap=True, highlight=False)
 

@@ -1,8 +1,11 @@
 """Tensors between DequantizeLinear and QuantizeLinear: what they are on the outer side."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
 
 from byoc.graph.index import GraphIndex
 from byoc.graph.outer import Outer, outer_of_made, outer_of_read
@@ -11,6 +14,7 @@ from byoc.rules.objections import Kind, Objection
 from byoc.rules.schema import QuantizedRule
 from byoc.rules.view import Use
 
+_MOST_CHANNELS = 1 << 20
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
@@ -46,19 +50,29 @@ def quantization_objections(
             told = "one scale for all channels" if count == 1 else "a scale for each channel"
             yield Objection(f"{place}.per_channel", f"{name} has {told}, which is not supported")
     if rule.symmetric is not None:
-        points = constant_value(index, found.zero_point) if found.zero_point else np.zeros(1)
+        points = _values(index, found.zero_point) if found.zero_point else np.zeros(1)
         if points is None:
             yield _unknown(f"{place}.symmetric", f"the zero point of {name}")
         elif bool(np.any(points)) == rule.symmetric:
             told = "" if rule.symmetric else "not "
             yield Objection(f"{place}.symmetric", f"the zero point of {name} must {told}be 0")
     if rule.power_of_two is not None:
-        scales = constant_value(index, found.scale)
+        scales = _values(index, found.scale)
         if scales is None:
             yield _unknown(f"{place}.power_of_two", f"the scale of {name}")
         elif bool(np.all(np.frexp(scales)[0] == 0.5)) != rule.power_of_two:
             told = "" if rule.power_of_two else "not "
             yield Objection(f"{place}.power_of_two", f"the scale of {name} must {told}be a power of two")
+
+
+def _values(index: GraphIndex, name: str) -> NDArray[Any] | None:
+    """Return scales or zero points, which may be one for each of many channels."""
+    value, stored = constant_value(index, name), index.stored.get(name)
+    if value is None and stored is not None and stored.data_location != TensorProto.EXTERNAL:
+        known = index.types.get(name)
+        if known is not None and (known.elements or 0) <= _MOST_CHANNELS:
+            return numpy_helper.to_array(stored)
+    return value
 
 
 def _unknown(place: str, what: str) -> Objection:

@@ -72,7 +72,7 @@ def _dtype(
     text = f"{use.formal} is {known.dtype}; supported: {listed(allowed)}"
     if known.dtype == FLOAT32 and view.compute in allowed:
         version = view.index.opset(view.node)
-        text = f"{use.formal} of {view.op} cannot be {view.compute} in operator set {version}"
+        text = f"{use.formal} cannot be {view.compute} in operator set {version}"
     yield Objection(place, text, Kind.DTYPE)
 
 

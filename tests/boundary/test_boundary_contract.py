@@ -17,6 +17,7 @@ from byoc.boundary.contract import Contract, ContractError, Side
 from byoc.boundary.inside import Contracts
 from byoc.bundle.read import open_bundle
 from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.interface import interface
 from byoc.graph.layout import parse_layout
 from byoc.graph.marks import QUANTIZE, mark
 from byoc.graph.outline import Cut, GraphCuts, Group, outline
@@ -44,8 +45,11 @@ class Bounded:
         spatial, types = images(users), users.values
         result = bound(outlined, [Border(c.name, DOMAIN, wants, spatial, types) for c in cuts])
         self.proto = result.proto
-        known = Known(users, result.values, parse_layout("OHWI") if layout else None)
-        self.known = {c.name: known for c in cuts}
+        weights = parse_layout("OHWI") if layout else None
+        self.known = {
+            c.name: Known(users, interface(users, c.nodes), result.values, result.origins, weights)
+            for c in cuts
+        }
 
     def check(self) -> Mapping[str, Contracts]:
         return {

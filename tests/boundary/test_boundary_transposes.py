@@ -289,7 +289,7 @@ _SPELLINGS = {
     "clip-6": (9, "b = Clip <min = -2.0, max = 3.0> (a)", True),
     "where": (17, "c = Greater(a, one) b = Where(c, a, one)", True),
     "instance": (17, "b = InstanceNormalization(a, scales, scales)", False),
-    "shape": (17, "s = Shape(a) c = Reshape(a, s) b = Relu(c)", False),
+    "shape": (17, "s = Shape(a) c = Expand(one, s) d = Shape(c) b = Relu(a)", True),
 }
 
 
@@ -393,3 +393,48 @@ def test_blocks_that_are_joined_and_split_again_cancel(channels, steps):
     assert _ops(changed)["Transpose"] == steps
     assert _ops(changed)["Reshape"] == 2
     assert _ops(changed)["Pad"] == _ops(changed)["Slice"] == (channels % 4 > 0)
+
+
+def test_two_outputs_of_the_model_that_are_one_tensor_are_both_there():
+    model = _model(
+        """g (float[1, 2, 3, 4] x) => (float[1, 3, 4, 2] y, float[1, 3, 4, 2] z) {
+          a = byoc.dla.dla_0(x)
+          y = Transpose <perm = [0, 2, 3, 1]> (a)
+          z = Transpose <perm = [0, 2, 3, 1]> (a)
+        }""",
+        dla_0=_NEG,
+    )
+    changed = arranged(model)
+    _same(model, changed)
+    assert [node.input[0] for node in transposes(changed)] == ["x"]
+    assert _ops(changed)["Identity"] == 1
+
+
+def test_a_region_that_reads_one_tensor_as_an_image_and_as_it_is_has_two_inputs():
+    model = _model(
+        """g (float[1, 4, 6, 3] x) => (float[1, 3, 4, 6] y) {
+          a = Transpose <perm = [0, 3, 1, 2]> (x)
+          y = byoc.dla.dla_0(a, x)
+        }""",
+        dla_0="(a, x) => (y) { t = Transpose <perm = [0, 3, 1, 2]> (x) y = Sub(t, a) }",
+    )
+    changed = arranged(model, plain=["x"])
+    _same(model, changed)
+    (call,) = (node for node in changed.graph.node if node.op_type == "dla_0")
+    assert len(set(call.input)) == 2
+    assert list(call.input) == list(changed.functions[0].input)
+    assert [node.output[0] for node in transposes(changed)] == ["y"]
+
+
+@pytest.mark.parametrize("span", ["", "<start = 1>", "<start = -3, end = 3>", "<end = -1>"])
+def test_nothing_is_transposed_for_its_shape_alone(span):
+    model = _model(
+        f"""g (float[2, 3, 4, 5] x) => (int64[n] s) {{
+          a = byoc.dla.dla_0(x)
+          s = Shape {span} (a)
+        }}""",
+        dla_0=_NEG,
+    )
+    changed = arranged(model)
+    _same(model, changed)
+    assert [node.input[0] for node in transposes(changed)] == ["x"]

@@ -47,8 +47,8 @@ class Drawn:
 
     def node(self, op: str, inputs: Sequence[str], count: int = 1, **attributes: object) -> list[str]:
         names = [f"t{len(self.nodes)}_{i}" for i in range(count)]
-        name = f"{op}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, inputs, names, name=name, **attributes))
+        # Many exporters call a node like what it makes.
+        self.nodes.append(helper.make_node(op, inputs, names, name=names[0], **attributes))
         return names
 
     def any(self) -> str:
@@ -155,18 +155,24 @@ def host_graphs(draw: st.DrawFn, kinds: Sequence[str] = KINDS, most: int = 12) -
 
 
 def arranged(
-    model: ModelProto, layout: Layout = NHWC, remove: bool = True, apart: bool = False
+    model: ModelProto,
+    layout: Layout = NHWC,
+    remove: bool = True,
+    apart: bool = False,
+    plain: Iterable[str] = (),
 ) -> ModelProto:
     """Return a model whose regions are in a layout, with as few Transposes as can be if `remove`.
 
-    With `apart` each region's tensors are converted for it alone.
+    With `apart` each region's tensors are converted for it alone; those in `plain` are no images.
     """
     model = onnx.shape_inference.infer_shapes(model)
     known = (v for g in walk_graphs(model.graph) for v in (*g.input, *g.output, *g.value_info))
     types = {value.name: value.type for value in known}
     wants = Wants(activations=layout)
     regions = [f for f in model.functions if f.domain == _DOMAIN]
-    borders = [Border(f.name, f.domain, wants, frozenset(types), types) for f in regions]
+    borders = [
+        Border(f.name, f.domain, wants, frozenset(types.keys() - {*plain}), types) for f in regions
+    ]
     edit = Editing(model)
     for some in [[border] for border in borders] if apart else [borders]:
         arrange(edit, some)

@@ -1,4 +1,4 @@
-"""What quantizing costs a model of the zoo, at its outputs and at every border between host and regions."""
+"""What quantizing costs a model of the zoo, at its outputs and at every border of its regions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +22,27 @@ from byoc.graph.index import GraphIndex
 from byoc.graph.layout import parse_layout
 from byoc.graph.load import Model
 from byoc.numerics import powers, ratio_in_db
+from byoc.placement import Strategy
 from byoc.placement.strategies.all_supported import AllSupported
-from byoc.plan import Plan
+from byoc.plan import Plan, PlannedRegion
 from byoc.plan.wants import weights_of
-from byoc.rules.load import load_rules
+from byoc.rules.load import Target, load_rules
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 from byoc.runtime.samples import samples_for
 
 RULES = "dla"
+ALL = """
+target: any
+cost_model: dla
+dtype: any
+layout: {activations: NHWC}
+ops:
+  - {op: '*'}
+  - {op: '*', quantized: true}
+"""
+"""Rules that take everything, quantized or not, images with the channels last."""
+
+_INTEGERS = ("int8", "uint8", "int32")
 _FIRST_TESTED = 1001
 """The first seed that is tested on; calibration has those from 1 on."""
 
@@ -71,7 +84,9 @@ def compared(name: str, calibrated: int = 8, tested: int = 4, enough: float = 30
     expected = outputs(floats.proto, model, samples)
     actual = outputs(integers.proto, found.model, samples)
     each = {
-        output: kept([{output: one[output]} for one in expected], [{output: one[output]} for one in actual])
+        output: kept(
+            [{output: one[output]} for one in expected], [{output: one[output]} for one in actual]
+        )
         for output in expected[0]
     }
     borders = dict(at_borders(model, integers, samples))
@@ -100,7 +115,7 @@ def _costs(found: Concluded, samples: Sequence[Mapping[str, Any]]) -> list[tuple
 def at_borders(
     original: Model, plan: Plan, samples: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, float]]:
-    """Yield each tensor that crosses a border of the main graph, and how it compares with the original's.
+    """Yield each tensor that crosses a border of the main graph, and what is left of the original's.
 
     What crosses is brought back to real values and to ONNX's layout first.
     """
@@ -125,7 +140,7 @@ def _is_real(contract: Contract, original: Model) -> bool:
 
 def crossings(plan: Plan) -> Iterator[tuple[str, Contract]]:
     """Yield what crosses a border of the main graph, by its name there, with its contract."""
-    known = {r.name: Known(r.index, plan.values, weights_of(r.target)) for r in plan.regions}
+    known = {r.name: _known(plan, r) for r in plan.regions}
     checked = check_model(plan.proto, {t.domain for t in plan.targets}, known, plan.model.folder)
     index = GraphIndex(plan.proto, {})
     for node in index.nodes:
@@ -136,16 +151,20 @@ def crossings(plan: Plan) -> Iterator[tuple[str, Contract]]:
             yield from zip(node.output, contracts.outputs, strict=True)
 
 
-def integers_off(model: Model) -> tuple[int, list[str]]:
+def _known(plan: Plan, region: PlannedRegion) -> Known:
+    return Known(region.index, plan.values, weights=weights_of(region.target))
+
+
+def integers_off(model: Model, target: Target, strategy: Strategy) -> tuple[int, list[str]]:
     """Return how many integer tensors cross borders of a model quantized by the user, and which differ.
 
-    The model is cut by the same rules; both sides run in plain onnxruntime, optimizations off.
+    Both sides run in plain onnxruntime, optimizations off.
     """
-    plan = planned(model, load_rules(RULES), AllSupported())
+    plan = planned(model, target, strategy)
     found = {
         given: contract
         for given, contract in crossings(plan)
-        if contract.type.dtype in ("int8", "uint8", "int32") and contract.tensor in model.index.types
+        if contract.type.dtype in _INTEGERS and contract.tensor in model.index.types
     }
     sample = samples_for(model, _FIRST_TESTED)
     real = values(model.proto, model, {contract.tensor for contract in found.values()}, sample)
@@ -153,11 +172,13 @@ def integers_off(model: Model) -> tuple[int, list[str]]:
     wrong = [
         given
         for given, contract in found.items()
-        if not np.array_equal(
-            plain(here[given], contract, real[contract.tensor]), real[contract.tensor]
-        )
+        if not np.array_equal(*_both(here[given], real[contract.tensor], contract))
     ]
     return len(found), wrong
+
+
+def _both(here: NDArray[Any], real: NDArray[Any], contract: Contract) -> tuple[Any, Any]:
+    return plain(here, contract, real), real
 
 
 def values(

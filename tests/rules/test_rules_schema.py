@@ -82,6 +82,7 @@ quantization:
   weights: {dtype: int8, symmetric: true, per_channel: true}
   bias: {dtype: [int32]}
   scales: power_of_two
+  same_scale: [Add, Concat]
   convert: device
 limits: {regions: 16, min_nodes: 3, max_nodes: 1000, memory: 1MiB, batch: 32}
 host:

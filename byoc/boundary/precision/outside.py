@@ -8,7 +8,7 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
 
 from byoc.boundary.edit import Editing, Scope
 from byoc.boundary.precision.frame import cast_node, constant_node
-from byoc.boundary.precision.rounding import twin
+from byoc.boundary.precision.rounding import BFLOAT16, twin
 from byoc.boundary.precision.variants import Variants
 from byoc.graph.tensors import is_large
 from byoc.graph.types import DTYPES, NUMBERS
@@ -125,6 +125,11 @@ class Outside:
         nodes = [node for scope in edit.scopes for node in scope.nodes]
         nodes += [node for call in edit.calls.values() for node in call.inside.nodes]
         self.variants.finish(edit.model, nodes, regions)
+        if BFLOAT16 in self.wants.values():
+            edit.notes.append(
+                "regions compute in bfloat16, for which onnxruntime has few kernels on a CPU: "
+                "it may not run the partitioned model"
+            )
         for name, beyond in self.notes.items():
             values = "1 value" if beyond == 1 else f"{beyond} values"
             edit.notes.append(

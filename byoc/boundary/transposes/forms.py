@@ -68,7 +68,7 @@ class _Posed:
                 self.plain[self._row(name)] = True
 
     def _read(self, number: int, names: Sequence[str]) -> None:
-        if number in self.frames.turning:
+        if number in self.frames.turning or number in self.frames.shapes:
             return  # reads whichever form there is
         ports = self.frames.movable.get(number)
         node = self.nodes[number]

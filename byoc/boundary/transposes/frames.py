@@ -15,6 +15,7 @@ from byoc.boundary.transposes.facts import Facts
 from byoc.boundary.transposes.permutation import Order, inverse, order_of
 from byoc.boundary.transposes.ports import Ports, ports
 from byoc.graph.marks import LAYOUT, mark_of
+from byoc.graph.walk import is_onnx
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Frames:
     """Nodes that can run in either form."""
     turning: Mapping[int, Order]
     """Other Transposes at tensors that matter, which can read either form and make either form."""
+    shapes: frozenset[int]
+    """Shape operators, which can read either form."""
 
 
 def frames(
@@ -166,4 +169,9 @@ class _Finder:
             if i not in self.used
             and (self.nodes[i].input[0] in self.frame or self.nodes[i].output[0] in self.frame)
         }
-        return Frames(self.order, self.frame, value, frozenset(self.used), movable, turning)
+        shapes = frozenset(
+            i
+            for i, node in enumerate(self.nodes)
+            if node.op_type == "Shape" and is_onnx(node) and node.input[0] in self.frame
+        )
+        return Frames(self.order, self.frame, value, frozenset(self.used), movable, turning, shapes)

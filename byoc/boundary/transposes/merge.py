@@ -11,6 +11,7 @@ from byoc.boundary.transposes.permutation import Order, identity, order_of, set_
 from byoc.graph.marks import LAYOUT, mark_of, noted
 from byoc.graph.walk import is_onnx
 
+_STEPS = frozenset({"Identity", "Reshape", "Pad", "Slice"})
 # A step, and the one that undoes it if what comes out is of the type that went in: blocks are split and
 # joined, and what fills the last block is cut off and filled with zeros again.
 _UNDONE = {("Reshape", "Reshape"), ("Slice", "Pad")}
@@ -38,11 +39,11 @@ class _Merger:
         self.bypassed: set[int] = set()
 
     def run(self) -> None:
-        kept = []
+        kept: list[NodeProto] = []
         for node in self.room.scope.nodes:
             names = {name: self.same[name] for name in node.input if name in self.same}
             if names:
-                self.room.calls.rename(node, names)
+                kept += self.room.calls.rename(node, names)
             if not self._vanishes(node):
                 kept.append(node)
         self.room.scope.nodes = self._needed(kept)
@@ -53,7 +54,7 @@ class _Merger:
             return False
         if node.op_type == "Transpose":
             return self._transpose_vanishes(node)
-        if mark_of(node) != LAYOUT or node.op_type == "Constant":
+        if mark_of(node) != LAYOUT or node.op_type not in _STEPS:
             return False
         if node.op_type == "Identity":
             return self._alias(node, node.input[0])

@@ -1,10 +1,11 @@
 """Other names for what nodes read and make, regions included."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableSequence
 
-from onnx import NodeProto
+from onnx import NodeProto, helper
 
 from byoc.boundary.edit import Call, Editing
+from byoc.graph.marks import LAYOUT, mark
 from byoc.graph.walk import bodies
 
 
@@ -13,51 +14,75 @@ class Calls:
 
     def __init__(self, edit: Editing) -> None:
         """Take the calls of a model."""
+        self._edit = edit
         self._calls = {id(call.node): call for call in edit.calls.values()}
 
     def given(self) -> frozenset[str]:
         """Return what regions give out."""
         return frozenset(name for call in self._calls.values() for name in call.node.output)
 
-    def rename(self, node: NodeProto, names: Mapping[str, str]) -> None:
-        """Let a node, a call or any other, read and make tensors by other names."""
+    def rename(self, node: NodeProto, names: Mapping[str, str]) -> list[NodeProto]:
+        """Let a node, a call or any other, read and make tensors by other names.
+
+        A name that a region has already gets there as a copy: what makes the copies is returned, and has
+        to stand before the node.
+        """
         call = self._calls.get(id(node))
+        copies: list[NodeProto] = []
         if call is not None:
+            names, copies = self._apart(call, names)
             _rename_inside(call, names)
-        for ports in (node.input, node.output):
-            for i, name in enumerate(ports):
-                if name in names:
-                    ports[i] = names[name]
+        _replace(node.input, names)
+        _replace(node.output, names)
+        return copies
+
+    def _apart(self, call: Call, names: Mapping[str, str]) -> tuple[dict[str, str], list[NodeProto]]:
+        """Return names that a region's function can take as they are, and what makes the new ones."""
+        function = call.function
+        made = (name for node in call.inside.nodes for name in node.output)
+        taken = {*function.input, *function.output, *made}
+        result: dict[str, str] = {}
+        copies = []
+        for old in dict.fromkeys(
+            name for name in (*call.node.input, *call.node.output) if name in names
+        ):
+            new = names[old]
+            if new in taken:
+                copy = self._edit.add(new, self._edit.values.get(old), old)
+                copies.append(
+                    mark(helper.make_node("Identity", [new], [copy], f"{call.node.name}_{copy}"), LAYOUT)
+                )
+                new = copy
+            taken.add(new)
+            result[old] = new
+        return result, copies
 
 
 def _rename_inside(call: Call, names: Mapping[str, str]) -> None:
-    """Rename a function's inputs and outputs with those of its call, unless a name is taken there."""
+    """Rename a function's inputs and outputs with those of its call."""
     function = call.function
-    pairs = [
-        (outside, formal)
-        for ports, formals in ((call.node.input, function.input), (call.node.output, function.output))
-        for outside, formal in zip(ports, formals, strict=True)
-    ]
-    wanted = {formal: names[outside] for outside, formal in pairs if outside in names}
-    taken = {*function.input, *function.output, *(o for node in call.inside.nodes for o in node.output)}
-    fits = {old: new for old, new in wanted.items() if new not in taken and _count(wanted, new) == 1}
-    if not fits:
-        return
+    inner: dict[str, str] = {}
+    ends = ((call.node.input, function.input), (call.node.output, function.output))
+    for ports, formals in ends:
+        inner |= {
+            formal: names[outside]
+            for outside, formal in zip(ports, formals, strict=True)
+            if outside in names
+        }
     for formals in (function.input, function.output):
-        for i, name in enumerate(formals):
-            formals[i] = fits.get(name, name)
+        _replace(formals, inner)
     pending = list(call.inside.nodes)
     while pending:
         node = pending.pop()
-        for ports in (node.input, node.output):
-            for i, name in enumerate(ports):
-                if name in fits:
-                    ports[i] = fits[name]
+        _replace(node.input, inner)
+        _replace(node.output, inner)
         for body in bodies(node):
             pending.extend(body.node)
             for value in body.output:
-                value.name = fits.get(value.name, value.name)
+                value.name = inner.get(value.name, value.name)
 
 
-def _count(names: Mapping[str, str], wanted: str) -> int:
-    return sum(new == wanted for new in names.values())
+def _replace(listed: MutableSequence[str], names: Mapping[str, str]) -> None:
+    for i, name in enumerate(listed):
+        if name in names:
+            listed[i] = names[name]

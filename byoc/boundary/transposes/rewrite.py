@@ -1,6 +1,8 @@
 """Writing the forms that were chosen into a graph."""
 
-from onnx import NodeProto, helper
+from itertools import chain, count
+
+from onnx import NodeProto, TensorProto, helper
 
 from byoc.boundary.layouts import NAME
 from byoc.boundary.transposes.constants import Constants, Room
@@ -8,6 +10,7 @@ from byoc.boundary.transposes.facts import lasting
 from byoc.boundary.transposes.forms import Forms
 from byoc.boundary.transposes.frames import Frames
 from byoc.boundary.transposes.permutation import (
+    axis_after,
     identity,
     inverse,
     set_attribute,
@@ -15,6 +18,7 @@ from byoc.boundary.transposes.permutation import (
     transposed_type,
 )
 from byoc.boundary.transposes.ports import Ports
+from byoc.graph.attributes import written
 from byoc.graph.marks import LAYOUT, mark, note
 
 
@@ -50,6 +54,7 @@ class _Rewriter:
         self.chosen: dict[tuple[str, int], str] = {}
         self.there: set[tuple[str, int]] = set()
         self.result: list[NodeProto] = []
+        self.taken = {node.name for node in self.nodes}
         self.constants = Constants(room, layouts)
 
     def run(self) -> set[str]:
@@ -60,13 +65,16 @@ class _Rewriter:
                 continue
             makes = [name for name in node.output if self.frames.value.get(name) == name]
             ports = self.frames.movable.get(number)
+            after: list[NodeProto] = []
             if number in self.frames.turning:
                 self._turning(number, node)
+            elif number in self.frames.shapes:
+                after = self._shape(node)
             elif ports is not None:
                 self._movable(number, node, ports)
             else:
                 self._fixed(node)
-            self.result.append(node)
+            self.result += [node, *after]
             for value in makes:
                 self._arrived(value)
         for name in self.pinned:
@@ -87,7 +95,7 @@ class _Rewriter:
         }
         changed = {old: new for old, new in names.items() if old != new}
         if changed:
-            self.room.calls.rename(node, changed)
+            self.result += self.room.calls.rename(node, changed)
 
     def _movable(self, number: int, node: NodeProto, ports: Ports) -> None:
         """Let a node run in the form that was chosen for it."""
@@ -123,9 +131,8 @@ class _Rewriter:
         turn = self.frames.turning[number]
         before = after = 0
         if source in self.frames.frame:
-            value, frame = self.frames.value[source], self.frames.frame[source]
-            form = frame if (value, frame) in self.there else self.forms.made[value]
-            node.input[0], before = self._need(source, form), form - frame
+            form = self._at_hand(source)
+            node.input[0], before = self._need(source, form), form - self.frames.frame[source]
         if target in self.frames.frame:
             form = self.forms.node[number]
             node.output[0] = self._name(self.frames.value[target], form)
@@ -134,6 +141,30 @@ class _Rewriter:
             whole = then(then(self.turns[1 - before], turn), self.turns[1 + after])
             set_attribute(node, "perm", whole)
             note(node, NAME, self.layouts[1])
+
+    def _shape(self, node: NodeProto) -> list[NodeProto]:
+        """Let a Shape read what is there; return what brings its extents into the order of before."""
+        source, target = node.input[0], node.output[0]
+        form = self._at_hand(source)
+        turn = self.turns[1 + form - self.frames.frame[source]]
+        node.input[0] = self._need(source, form)
+        if form == self.frames.frame[source]:
+            return []
+        given = written(node)
+        axes = range(len(turn))[given.get("start", 0) : given.get("end", len(turn))]
+        del node.attribute[:]
+        kind = helper.make_tensor_type_proto(TensorProto.INT64, [len(turn)])
+        node.output[0] = self.room.edit.add(f"{target}_{self.layouts[form]}", kind)
+        where = self.constants.numbers(node, 1, [axis_after(turn, axis) for axis in axes], form)
+        note(node, NAME, self.layouts[form])
+        gather = self._ours("Gather", node.output[0], target)
+        gather.input.append(where)
+        return [gather]
+
+    def _at_hand(self, name: str) -> int:
+        """Return a form in which a value is there without more ado, that of the model if it is."""
+        value, frame = self.frames.value[name], self.frames.frame[name]
+        return frame if (value, frame) in self.there else self.forms.made[value]
 
     def _arrived(self, value: str) -> None:
         """Note that a value is there, in the form in which it is made."""
@@ -144,7 +175,7 @@ class _Rewriter:
         self.there.add((value, form))
         for other in self.written.get((value, form), ()):
             if other in self.pinned and other != name:
-                self.result.append(_ours("Identity", name, other, self.layouts[1]))
+                self.result.append(self._ours("Identity", name, other))
 
     def _need(self, name: str, form: int) -> str:
         """Return what a value is called in a form; it is transposed where it was not yet."""
@@ -154,7 +185,7 @@ class _Rewriter:
             source = self._name(value, self.forms.made[value])
             old = self.old.get((value, form))
             if old is None:
-                node = _ours("Transpose", source, target, self.layouts[1])
+                node = self._ours("Transpose", source, target)
                 set_attribute(node, "perm", self.turns[2 * form])
             else:
                 node = old
@@ -179,8 +210,11 @@ class _Rewriter:
             self.chosen[value, form] = choice
         return self.chosen[value, form]
 
-
-def _ours(op: str, source: str, target: str, layout: str) -> NodeProto:
-    node = helper.make_node(op, [source], [target], name=target)
-    note(mark(node, LAYOUT), NAME, layout)
-    return node
+    def _ours(self, op: str, source: str, target: str) -> NodeProto:
+        """Return a new node, with a name that no other node of the graph has."""
+        numbered = (f"{target}_{i}" for i in count(1))
+        name = next(name for name in chain([target], numbered) if name not in self.taken)
+        self.taken.add(name)
+        node = helper.make_node(op, [source], [target], name=name)
+        note(mark(node, LAYOUT), NAME, self.layouts[1])
+        return node

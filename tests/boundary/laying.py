@@ -1,0 +1,106 @@
+"""Models cut into regions, with layouts at their borders, held against the models as they were."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.version_converter
+from cutting import ramp
+from numpy.typing import NDArray
+from onnx import FunctionProto, ModelProto, NodeProto
+from support import prepared
+
+from byoc.boundary.border import Border, Wants
+from byoc.boundary.edit import Editing
+from byoc.boundary.layouts import arrange
+from byoc.graph.index import GraphIndex
+from byoc.graph.layout import parse_layout
+from byoc.graph.load import Model
+from byoc.graph.marks import LAYOUT, mark_of
+from byoc.graph.outline import Cut, GraphCuts, Group, outline
+from byoc.graph.spatial import images
+from byoc.graph.types import read_type
+from byoc.graph.walk import walk_graphs
+from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+
+
+def border(index: GraphIndex, region: str, layout: str) -> Border:
+    wants = Wants(parse_layout(layout))
+    return Border(region, f"byoc.{region.rpartition('_')[0]}", wants, images(index), index.values)
+
+
+def cut(model: Model, *regions: Sequence[int]) -> ModelProto:
+    """Return a model with the nodes of each region outlined as `npu_0`, `npu_1`, ..."""
+    cuts = (
+        Cut(f"npu_{i}", "byoc.npu", tuple(Group((n,)) for n in nodes)) for i, nodes in enumerate(regions)
+    )
+    return outline(GraphCuts(model.index, tuple(cuts)))
+
+
+def arranged(outlined: ModelProto, borders: Sequence[Border]) -> tuple[ModelProto, Editing]:
+    """Return a copy of an outlined model in which layouts alone have been arranged."""
+    copy = ModelProto()
+    copy.CopyFrom(outlined)
+    edit = Editing(copy)
+    arrange(edit, borders)
+    return edit.finish(), edit
+
+
+def laid(
+    text: str, regions: Sequence[Sequence[int]], layouts: str | Sequence[str] = "NHWC"
+) -> ModelProto:
+    """Return a model cut in regions with the layouts, after holding it against the model as it was."""
+    model = prepared(text)
+    words = [layouts] * len(regions) if isinstance(layouts, str) else layouts
+    borders = [border(model.index, f"npu_{i}", word) for i, word in enumerate(words)]
+    outlined = cut(model, *regions)
+    result, _ = arranged(outlined, borders)
+    same(model.proto, result)
+    return result
+
+
+def same(one: ModelProto, other: ModelProto, inputs: Mapping[str, Any] | None = None) -> None:
+    """Assert that two models are right and give the same bits."""
+    if len(one.graph.initializer) < 100:
+        onnx.checker.check_model(other, full_check=True)
+    inputs = inputs or feeds(one)
+    with unoptimized():
+        expected = run_session(open_session(one), inputs)
+        given_out = run_session(open_session(other), inputs)
+    assert list(expected) == list(given_out)
+    for name, value in expected.items():
+        assert value.dtype == given_out[name].dtype
+        np.testing.assert_array_equal(value, given_out[name], err_msg=name)
+
+
+def feeds(model: ModelProto) -> dict[str, NDArray[Any]]:
+    stored = {tensor.name for tensor in model.graph.initializer}
+    found: dict[str, NDArray[Any]] = {}
+    for value in model.graph.input:
+        kind = read_type(value.type)
+        if value.name in stored or kind is None or kind.shape is None:
+            continue
+        shape = [dim if isinstance(dim, int) else 2 for dim in kind.shape]
+        found[value.name] = np.asarray(
+            ramp(*shape) if kind.dtype == "float32" else np.full(shape, 3)
+        ).astype(kind.dtype)
+    return found
+
+
+def put_in(nodes: Sequence[NodeProto]) -> list[str]:
+    """Return what was put in for layouts, as `output = Operator(input)`."""
+    return [
+        f"{node.output[0]} = {node.op_type}({node.input[0]})"
+        for node in nodes
+        if mark_of(node) == LAYOUT and node.op_type != "Constant"
+    ]
+
+
+def region(model: ModelProto, name: str) -> FunctionProto:
+    return next(function for function in model.functions if function.name == name)
+
+
+def call(model: ModelProto, name: str) -> NodeProto:
+    nodes = (node for graph in walk_graphs(model.graph) for node in graph.node)
+    return next(node for node in nodes if node.op_type == name)

@@ -1,0 +1,93 @@
+"""Light and random models give the same bits whatever the layout."""
+
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import onnx
+import onnx.version_converter
+import pytest
+from cutting import planned
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from laying import arranged, border, put_in, same
+from onnx import ModelProto
+from pipeline.random_graphs import GraphMaker
+from strategies import Alternating, Random
+from support import LIGHT
+
+from byoc.boundary.border import Border
+from byoc.boundary.bound import Bounded, bound
+from byoc.graph.load import prepare
+from byoc.graph.walk import walk_graphs
+from byoc.placement import Strategy
+from byoc.placement.strategies.all_supported import AllSupported
+from byoc.plan.data import GraphPlan, Plan
+from byoc.rules.load import Target, load_rules
+from byoc.rules.schema import Layout
+from byoc.zoo.classics import Classics
+
+
+def plain_dla() -> Target:
+    """Return the rules of dla without its layout, so that what is planned has plain borders."""
+    target = load_rules("dla")
+    return replace(target, rules=target.rules.model_copy(update={"layout": Layout()}))
+
+
+def region_borders(plan: GraphPlan, word: str) -> list[Border]:
+    found = [border(plan.index, r.name, word) for r in plan.regions]
+    for inner in plan.bodies.values():
+        found += [one for part in inner for one in region_borders(part, word)]
+    return found
+
+
+@pytest.mark.parametrize("strategy", [AllSupported(), Alternating()], ids=lambda s: s.name)
+@pytest.mark.parametrize("name", LIGHT)
+def test_light_models_give_the_same_bits(name: str, strategy: Strategy) -> None:
+    plan = planned(prepare(Classics().load(name), name), plain_dla(), strategy)
+
+    figures(name, plan, "NHWC")
+
+
+@pytest.mark.parametrize("strategy", [AllSupported(), Alternating()], ids=lambda s: s.name)
+@pytest.mark.parametrize("name", ["shufflenet", "squeezenet"])
+def test_light_models_give_the_same_bits_in_blocks(name: str, strategy: Strategy) -> None:
+    newer = onnx.version_converter.convert_version(Classics().load(name), 13)
+    plan = planned(prepare(newer, name), plain_dla(), strategy)
+
+    figures(name, plan, "NCHW16c")
+
+
+def figures(name: str, plan: Plan, word: str) -> None:
+    """Assert that a plan's model gives the same bits with a layout, and tell what was put in."""
+    original = ModelProto()
+    original.CopyFrom(plan.proto)
+    assert not any(put_in(function.node) for function in original.functions)
+    result: Bounded = bound(plan.proto, region_borders(plan.root, word))
+
+    same(original, result.proto, Classics().sample_inputs(name, 0))
+    inside = sum(len(put_in(function.node)) for function in result.proto.functions)
+    outside = len(put_in(result.proto.graph.node))
+    sys.stdout.write(f"{name} {word}: {len(plan.region_names)} regions, {outside} + {inside} nodes\n")
+    assert inside >= len(plan.region_names)
+    assert outside > 0
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(2, 25),
+    st.sampled_from(["NHWC", "CHWN", "NCHW4c", "NHWC3c", "CNHW2h2w"]),
+    st.booleans(),
+)
+def test_random_models_give_the_same_bits(seed: int, size: int, word: str, dense: bool) -> None:
+    model = prepare(GraphMaker(seed).model(size), "random")
+    strategy = AllSupported() if dense else Random(seed)
+    plan = planned(model, plain_dla(), strategy)
+
+    result, edit = arranged(plan.proto, region_borders(plan.root, word))
+
+    same(plan.proto, result)
+    # Every form of a tensor is made once, by whoever makes it.
+    made = Counter(name for graph in walk_graphs(result.graph) for n in graph.node for name in n.output)
+    assert max(made[name] for name in edit.values if name in made) == 1 if edit.values else True
