@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from byoc.bundle.compile import Compiler
 from byoc.bundle.read import Bundle
 from byoc.bundle.staging import staged
-from byoc.bundle.write import Compiler, make_manifest, write_bundle, write_manifest
+from byoc.bundle.write import make_manifest, write_bundle, write_manifest
 from byoc.codegen import Executable
 from byoc.errors import InputError
 from byoc.graph.load import Model
@@ -67,12 +68,17 @@ def _outcome(
     return verification
 
 
-def _references(plan: Plan) -> tuple[Model, None, Model | None]:
-    """Return the model that a bundle must equal, no inputs of our own, and the model more precise.
+def _references(plan: Plan) -> tuple[Model, None, Model | None, str]:
+    """Return what a bundle is verified with: the model it must equal, inputs, the original, a dtype.
 
     In another precision than the original's that is the partitioned model as plain onnxruntime runs it.
     """
     if plan.lowered is None:
-        return plan.model, None, None
+        return plan.model, None, None, ""
     whole = f"{plan.model.source} in lower precision"
-    return replace(plan.model, proto=plan.proto, source=whole), None, plan.lowered.original
+    return (
+        replace(plan.model, proto=plan.proto, source=whole),
+        None,
+        plan.lowered.original,
+        plan.lowered.dtype or "",
+    )

@@ -50,7 +50,12 @@ def cosine(expected: Array, actual: Array) -> float:
 
 
 def same_class(expected: Array, actual: Array) -> float:
-    """Return the share of rows (all axes but the last) whose largest element is at the same place."""
+    """Return the share of rows (all axes but the last) whose largest element is at the same place.
+
+    A row that has a value which is no number has no largest element.
+    """
     if expected.shape != actual.shape or not expected.size or not expected.ndim:
         return nan
-    return float(np.mean(np.argmax(expected, axis=-1) == np.argmax(actual, axis=-1)))
+    same = np.argmax(expected, axis=-1) == np.argmax(actual, axis=-1)
+    known = ~np.any(np.isnan(expected) | np.isnan(actual), axis=-1)
+    return float(np.mean(same & known))

@@ -12,9 +12,9 @@ from typing import Any
 import onnx
 
 from byoc import zoo
+from byoc.bundle.compile import Compiler
 from byoc.bundle.read import open_bundle
 from byoc.bundle.staging import check_destination
-from byoc.bundle.write import Compiler
 from byoc.calibrate.lower import lowered_plan
 from byoc.calibrate.precision import NATIVE, Precision
 from byoc.codegen import find_codegen
@@ -284,7 +284,9 @@ def verify_against(bundle: str | Path, against: str | Path | None = None) -> Ver
     if opened.manifest.report.get("precision") is None:
         return verify_bundle(opened, original)
     own = replace(original, proto=opened.model(), source=f"its own {opened.manifest.model}")
-    return verify_bundle(opened, replace(own, folder=opened.folder), original=original)
+    computed = str((opened.manifest.report["precision"] or {}).get("dtype") or "")
+    own = replace(own, folder=opened.folder)
+    return verify_bundle(opened, own, original=original, computed=computed)
 
 
 def _called(model: str | Path | onnx.ModelProto) -> str:

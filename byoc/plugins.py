@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from byoc.errors import InputError, nearest
+from byoc.errors import InputError, described, goes_on, nearest
 
 CODEGENS = "byoc.codegens"
 STRATEGIES = "byoc.strategies"
@@ -49,12 +49,17 @@ def distribution(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
 
 
-def load(group: str, name: str) -> Any:
-    """Return an instance of the plug-in of that name.
+class UnfitError(Exception):
+    """What was found under a name cannot be used; the text goes on where its name and source end."""
 
-    Raises InputError when there is none, there are several, or it cannot be imported or made.
+
+def load(group: str, name: str, make: Callable[[Any], Any] = lambda kind: kind()) -> Any:
+    """Return an instance of the plug-in of that name; `make` gives it for what was registered.
+
+    Raises InputError when there is none, there are several, it cannot be imported or made, or `make`
+    raises UnfitError.
     """
-    return _load(group, name, lambda kind: kind())
+    return _load(group, name, make)
 
 
 def load_function(group: str, name: str) -> Callable[..., Any]:
@@ -78,10 +83,14 @@ def _load(group: str, name: str, use: Callable[[Any], Any]) -> Any:
     _refuse_to_choose(group, name, {p.value: p for p in entry_points(group=group) if p.name == name})
     try:
         return use(points[name].load())
-    except Exception as error:  # a plug-in can fail in any way; the others must not go down with it
+    except UnfitError as error:
+        raise InputError(f"{_CALLED[group]} '{name}' of {distribution(points[name])} {error}") from None
+    except (Exception, SystemExit) as error:  # it can fail in any way; the others must not go down too
+        if isinstance(error, SystemExit) and goes_on(error):
+            raise
         raise InputError(
             f"{_CALLED[group]} '{name}' of {distribution(points[name])} cannot be loaded: "
-            f"{type(error).__name__}: {error}"
+            f"{described(error)}"
         ) from error
 
 

@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc import Result, load, partition
-from byoc.bundle.write import Compiler
+from byoc.bundle.compile import Compiler
 from byoc.codegen import find_codegen
 from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.graph.load import Model
@@ -24,6 +24,14 @@ chain (float[1, 4] x) => (float[1, 4] y) {
   a = Relu(x)
   b = Sigmoid(a)
   y = Relu(b)
+}
+"""
+# As CHAIN, but the two regions differ, so that each is compiled.
+UNLIKE = """
+unlike (float[1, 4] x) => (float[1, 4] y) {
+  a = Relu(x)
+  b = Sigmoid(a)
+  y = Add(b, b)
 }
 """
 HOST_ONLY = "alone (float[1, 4] x) => (float[1, 4] y) { y = Sigmoid(x) }"

@@ -31,9 +31,9 @@ from byoc.graph.types import TensorType, read_type
 class Known:
     """What is known of a region besides what the partitioned model says.
 
-    `users` is the index of the graph that it was cut from, `border` what crossed there by name. `added` gives the types of tensors that the
-    boundary pass put in, and `origins` those whose content they hold (`byoc.boundary.bound`). `weights`
-    is the layout that its target wants weights in.
+    `users` is the index of the graph that it was cut from, `border` what crossed there, by name. `added`
+    gives the types of tensors that the boundary pass put in, and `origins` those whose content they hold
+    (`byoc.boundary.bound`). `weights` is the layout that its target wants weights in.
     """
 
     users: GraphIndex | None = None
@@ -87,11 +87,11 @@ def check_model(
         contracts = region_contracts(model, values, folder, more.weights, inside)
         regions[name] = Checked(model, contracts)
         typed[name] = inside
-    read = {name: region.contracts for name, region in regions.items()}
+    read = {name: _named(region.contracts, known.get(name, Known())) for name, region in regions.items()}
     for name, (index, call) in calls.items():
         more = known.get(name, Known())
         around = Host(index, read, more.users_types, more.users, more.origins, folder)
-        regions[name] = replace(regions[name], contracts=_agreed(name, call, read[name], around, more))
+        regions[name] = replace(regions[name], contracts=_agreed(name, call, read[name], around))
     # Afterwards, since it names what is behind a wrong border, and not the border.
     graphs = {id(index): (index, known.get(name, Known())) for name, (index, _) in calls.items()}
     for index, more in graphs.values():
@@ -115,47 +115,58 @@ def _check_types(where: str, index: GraphIndex, users: Mapping[str, TypeProto]) 
             raise ContractError(f"{where}: '{name}' is {here}, but {there} in the user's model")
 
 
-def _agreed(name: str, call: NodeProto, contracts: Contracts, host: Host, known: Known) -> Contracts:
-    """Return the contracts of a region, to which the host agrees, with the user's names."""
+def _named(contracts: Contracts, known: Known) -> Contracts:
+    """Return contracts with what the user's model called each tensor when regions were cut out.
+
+    Inside, a tensor may have the name of another form of itself since.
+    """
     border = known.border
-    inner = _names(contracts.inputs, border.inputs if border is not None else ())
-    made = _names(contracts.outputs, border.outputs if border is not None else ())
+    if border is None:
+        return contracts
+    return replace(
+        contracts,
+        inputs=_with_names(contracts.inputs, border.inputs),
+        outputs=_with_names(contracts.outputs, border.outputs),
+    )
+
+
+def _with_names(contracts: tuple[Contract, ...], names: Sequence[str]) -> tuple[Contract, ...]:
+    if len(names) != len(contracts):
+        return contracts
+    pairs = zip(contracts, names, strict=True)
+    return tuple(replace(contract, tensor=name) for contract, name in pairs)
+
+
+def _agreed(name: str, call: NodeProto, contracts: Contracts, host: Host) -> Contracts:
+    """Return the contracts of a region, to which the host agrees."""
     data = [given for given in call.input if not host.index.is_constant(given)]
     inputs = [
-        _both(name, contract, meant, [host.handed(given, meant)], host)
-        for given, contract, meant in zip(data, contracts.inputs, inner, strict=True)
+        _both(name, contract, [host.handed(given, contract.tensor)], host)
+        for given, contract in zip(data, contracts.inputs, strict=True)
     ]
     outputs = [
-        _both(name, contract, meant, list(host.taken(given, meant)), host)
-        for given, contract, meant in zip(call.output, contracts.outputs, made, strict=True)
+        _both(name, contract, list(host.taken(given, contract.tensor)), host)
+        for given, contract in zip(call.output, contracts.outputs, strict=True)
     ]
     return replace(contracts, inputs=tuple(inputs), outputs=tuple(outputs))
 
 
-def _names(contracts: Sequence[Contract], border: Sequence[str]) -> Sequence[str]:
-    """Return what the user's model called each tensor when regions were cut out, as far as is known.
-
-    Inside, a tensor may have the name of another form of itself since.
-    """
-    return border if len(border) == len(contracts) else [contract.inner for contract in contracts]
-
-
-def _both(region: str, contract: Contract, meant: str, told: list[Told], host: Host) -> Contract:
+def _both(region: str, contract: Contract, told: list[Told], host: Host) -> Contract:
     """Return a contract, with the user's name and type of the tensor, if the host agrees to it."""
     for each in told:
         if not each.wired:
             raise ContractError(
-                f"region {region}: the host has '{each.tensor}' where the region has '{meant}'"
+                f"region {region}: the host has '{each.tensor}' where the region has '{contract.tensor}'"
             )
         side = each.side
-        if not side.agrees(contract.side) and not each.ours and _differs_by_itself(host, meant):
+        if not side.agrees(contract.side) and not each.ours and _differs_by_itself(host, contract):
             side = replace(side, scale=None)
         if not side.agrees(contract.side):
             raise ContractError(
                 f"region {region}: the host has '{contract.name}' as {side.told(contract.side)}, "
                 f"the region as {contract.side.told(side)}"
             )
-    names = [origin(host.users, name) for name in (meant, contract.tensor, *(t.tensor for t in told))]
+    names = [origin(host.users, name) for name in (contract.tensor, *(each.tensor for each in told))]
     tensor = next((name for name in names if name in host.types), names[-1])
     known = read_type(host.types[tensor]) if tensor in host.types else None
     converts = dict(contract.converts)
@@ -171,9 +182,9 @@ def _logical(host: Host, tensor: str, contract: Contract) -> TensorType:
     return (read_type(kind) if kind is not None else None) or contract.logical
 
 
-def _differs_by_itself(host: Host, name: str) -> bool:
+def _differs_by_itself(host: Host, contract: Contract) -> bool:
     """Return whether the user's model quantizes a tensor by other scales than it dequantizes it by."""
-    users = host.users
+    users, name = host.users, contract.tensor
     if users is None or name not in users.producer:
         return False
     maker = users.nodes[users.producer[name]]

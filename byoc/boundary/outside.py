@@ -154,7 +154,9 @@ class Host:
         kind = _type(index, path.at)
         rank = len(kind.shape) if kind is not None and kind.shape is not None else 0
         if neighbour is not None:
-            return _turned(axes.read_word(neighbour.layout, rank), self._relation(path, neighbour.inner))
+            return _turned(
+                axes.read_word(neighbour.layout, rank), self._relation(path, neighbour.tensor)
+            )
         word = noted(node, LAYOUT) if node is not None else ""
         form = axes.plain(rank) if not word or path.at in self.types else self._form(word, rank)
         return _turned(form, self._relation(path, self._meant(path.at, node)))
@@ -215,7 +217,7 @@ class Host:
             side = replace(side, scale=told.scale, zero_point=told.zero_point, axis=told.axis)
         ours = path.scales is None or path.scales.ours
         tensor = path.at if neighbour is None else neighbour.tensor
-        wired = self._is_wired(path, path.at if neighbour is None else neighbour.inner)
+        wired = self._is_wired(path, tensor)
         return Told(side, tensor, casts(path.steps), ours, wired)
 
     def _given(self, node: NodeProto | None, name: str) -> Contract | None:

@@ -39,6 +39,8 @@ class RegionEntry(Strict):
     inputs: tuple[ContractEntry, ...]
     outputs: tuple[ContractEntry, ...]
     constants: tuple[ContractEntry, ...]
+    same_as: str = ""
+    """the earlier region whose artifact serves this one too, its tensors by position; else empty"""
     artifact_files: dict[str, str]
     """file name as the codegen gave it, to the path in the bundle"""
     artifact_metadata: dict[str, str]

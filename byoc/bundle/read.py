@@ -1,5 +1,6 @@
 """Reading a bundle back: checked manifest, partitioned model, regions and artifacts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,19 +27,60 @@ class Bundle:
         return self._read(self.manifest.model)
 
     def regions(self) -> list[tuple[str, Region, Artifact]]:
-        """Return each region's codegen, region and artifact, in order of execution."""
-        found = []
+        """Return each region's codegen, region and artifact, in order of execution.
+
+        The artifact of a region in `twins` is that of the region it is the same as, whose names are
+        those in it.
+        """
+        found: list[tuple[str, Region, Artifact]] = []
+        twins = self.twins
         for entry in self.manifest.regions:
             self._read(entry.model)
             path = inside(self.folder, entry.model)
             contracts = self._contracts(entry, path)
             region = read_region(path, entry.name, entry.target, contracts)
+            if entry.name in twins:
+                own = next(own for own in found if own[1].name == twins[entry.name])
+                self._check_twin(entry, region, own[1])
+                found.append((entry.codegen, region, own[2]))
+                continue
             files = {
                 name: inside(self.folder, path).read_bytes()
                 for name, path in entry.artifact_files.items()
             }
             found.append((entry.codegen, region, Artifact(files, entry.artifact_metadata)))
         return found
+
+    @property
+    def twins(self) -> Mapping[str, str]:
+        """The regions that are the same as an earlier one but for names, to the name of that one.
+
+        What runs the earlier one runs them too, inputs and outputs by position. Raises InputError when
+        the manifest names no such region.
+        """
+        found = {}
+        earlier: dict[str, RegionEntry] = {}
+        for entry in self.manifest.regions:
+            if not entry.same_as:
+                earlier[entry.name] = entry
+                continue
+            own = earlier.get(entry.same_as)
+            if own is None or (own.target, own.codegen) != (entry.target, entry.codegen):
+                raise self._wrong_twin(entry)
+            found[entry.name] = own.name
+        return found
+
+    def _check_twin(self, entry: RegionEntry, region: Region, own: Region) -> None:
+        """Raise InputError unless a region has the border of the one that it is to be the same as."""
+        for mine, theirs in ((region.inputs, own.inputs), (region.outputs, own.outputs)):
+            if len(mine) != len(theirs) or not all(
+                a.side.same(b.side) for a, b in zip(mine, theirs, strict=True)
+            ):
+                raise self._wrong_twin(entry)
+
+    def _wrong_twin(self, entry: RegionEntry) -> InputError:
+        what = f"it is not the same as '{entry.same_as}'"
+        return InputError(f"{self.folder / NAME}: regions: {entry.name}: {what}")
 
     def _contracts(self, entry: RegionEntry, path: Path) -> Contracts:
         """Return the contracts of a region, which its model has to bear out."""

@@ -1,36 +1,24 @@
 """Emitting a bundle: models and weights to a folder, each region through its codegen, the manifest."""
 
 import json
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import onnx
 
 from byoc.boundary.check import Known, check_model
+from byoc.bundle.compile import Compiled, Compiler, compile_regions
 from byoc.bundle.contracts import as_entry
 from byoc.bundle.manifest import FORMAT, NAME, Manifest, RegionEntry, describe_file
 from byoc.bundle.regions import read_region
 from byoc.bundle.weights import WeightFile, move_weights
-from byoc.codegen import Artifact, Codegen, CompileError, Region
-from byoc.errors import ByocError
+from byoc.codegen import Artifact, Region
 from byoc.plan import Plan, PlannedRegion
 from byoc.plan.wants import weights_of
 
 MODEL = "model.onnx"
 _ARTIFACTS = "artifacts"
-_PLAIN = re.compile(r"[^/\\\0]+")
-
-
-@dataclass(frozen=True, eq=False)
-class Compiler:
-    """What compiles the regions of a target: a codegen and what is passed to it."""
-
-    codegen: Codegen
-    options: Mapping[str, str]
 
 
 def write_bundle(
@@ -52,16 +40,20 @@ def write_bundle(
     save(proto, folder / MODEL)
     known = {region.name: _known(plan, region) for region in plan.regions}
     checked = check_model(proto, {target.domain for target in plan.targets}, known, folder)
-    entries = []
+    regions = []
     for planned in plan.regions:
         path = folder / f"{planned.name}.onnx"
         save(checked[planned.name].model, path)
         contracts = checked[planned.name].contracts
-        region = read_region(path, planned.name, planned.target.name, contracts)
-        compiler = compilers[planned.target.name]
-        progress(f"compile {region.name} with {compiler.codegen.name}")
-        entries.append(_store(folder, region, compiler.codegen.name, _compile(compiler, region)))
-    return tuple(entries)
+        regions.append(read_region(path, planned.name, planned.target.name, contracts))
+    compiled: dict[str, Compiled] = {}
+    for target, compiler in compilers.items():
+        own = [region for region in regions if region.target == target]
+        compiled |= compile_regions(own, compiler, progress)
+    return tuple(
+        _store(folder, region, compilers[region.target].codegen.name, compiled[region.name])
+        for region in regions
+    )
 
 
 def _known(plan: Plan, region: PlannedRegion) -> Known:
@@ -95,38 +87,9 @@ def save(proto: onnx.ModelProto, path: Path) -> None:
     path.write_bytes(proto.SerializeToString(deterministic=True))
 
 
-def _compile(compiler: Compiler, region: Region) -> Artifact:
-    codegen = compiler.codegen
-    try:
-        artifact = codegen.compile(region, compiler.options)
-    except ByocError as error:
-        raise CompileError(f"codegen {codegen.name}: {region.name}: {error}") from error
-    except Exception as error:  # a plug-in can fail in any way; say whose fault it was
-        raise CompileError(
-            f"codegen {codegen.name}: {region.name}: failed with {type(error).__name__}: {error}"
-        ) from error
-    wrong = _wrong(artifact)
-    if wrong:
-        raise CompileError(f"codegen {codegen.name}: {region.name}: {wrong}")
-    return artifact
-
-
-def _wrong(artifact: Any) -> str:
-    """Return what is wrong with what a codegen gave, as a sentence; empty when nothing is."""
-    if not isinstance(artifact, Artifact):
-        return f"compile gave {type(artifact).__name__}, not an Artifact"
-    for name, content in artifact.files.items():
-        if not isinstance(name, str) or name in (".", "..") or not _PLAIN.fullmatch(name):
-            return f"{name!r} is not a plain file name for an artifact"
-        if not isinstance(content, bytes):
-            return f"the content of '{name}' is {type(content).__name__}, not bytes"
-    for key, value in artifact.metadata.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            return f"the metadata '{key}' is not text"
-    return ""
-
-
-def _store(folder: Path, region: Region, codegen: str, artifact: Artifact) -> RegionEntry:
+def _store(folder: Path, region: Region, codegen: str, compiled: Compiled) -> RegionEntry:
+    """Write a region's artifact, unless it is an earlier region's, and return its entry."""
+    artifact = Artifact() if compiled.same_as else compiled.artifact
     place = folder / _ARTIFACTS / region.name
     files = {}
     for name, content in artifact.files.items():
@@ -142,6 +105,7 @@ def _store(folder: Path, region: Region, codegen: str, artifact: Artifact) -> Re
         inputs=tuple(map(as_entry, region.inputs)),
         outputs=tuple(map(as_entry, region.outputs)),
         constants=tuple(map(as_entry, region.constants)),
+        same_as=compiled.same_as,
         artifact_files=files,
         artifact_metadata=dict(artifact.metadata),
     )

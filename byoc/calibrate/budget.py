@@ -76,7 +76,8 @@ def within(
 
     `try_without` makes the plan that leaves some units out, `rank` says what each costs alone. Units are
     left out from the most sensitive on; how many is found by bisection, since each more keeps at least
-    as much but for chance. Raises InputError when it is not enough to leave out all.
+    as much but for chance. It begins with what is enough if noise powers add up. Raises InputError when
+    it is not enough to leave out all.
     """
     first = try_without(())
     if budget.met(first.kept):
@@ -87,15 +88,15 @@ def within(
     best = try_without(order)
     if not budget.met(best.kept):
         raise InputError(f"accuracy budget {budget}: not met even with nothing quantized")
-    middle = _enough(budget, [each[name].noise for name in order])
+    guess = _enough(budget, [each[name].noise for name in order])
+    guesses = [guess, guess - 1, guess + 1]
     while high - low > 1:
-        middle = min(max(middle, low + 1), high - 1)
+        middle = next((number for number in guesses if low < number < high), (low + high) // 2)
         trial = try_without(order[:middle])
         if budget.met(trial.kept):
             best, high = trial, middle
         else:
             low = middle
-        middle = (low + high) // 2
     return Met(best, {name: each[name] for name in order[:high]}, first.kept)
 
 

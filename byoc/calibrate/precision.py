@@ -87,7 +87,7 @@ def conclude(
     as `calibrate` and `quantize` do.
     """
     if wanted.quantize in FLOATS:
-        computing = tuple(_computing(target, wanted.quantize, targets) for target in targets)
+        computing = _computing(targets, wanted.quantize)
         return Concluded(model, computing, notes=_unused(wanted))
     integer = [target for target in targets if target.quantized]
     if wanted.quantize is None:
@@ -130,15 +130,20 @@ def has_float_mode(target: Target) -> bool:
     )
 
 
-def _computing(target: Target, dtype: str, targets: Sequence[Target]) -> Target:
-    """Return a target that computes in 16-bit floats, itself if it is not the only one and cannot."""
-    try:
-        require_compute(target, dtype)
-    except InputError:
-        if len(targets) == 1:
-            raise
-        return target
-    return replace(target, compute=dtype)
+def _computing(targets: Sequence[Target], dtype: str) -> tuple[Target, ...]:
+    """Return targets of which those that can compute in 16-bit floats; InputError when none can."""
+    found = []
+    errors = []
+    for target in targets:
+        try:
+            require_compute(target, dtype)
+            found.append(replace(target, compute=dtype))
+        except InputError as error:
+            found.append(target)
+            errors.append(error)
+    if len(errors) == len(targets):
+        raise errors[0]
+    return tuple(found)
 
 
 def _unquantized(

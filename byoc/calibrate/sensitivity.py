@@ -98,21 +98,24 @@ def only(proto: ModelProto, nodes: Collection[str], every: Collection[str]) -> M
             continue
         if is_ours(node) and is_dequantize(node):
             source = _source(node, makers)
+            if noted(node, FLOAT):
+                continue  # who reads it gets the weight itself: kernels differ for what is constant
             if node.output[0] in read and source in makers and _name(makers[source]) in nodes:
                 rewritten += (makers[node.input[0]], node)
             else:
                 rewritten.append(helper.make_node("Identity", [source], [node.output[0]]))
             continue
-        if _name(node) not in nodes:
-            rewritten.append(node)
-            continue
         changed = NodeProto()
         changed.CopyFrom(node)
         for position, name in enumerate(node.input):
             maker = makers.get(name)
-            if maker is not None and is_ours(maker) and is_dequantize(maker):
+            if maker is None or not is_ours(maker) or not is_dequantize(maker):
+                continue
+            if _name(node) in nodes:
                 rewritten += _own_pair(maker, makers, f"{node.output[0]}_{position}")
                 changed.input[position] = rewritten[-1].output[0]
+            elif noted(maker, FLOAT):
+                changed.input[position] = noted(maker, FLOAT)
         rewritten.append(changed)
     result.graph.node.extend(rewritten)
     return result

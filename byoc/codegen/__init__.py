@@ -19,7 +19,8 @@ from byoc.codegen.api import (
     Stamped,
     Together,
 )
-from byoc.codegen.find import find_codegen
+from byoc.codegen.find import chosen_options, find_codegen
+from byoc.codegen.options import read_options, written_options
 
 __all__ = [
     "API_VERSION",
@@ -35,5 +36,8 @@ __all__ = [
     "ResourceError",
     "Stamped",
     "Together",
+    "chosen_options",
     "find_codegen",
+    "read_options",
+    "written_options",
 ]

@@ -88,16 +88,17 @@ class Region:
         return packed_array(array, contract.layout, self._weights[name])
 
     @cached_property
-    def _model(self) -> onnx.ModelProto:
+    def model(self) -> onnx.ModelProto:
+        """The model without its large constants, which stay on disk; it is not to be changed."""
         return onnx.load(self.path, load_external_data=False)
 
     @cached_property
     def _stored(self) -> Mapping[str, onnx.TensorProto]:
-        return {tensor.name: tensor for tensor in self._model.graph.initializer}
+        return {tensor.name: tensor for tensor in self.model.graph.initializer}
 
     @cached_property
     def _weights(self) -> Mapping[str, str]:
-        return convolution_weights(self._model)
+        return convolution_weights(self.model)
 
 
 @dataclass(frozen=True, eq=False)

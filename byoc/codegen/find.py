@@ -1,24 +1,75 @@
-"""Finding a codegen by name, and making sure that it is one."""
+"""Finding a codegen by name, and making sure that it is one that this byoc can speak to."""
 
-from byoc.codegen.api import Codegen
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from byoc.codegen.api import API_VERSION, Codegen
+from byoc.codegen.options import options_of, read_options
 from byoc.errors import InputError
-from byoc.plugins import CODEGENS, distribution, installed, load
+from byoc.plugins import CODEGENS, UnfitError, load
 
 
 def find_codegen(name: str) -> Codegen:
     """Return the codegen of that name.
 
-    Raises InputError when none is installed under it, it cannot be loaded, it is no codegen, or it
-    has another `name`.
+    Raises InputError when none is installed under it, it cannot be loaded, it is no codegen, it speaks
+    another version of the interface, or it has another `name`.
     """
-    found = load(CODEGENS, name)
-    if not isinstance(found, Codegen):
-        source = distribution(installed(CODEGENS)[name])
-        raise InputError(
-            f"codegen '{name}' of {source} is not one: it needs a `name` and a method "
-            "`compile(region, options)`"
-        )
-    if found.name != name:  # a bundle finds its codegen again by the name that it wrote down
-        source = distribution(installed(CODEGENS)[name])
-        raise InputError(f"codegen '{name}' of {source} calls itself '{found.name}': rename either")
+    found: Codegen = load(CODEGENS, name, lambda kind: _made(kind, name))
     return found
+
+
+def chosen_options(codegen: Codegen, given: Mapping[str, str]) -> Any:
+    """Return what the codegen's `compile` is handed for options given as text.
+
+    Raises InputError naming the codegen and the option when one is not right.
+    """
+    options = getattr(codegen, "Options", None)
+    if options is None:
+        return given
+    try:
+        return read_options(options, given)
+    except InputError as error:
+        raise InputError(f"codegen {codegen.name} {error}") from None
+
+
+def _made(kind: Any, name: str) -> Codegen:
+    """Return a codegen made of its class. Raises UnfitError with the end of a sentence."""
+    _check_version(kind)
+    found = kind()
+    _check_version(found)
+    if not isinstance(found, Codegen) or not callable(found.compile):
+        raise UnfitError("is not one: it needs a `name` and a method `compile(region, options)`")
+    try:
+        inspect.signature(found.compile).bind(None, None)
+    except TypeError:
+        raise UnfitError("is not one: its `compile` does not take (region, options)") from None
+    except ValueError:  # not written in Python, so that nothing can be said
+        pass
+    if getattr(found, "Options", None) is not None:
+        try:
+            options_of(found.Options)  # type: ignore[attr-defined]
+        except TypeError as error:
+            raise UnfitError(f"cannot be used: {error}") from None
+    if found.name != name:  # a bundle finds its codegen again by the name that it wrote down
+        raise UnfitError(f"calls itself '{found.name}': rename either")
+    return found
+
+
+def _check_version(kind: Any) -> None:
+    version = getattr(kind, "api", API_VERSION)
+    if isinstance(version, property):  # known once there is an instance
+        return
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise UnfitError(f"is not one: its `api` is {version!r}, and not the number of a version")
+    if version > API_VERSION:
+        raise UnfitError(
+            f"speaks version {version} of the codegen interface and this byoc no newer one than "
+            f"{API_VERSION}: install a newer onnx-byoc, or an older version of it"
+        )
+    if version < 1:
+        raise UnfitError(
+            f"speaks version {version} of the codegen interface, which this byoc does not: the oldest "
+            "is 1; install a newer version of it"
+        )

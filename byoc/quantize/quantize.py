@@ -62,7 +62,8 @@ def quantize(
         _check_dtype(wish.target, dtype)
     least = SIXTEEN_BITS if _sixteen(wishes, ranges, dtype) else PER_CHANNEL
     floats = folded(raised(modern(model), least))
-    return _Quantizing(floats, wishes, ranges, dtype, frozenset(exclude)).quantize()
+    done = _Quantizing(floats, wishes, ranges, dtype, frozenset(exclude))
+    return done.quantize({_name(model.index, number) for number in range(len(model.index.nodes))})
 
 
 def _check_dtype(target: Target, dtype: str | None) -> None:
@@ -107,7 +108,8 @@ class _Quantizing:
         """The index of the float model."""
         return self.floats.index
 
-    def quantize(self) -> Quantized:
+    def quantize(self, known: Collection[str]) -> Quantized:
+        """Return the quantized model; notes speak of nodes with a `known` name alone, the user's own."""
         self.out = [set(self._excluded()) for _ in self.wishes]
         store = Store(self.index, self.floats.folder)
         while True:
@@ -120,7 +122,8 @@ class _Quantizing:
             break
         done, _ = inserted(self.floats, store, units, schemes)
         names = {unit.name: node_names(self.index, unit.unit) for unit in units}
-        return Quantized(done, self.floats, names, tuple(_notes(self.reasons, names)))
+        reasons = {name: reason for name, reason in self.reasons.items() if name in known}
+        return Quantized(done, self.floats, names, tuple(_notes(reasons, names)))
 
     def _excluded(self) -> set[int]:
         found: set[int] = set()

@@ -14,6 +14,7 @@ from byoc.rules.values import ANY
 from byoc.verdict import YES, Mark, refuse
 
 _DTYPE = "float32"
+_NO_NUMBERS = "it computes with no floating-point numbers"  # not worth a note
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,21 +48,23 @@ def candidates(
         for number, node in enumerate(index.nodes)
         if number not in index.constant_nodes and (name_of(node) in ops or ANY in ops)
     }
-    notes = {number: why for number in standalone if (why := _never(index, number))}
-    free = {number for number in standalone if number not in notes and number not in out}
+    never = {number: why for number in standalone if (why := _never(index, number))}
+    free = {number for number in standalone if number not in never and number not in out}
     marks = [
         Mark(YES, standalone=standalone[number]) if number in free else Mark(refuse("not quantized"))
         for number in range(len(index.nodes))
     ]
     found = [unit for unit in group(index, wishes.target.patterns, marks) if unit.verdict]
-    return [_candidate(index, wishes, unit) for unit in found], notes
+    return [_candidate(index, wishes, unit) for unit in found], {
+        number: why for number, why in never.items() if why != _NO_NUMBERS
+    }
 
 
 def _never(index: GraphIndex, number: int) -> str:
     """Return why a node is never quantized, empty when it may be."""
     node = index.nodes[number]
     if is_quantize(node) or is_dequantize(node) or number in index.bodies:
-        return "it is no operator on numbers"
+        return _NO_NUMBERS
     if _is_quantized(index, number):
         return f"{describe(node)} is quantized already"
     floats = [
@@ -72,7 +75,7 @@ def _never(index: GraphIndex, number: int) -> str:
         if known is None or known.dtype != _DTYPE:
             return f"'{name}' is {known or 'of an unknown type'}, and float32 alone is quantized"
     if all(index.is_constant(name) for name in index.reads[number] if is_float(index, name)):
-        return f"{describe(node)} reads no floating-point numbers"
+        return _NO_NUMBERS
     return ""
 
 

@@ -46,6 +46,18 @@ def executor(codegen: Executable, codegen_name: str, region: Region, artifact: A
     return checked
 
 
+def twin(run: Executor, own: Region, other: Region) -> Executor:
+    """Return what runs a region that is the same as `own` but for names, given what runs that one."""
+    inputs = [(theirs.name, mine.name) for theirs, mine in zip(own.inputs, other.inputs, strict=True)]
+    outputs = [(mine.name, theirs.name) for theirs, mine in zip(own.outputs, other.outputs, strict=True)]
+
+    def renamed(given: Mapping[str, Any]) -> dict[str, Any]:
+        made = run({theirs: given[mine] for theirs, mine in inputs})
+        return {mine: made[theirs] for mine, theirs in outputs}
+
+    return renamed
+
+
 def _output(value: Contract, given: Mapping[str, Any]) -> Any:
     """Return an output, which must have the dtype and, as far as it is known, the shape of its type."""
     if value.name not in given:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from byoc.bundle.read import Bundle, open_bundle
-from byoc.codegen import Artifact, Executable, Region
+from byoc.codegen import Executor, Region
 from byoc.errors import InputError
 from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.types import TensorType, write_type
-from byoc.runtime.regions import executable, executor
+from byoc.runtime.regions import executable, executor, twin
 from byoc.runtime.stages import Loader, Program, Stage, Values, data_inputs
 from byoc.runtime.values import mismatch
 
@@ -69,8 +69,15 @@ def load_bundle(bundle: Bundle) -> Session:
     index = GraphIndex(proto, stated_types(proto))
     found = bundle.regions()
     codegens = {name: executable(name) for name in dict.fromkeys(name for name, _, _ in found)}
-    stages = [_region(codegens[name], name, region, artifact) for name, region, artifact in found]
-    regions = {stage.name: stage for stage in stages}
+    twins = bundle.twins
+    runs: dict[str, tuple[Region, Executor]] = {}
+    for name, region, artifact in found:
+        if region.name in twins:  # loaded once, for the first of them
+            own, run = runs[twins[region.name]]
+            runs[region.name] = region, twin(run, own, region)
+        else:
+            runs[region.name] = region, executor(codegens[name], name, region, artifact)
+    regions = {name: _region(region, run) for name, (region, run) in runs.items()}
     _check_calls(bundle, index.walk(), regions)
     program = Loader(bundle.folder, regions, _domains(bundle)).program(index, {})
     types = {name: index.types[name] for name in index.inputs if name in index.types}
@@ -96,7 +103,6 @@ def _domains(bundle: Bundle) -> frozenset[str]:
     return frozenset(f"byoc.{name}" for name in bundle.manifest.targets)
 
 
-def _region(codegen: Executable, name: str, region: Region, artifact: Artifact) -> Stage:
-    run = executor(codegen, name, region, artifact)
+def _region(region: Region, run: Executor) -> Stage:
     types = {value.name: write_type(value.type) for value in region.outputs}
     return Stage(region.name, tuple(value.name for value in region.inputs), run, types)

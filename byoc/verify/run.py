@@ -1,6 +1,7 @@
 """Verifying: the original on plain onnxruntime against the bundle on its executors."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -11,7 +12,7 @@ from byoc.graph.load import Model
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 from byoc.runtime.samples import samples_for
 from byoc.runtime.session import load_bundle
-from byoc.verify.compare import Verification, accuracy, compare
+from byoc.verify.compare import TOLERANCE, OutputError, Verification, accuracy, compare
 
 
 class NotVerifiableError(InputError):
@@ -23,10 +24,12 @@ def verify(
     model: Model,
     inputs: Mapping[str, Any] | None = None,
     original: Model | None = None,
+    computed: str = "",
 ) -> Verification:
     """Return how far the bundle's outputs are from those of the model it was made from.
 
-    `original` is a model of higher precision that `model` was made from: what is left of its accuracy is
+    `computed` is what is computed in where that is less than the outputs' dtype, such as float16: the
+    tolerance is then that of it. `original` is a model of higher precision that `model` was made from: what is left of its accuracy is
     told, and held to nothing. All run on the same inputs, seeded ones unless given. Whatever runs on
     onnxruntime does so with its optimizations off, since they move results. Raises MissingRuntimeError,
     NotVerifiableError when the model does not run, and InputError when the bundle does not.
@@ -43,7 +46,7 @@ def verify(
         actual = session(given)
     except InputError as error:
         raise InputError(f"the bundle does not run: {error}") from error
-    errors = tuple(compare(expected, actual))
+    errors = tuple(_tolerated(error, computed) for error in compare(expected, actual))
     source = "" if original is None else original.source
     return Verification(model.source, errors, source, tuple(accuracy(precise, actual)))
 
@@ -53,3 +56,10 @@ def run_plain(proto: onnx.ModelProto, model: Model, inputs: Mapping[str, Any]) -
     with unoptimized():
         session = open_session(proto, model.folder)
     return run_session(session, inputs)
+
+
+def _tolerated(error: OutputError, computed: str) -> OutputError:
+    """Return the error of an output whose tolerance is no less than that of what was computed in."""
+    if error.dtype not in TOLERANCE or computed not in TOLERANCE:
+        return error
+    return replace(error, tolerance=max(error.tolerance, TOLERANCE[computed]))

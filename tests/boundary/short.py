@@ -1,11 +1,13 @@
 """Models cut by hand into regions that compute in float16, held against what they were."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import onnx
+from cutting import planned
 from onnx import FunctionProto, ModelProto, NodeProto
 from onnx.reference import ReferenceEvaluator
 
@@ -19,9 +21,30 @@ from byoc.graph.load import Model
 from byoc.graph.marks import CAST, mark_of
 from byoc.graph.outline import Cut, GraphCuts, Group, outline
 from byoc.graph.types import read_type
+from byoc.placement import Strategy
+from byoc.rules.load import Target, load_rules
+from byoc.rules.schema import Quantization
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 
 FIRST, SECOND = "npu_0", "npu_1"
+
+RULES = """
+target: npu
+cost_model: dla
+dtype: float16
+ops:
+  - op: [Conv, Relu, MaxPool, AveragePool, GlobalAveragePool, Gemm, BatchNormalization, Add, Sum, Mul,
+         Sub, Sigmoid, Abs, Identity, Concat, Split, Reshape, Flatten, Dropout, LRN, Softmax, Transpose,
+         Unsqueeze, Clip, Cast, If]
+"""
+CHAIN = """
+g (float[2, 4] x) => (float[2, 4] y) <float[4] w = {0.1, -2.5, 3.3, 1e-6}> {
+  a = Mul(x, w)
+  b = Relu(a)
+  c = Sigmoid(b)
+  y = Sub(c, w)
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -143,3 +166,19 @@ def same(expected: Mapping[str, Any], given: Mapping[str, Any]) -> None:
 def casts(nodes: Sequence[NodeProto]) -> list[NodeProto]:
     """Return the Casts that byoc put in."""
     return [node for node in nodes if mark_of(node) == CAST]
+
+
+def target(folder: Path, rules: str = RULES, compute: str = "float16") -> Target:
+    file = folder / "npu.yaml"
+    file.write_text(rules)
+    return replace(load_rules(str(file)), compute=compute)
+
+
+def partitioned(
+    model: Model, there: Target, strategy: Strategy, convert: Literal["host", "device"] = "host"
+) -> Short:
+    """Return a model placed by the rules, its regions in the target's type."""
+    rules = there.rules.model_copy(update={"quantization": Quantization(convert=convert)})
+    plan = planned(model, replace(there, rules=rules), strategy)
+    onnx.checker.check_model(plan.proto, full_check=True)
+    return Short(model, plan.proto, plan.values, ())

@@ -149,7 +149,7 @@ def test_a_failure_half_way_leaves_everything_as_it_was(
     before, names = files(tmp_path), list(tmp_path.iterdir())
     vendors.install(monkeypatch, odd=_raises(error))
     with pytest.raises(told):
-        cut(parse(CHAIN), tmp_path / "b", codegen="odd")
+        cut(parse(UNLIKE), tmp_path / "b", codegen="odd")
     assert files(tmp_path) == before
     assert list(tmp_path.iterdir()) == names
 

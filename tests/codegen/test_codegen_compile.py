@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import vendors
-from cutting import CHAIN, cut, files, ramp, same_as_original
+from cutting import CHAIN, UNLIKE, cut, files, ramp, same_as_original
 from support import parse
 
 from byoc import load
@@ -144,7 +144,7 @@ def test_without_a_way_to_run_the_bundle_is_written_unverified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vendors.install(monkeypatch, compileonly=vendors.CompileOnly)
-    result = cut(parse(CHAIN), tmp_path / "b", codegen="compileonly")
+    result = cut(parse(UNLIKE), tmp_path / "b", codegen="compileonly")
     assert result.verification is None
     assert result.report["not_verified"] == "codegen compileonly cannot run here what it compiles"
     assert files(tmp_path / "b")["artifacts/dla_1/firmware.bin"] == b"\x00\x01"
@@ -268,5 +268,5 @@ def test_the_second_region_failing_leaves_nothing_behind(
 
     vendors.install(monkeypatch, odd=vendors.compiles(compile_))
     with pytest.raises(CompileError, match=r"^codegen odd: dla_1: out of memory$"):
-        cut(parse(CHAIN), tmp_path / "b", codegen="odd")
+        cut(parse(UNLIKE), tmp_path / "b", codegen="odd")
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import vendors
-from cutting import CHAIN, cut
+from cutting import UNLIKE, cut
 from support import Ran, parse
 
 from byoc.codegen import Codegen, Executable, find_codegen
@@ -87,7 +87,7 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_an_installed_distribution_is_found_and_used(acme: str, tmp_path: Path) -> None:
-    cut(parse(CHAIN), tmp_path / "b", codegen=acme)
+    cut(parse(UNLIKE), tmp_path / "b", codegen=acme)
     assert (tmp_path / "b/artifacts/dla_1/acme.bin").read_bytes() == b"dla_1"
 
 

@@ -1,0 +1,107 @@
+"""Constants of regions in float16 and bfloat16: how they are rounded, and which are kept."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from cutting import ramp
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from short import CHAIN, FIRST, near, short
+from support import parse, prepared
+
+from byoc.boundary.precision.rounding import rounded
+from byoc.graph.load import prepare, read_file
+
+
+def test_a_constant_beyond_the_range_becomes_the_largest_number() -> None:
+    text = """
+    g (float[5] x) => (float[5] y) <float[5] m = {-3.4e38, 70000, 65504, 6e-8, 65519}> {
+      y = Max(x, m)
+    }"""
+    made = short(prepared(text), [0])
+    y = made.run({"x": np.full(5, -65504, np.float32)})["y"]
+    np.testing.assert_array_equal(y, np.float32([-65504, 65504, 65504, 2.0**-24, 65504]))
+    assert made.notes == ("2 values of 'm' beyond the range of float16 became its largest",)
+
+
+def test_a_constant_is_there_twice_only_if_both_sides_read_it() -> None:
+    assert short(prepared(CHAIN), [0, 1]).stored() == {"w": "FLOAT", "w_float16": "FLOAT16"}
+    alone = short(prepared(CHAIN), [0], [3])
+    assert alone.stored() == {"w_float16": "FLOAT16"}
+    assert [list(node.input)[-1] for node in alone.proto.graph.node if node.domain] == ["w_float16"] * 2
+
+
+def test_a_weight_in_a_constant_node_is_rounded_too() -> None:
+    value = numpy_helper.from_array(ramp(20, 20), "value")
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=value),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 20]) for name in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    model = prepare(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "t"
+    )
+    made = short(model, [1])
+    assert sorted(made.host) == ["Cast", "Cast", "Constant", FIRST]
+    (weight,) = (n.attribute[0].t for n in made.proto.graph.node if n.op_type == "Constant")
+    assert weight.data_type == TensorProto.FLOAT16
+    near(made, {"x": ramp(2, 20)})
+
+
+def test_weights_in_a_file_are_rounded(tmp_path: Path) -> None:
+    proto = parse("g (float[2, 64] x) => (float[2, 64] y) { y = MatMul(x, w) }")
+    proto.graph.initializer.append(numpy_helper.from_array(ramp(64, 64), "w"))
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
+    model = prepare(read_file(tmp_path / "m.onnx"), "m", tmp_path)
+    made = short(model, [0])
+    (tensor,) = made.proto.graph.initializer
+    np.testing.assert_array_equal(numpy_helper.to_array(tensor), ramp(64, 64).astype(np.float16))
+    near(made, {"x": ramp(2, 64)})
+
+
+@given(st.lists(st.floats(width=32, allow_nan=True), min_size=1, max_size=20))
+def test_float16_is_rounded_as_numpy_does_but_for_what_is_beyond(values: list[float]) -> None:
+    x = np.array(values, np.float32)
+    bits, beyond = rounded(x, "float16")
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float16)
+    lost = np.isinf(expected) & np.isfinite(x)
+    expected[lost] = np.copysign(np.float16(65504), np.sign(x[lost]).astype(np.float16))
+    np.testing.assert_array_equal(bits.view(np.float16), expected)
+    assert beyond == lost.sum()
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_bfloat16_is_the_nearest_of_its_neighbours_even_ones_in_a_tie(value: float) -> None:
+    def meant(bits: int) -> float:
+        return float(np.array([bits << 16], np.uint32).view(np.float32)[0])
+
+    bits, beyond = rounded(np.array([value], np.float32), "bfloat16")
+    (found,) = bits.tolist()
+    largest = meant(0x7F7F)
+    if abs(value) > largest:
+        assert abs(meant(found)) == largest
+        assert np.sign(meant(found)) == np.sign(value)
+        assert beyond == (abs(value) >= largest + (largest - meant(0x7F7E)) / 2)
+        return
+    magnitude = found & 0x7FFF
+    error = abs(meant(found) - value)
+    for other in (magnitude - 1, magnitude + 1):
+        if 0 <= other <= 0x7F7F:
+            away = abs(meant(other) - abs(value))
+            assert error < away or (error == away and magnitude % 2 == 0)
+    assert beyond == 0
+
+
+def test_bfloat16_keeps_what_is_no_number() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-40], np.float32)
+    bits, beyond = rounded(x, "bfloat16")
+    back = (bits.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_array_equal(back[:4], x[:4])
+    assert np.signbit(back[3])
+    assert back[4] == pytest.approx(1e-40, rel=2**-6)  # a subnormal number
+    assert beyond == 0

@@ -1,0 +1,131 @@
+"""Accuracy budgets: how they are read, and that as few units as it takes are left in floating point."""
+
+from collections.abc import Sequence
+from math import inf, log10
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from byoc.calibrate.budget import Budget, Trial, read_budget, within
+from byoc.calibrate.sensitivity import Kept
+from byoc.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "measure", "least"),
+    [
+        ("30dB", "signal_to_noise", 30),
+        (" 30.5 db ", "signal_to_noise", 30.5),
+        ("snr=0dB", "signal_to_noise", 0),
+        ("top1=0.99", "same_class", 0.99),
+        ("TOP1=1", "same_class", 1),
+        ("top1=0", "same_class", 0),
+    ],
+)
+def test_what_is_a_budget(text: str, measure: str, least: float) -> None:
+    budget = read_budget(text)
+    assert (budget.measure, budget.least) == (measure, least)
+    assert read_budget(str(budget)) == budget
+
+
+@pytest.mark.parametrize(
+    "text", ["", "30", "-3dB", "dB", "30 dBm", "top1", "top1=", "top1=99%", "top5=1"]
+)
+def test_what_is_no_budget(text: str) -> None:
+    with pytest.raises(InputError) as error:
+        read_budget(text)
+    assert str(error.value) == (f"accuracy budget: '{text}' is neither like 30dB nor like top1=0.99")
+
+
+def test_a_share_above_one() -> None:
+    with pytest.raises(InputError, match=r"^accuracy budget: 'top1=1.01': a share is at most 1$"):
+        read_budget("top1=1.01")
+
+
+def db(noise: float) -> float:
+    return -10 * log10(noise) if noise else inf
+
+
+class Fake:
+    """Units of which each adds its noise; what is kept with so many left out may be given instead."""
+
+    def __init__(self, noises: Sequence[float], kept: Sequence[float] | None = None) -> None:
+        self.noises = {f"u{i}": noise for i, noise in enumerate(noises)}
+        self.kept = kept
+        self.tried: list[int] = []
+
+    def try_without(self, names: Sequence[str]) -> Trial[tuple[str, ...]]:
+        self.tried.append(len(names))
+        assert len(set(names)) == len(names)
+        left = sum(noise for name, noise in self.noises.items() if name not in names)
+        found = db(left) if self.kept is None else self.kept[len(names)]
+        return Trial(tuple(names), Kept(found, found))
+
+    def rank(self) -> dict[str, Kept]:
+        return {name: Kept(db(noise), 1.0) for name, noise in self.noises.items()}
+
+    def enough(self, budget: Budget) -> list[int]:
+        """Return how many of the noisiest may be left out for the budget to be met."""
+        order = sorted(self.noises, key=lambda name: (db(self.noises[name]), name))
+        return [n for n in range(len(order) + 1) if budget.met(self.try_without(order[:n]).kept)]
+
+
+_noises = st.lists(st.floats(1e-9, 1e-1), min_size=1, max_size=12)
+
+
+@given(_noises, st.integers(0, 100))
+def test_as_few_as_brute_force_finds(noises: list[float], least: int) -> None:
+    budget = Budget("signal_to_noise", least)
+    fewest = min(Fake(noises).enough(budget))  # with all left out nothing is noisy
+    fake = Fake(noises)
+    met = within(budget, fake.try_without, fake.rank)
+    assert len(met.left) == len(met.trial.result) == fewest
+    assert budget.met(met.trial.kept)
+    assert met.without.signal_to_noise == pytest.approx(db(sum(noises)))
+    assert list(met.left) == list(met.trial.result)
+    left_in = [noise for name, noise in fake.noises.items() if name not in met.left]
+    assert all(fake.noises[name] >= max(left_in, default=0) for name in met.left)
+
+
+@given(_noises, st.integers(0, 100))
+def test_where_noises_add_up_few_trials_are_enough(noises: list[float], least: int) -> None:
+    fake = Fake(noises)
+    within(Budget("signal_to_noise", least), fake.try_without, fake.rank)
+    assert len(fake.tried) <= 5  # none, all, the guess, and what is beside it
+    assert len(set(fake.tried)) == len(fake.tried)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=14), st.integers(1, 50), st.booleans())
+def test_what_does_not_grow_steadily_ends_where_it_is_met(
+    steps: list[int], least: int, classes: bool
+) -> None:
+    """By chance one unit more in floating point may keep less: what is returned meets the budget."""
+    kept = [*map(float, steps), 50.0]
+    fake = Fake([1e-3 / (i + 1) for i in range(len(steps))], kept)
+    met = within(
+        Budget("same_class" if classes else "signal_to_noise", least), fake.try_without, fake.rank
+    )
+    number = len(met.left)
+    assert kept[number] >= least
+    assert number == 0 or kept[number - 1] < least  # one fewer would not do
+    assert met.trial.kept.signal_to_noise == kept[number]
+
+
+def test_one_trial_where_all_may_be_quantized() -> None:
+    fake = Fake([1e-4, 1e-5])
+    met = within(Budget("signal_to_noise", 30), fake.try_without, lambda: pytest.fail("not needed"))
+    assert (fake.tried, dict(met.left)) == ([0], {})
+
+
+def test_more_than_floating_point_keeps() -> None:
+    fake = Fake([1e-4, 1e-5], [20.0, 40.0, 110.0])
+    with pytest.raises(InputError) as error:
+        within(Budget("signal_to_noise", 120), fake.try_without, fake.rank)
+    assert str(error.value) == "accuracy budget 120dB: not met even with nothing quantized"
+    assert fake.tried == [0, 2]
+
+
+def test_what_is_not_a_number_is_not_met() -> None:
+    assert not Budget("signal_to_noise", 0).met(Kept(float("nan"), 1.0))

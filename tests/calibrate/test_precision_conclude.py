@@ -1,0 +1,206 @@
+"""What regions compute in: what each target can, what was asked for, and what there is to go by."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from calibrating import inputs
+from support import parse
+
+from byoc import partition
+from byoc.calibrate.budget import Budget
+from byoc.calibrate.door import calibrate
+from byoc.calibrate.precision import Concluded, Precision, conclude, has_float_mode
+from byoc.errors import InputError
+from byoc.graph.load import Model, prepare
+from byoc.graph.marks import is_ours
+from byoc.quantize.ranges import Range, Ranges
+from byoc.rules.load import load_rules
+
+NEEDS = "needs the ranges of tensors (--calibration FILE, or --data FOLDER to measure them)"
+ALONE = (
+    "ethos-u55 computes in integers alone, and floating point stays on the host: give the ranges of "
+    "tensors (--calibration FILE, or --data FOLDER to measure them)"
+)
+HALF = """target: half
+cost_model: dla
+dtype: [float32, float16]
+ops: [{op: [Conv, Relu, MatMul]}]
+"""
+
+
+@pytest.fixture
+def ranges(net: Model) -> Ranges:
+    return calibrate(net, inputs(4), method="minmax")
+
+
+def concluded(net: Model, *rules: str | Path, **wanted: Any) -> Concluded:
+    targets = [load_rules(str(name)) for name in rules]
+    return conclude(net, targets, Precision(**wanted), lambda step: None)
+
+
+def ours(found: Concluded) -> int:
+    return sum(map(is_ours, found.model.index.nodes))
+
+
+def test_a_target_with_a_float_mode_stays_in_it(net: Model, ranges: Ranges) -> None:
+    found = concluded(net, "dla")
+    assert (found.model, found.floats, found.notes) == (net, None, ())
+    found = concluded(net, "dla", calibration=ranges)
+    assert found.model is net
+    assert found.notes == (
+        "--calibration is not used: all targets compute in floating point (--quantize int8)",
+    )
+    assert concluded(net, "dla", data="random").notes[0].startswith("--data is not used: ")
+
+
+def test_which_targets_have_a_float_mode() -> None:
+    modes = {name: has_float_mode(load_rules(name)) for name in ("dla", "ethos-u55", "nnpa")}
+    assert modes == {"dla": True, "ethos-u55": False, "nnpa": True}
+
+
+def test_integers_alone_without_data_is_told(net: Model) -> None:
+    found = concluded(net, "ethos-u55")
+    assert (found.model, found.notes) == (net, (ALONE,))
+    with pytest.raises(InputError) as error:
+        concluded(net, "ethos-u55", quantize="int8")
+    assert str(error.value) == f"quantize int8: ethos-u55 {NEEDS}"
+
+
+def test_integers_alone_with_ranges_are_quantized_unasked(net: Model, ranges: Ranges) -> None:
+    found = concluded(net, "ethos-u55", calibration=ranges)
+    assert found.floats is not None
+    assert {"p", "s"} <= {node for nodes in found.units.values() for node in nodes}
+    assert ours(found) > 0
+
+
+def test_asked_for_a_float_target_is_quantized(net: Model, ranges: Ranges) -> None:
+    found = concluded(net, "dla", quantize="int8", calibration=ranges)
+    assert set(found.units) >= {"r", "p", "f"}
+    assert ours(found) >= 2 * len(found.units)
+
+
+def test_of_two_targets_the_integer_one_alone_is_unless_asked(net: Model, ranges: Ranges) -> None:
+    """`Sigmoid` of the network is taken quantized by ethos-u55 and by no rule of dla."""
+    unasked = concluded(net, "dla", "ethos-u55", calibration=ranges)
+    alone = concluded(net, "ethos-u55", calibration=ranges)
+    asked = concluded(net, "dla", "ethos-u55", calibration=ranges, quantize="int8")
+    assert dict(unasked.units) == dict(alone.units)
+    assert set(asked.units) >= set(concluded(net, "dla", calibration=ranges, quantize="int8").units)
+
+
+def test_what_the_user_quantized_passes_untouched() -> None:
+    proto = parse("""g (float[1, 4] x) => (float[1, 4] y)
+        <float s = {0.1}, int8 z = {0}> {
+        q = QuantizeLinear(x, s, z)
+        d = DequantizeLinear(q, s, z)
+        r = Relu(d)
+        p = QuantizeLinear(r, s, z)
+        y = DequantizeLinear(p, s, z)
+    }""")
+    model = prepare(proto, "qdq.onnx")
+    found = concluded(model, "ethos-u55")
+    assert (found.model, found.notes) == (model, ())
+    known = Ranges("minmax", 1, "data", {name: Range(-1.0, 1.0) for name in "xdry"})
+    found = concluded(model, "ethos-u55", calibration=known)
+    assert [n.op_type for n in found.model.index.nodes] == [n.op_type for n in model.index.nodes]
+    assert ours(found) == 0
+    assert any("is quantized already" in note for note in found.notes)
+    assert found.notes[-1] == "nothing is quantized"
+
+
+def test_float16_for_the_one_of_two_that_has_it(net: Model, tmp_path: Path) -> None:
+    (tmp_path / "half.yaml").write_text(HALF)
+    found = concluded(net, "dla", tmp_path / "half.yaml", quantize="float16")
+    assert [target.compute for target in found.targets] == [None, "float16"]
+    assert (found.model, found.notes) == (net, ())
+    with pytest.raises(InputError, match=r"^dla: dtype: no rule is for float16; there are "):
+        concluded(net, "dla", quantize="float16")
+    notes = concluded(net, tmp_path / "half.yaml", quantize="float16", data="random").notes
+    assert notes == ("--data is not used: float16 needs no scales",)
+
+
+def test_float16_for_two_that_do_not_have_it(net: Model) -> None:
+    with pytest.raises(InputError, match="float16"):
+        concluded(net, "dla", "ethos-u55", quantize="float16")
+
+
+def test_a_dtype_that_the_target_does_not_have(net: Model, ranges: Ranges) -> None:
+    with pytest.raises(InputError) as error:
+        concluded(net, "dla", quantize="uint8", calibration=ranges)
+    assert str(error.value) == (
+        "dla: quantization.activations.dtype: uint8 is not supported; supported: int8"
+    )
+
+
+def test_targets_without_rules_for_integers(net: Model, ranges: Ranges) -> None:
+    with pytest.raises(InputError) as error:
+        concluded(net, "nnpa", quantize="int8", calibration=ranges)
+    assert str(error.value) == "nnpa: no rule has `quantized: true`, so nothing can be quantized"
+
+
+def test_a_dtype_that_nothing_computes_in() -> None:
+    with pytest.raises(InputError, match=r"^quantize: int4 is not among int8, uint8, int16, uint16, "):
+        Precision(quantize="int4")
+
+
+def test_made_up_data_is_warned_of(net: Model) -> None:
+    found = concluded(net, "dla", quantize="int8", data="random")
+    assert found.notes[0].startswith("warning: the scales are concluded from random data")
+
+
+def test_the_file_of_another_model(net: Model, tmp_path: Path) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text("tensors:\n" + "".join(f"  t{i}: {{low: 0, high: 1}}\n" for i in range(9)))
+    with pytest.raises(InputError) as error:
+        concluded(net, "dla", quantize="int8", calibration=path)
+    assert str(error.value) == (
+        f"{path}: tensors: the model has none of them; are they those of another model?"
+    )
+
+
+def test_a_file_that_has_no_more_than_the_input(net: Model, tmp_path: Path) -> None:
+    path = tmp_path / "few.yaml"
+    path.write_text("tensors: {x: {low: -1, high: 1}}\n")
+    found = concluded(net, "dla", quantize="int8", calibration=path)
+    assert found.notes[-1] == "nothing is quantized"
+    assert any("has no range" in note for note in found.notes)
+
+
+def ran(model: onnx.ModelProto, **wanted: Any) -> Any:
+    options: dict[str, Any] = {"strategy": "all-supported", "precision": Precision(**wanted)}
+    return partition(model, "dla", **options)
+
+
+def test_a_budget_leaves_out_what_it_takes(net: Model, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for number, sample in enumerate(inputs(6)):
+        np.savez(data / f"{number}.npz", **sample)
+    whole = ran(net.proto, quantize="int8", data=data).plan.lowered
+    assert whole is not None
+    assert (whole.units, whole.source, whole.samples, whole.random) == (5, "data", 6, False)
+    budget = Budget("signal_to_noise", 0)
+    easy = ran(net.proto, quantize="int8", data=data, budget=budget).plan.lowered
+    assert (easy.in_float, easy.reached) == ((), easy.all_quantized)
+    budget = Budget("signal_to_noise", round(easy.reached) + 3)
+    found = ran(net.proto, quantize="int8", data=data, budget=budget)
+    told = found.plan.lowered
+    assert told.reached >= budget.least > told.all_quantized == easy.all_quantized
+    assert 0 < len(told.in_float) < whole.units
+    assert told.units == whole.units - len(told.in_float)
+    assert [unit.alone for unit in told.in_float] == sorted(unit.alone for unit in told.in_float)
+    document = found.report["precision"]
+    assert document["budget"] == str(budget)
+    assert [unit["unit"] for unit in document["in_float"]] == [unit.unit for unit in told.in_float]
+    assert {unit["device"] for unit in document["in_float"]} <= {"dla", "host"}
+
+
+def test_a_budget_without_samples_or_without_integers(net: Model, ranges: Ranges) -> None:
+    budget = Budget("signal_to_noise", 30)
+    with pytest.raises(InputError, match=r"^accuracy budget 30dB: it is measured on samples \(--data"):
+        ran(net.proto, quantize="int8", calibration=ranges, budget=budget)
+    with pytest.raises(InputError, match=r"^accuracy budget 30dB: nothing is quantized$"):
+        ran(net.proto, data="random", budget=budget)
