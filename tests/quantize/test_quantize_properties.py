@@ -120,6 +120,7 @@ def test_what_holds_of_scales(model: Model, to: Target) -> None:
             assert (scale > 0).all()
             assert scheme.scales != "power_of_two" or (np.frexp(scale)[0] == 0.5).all()
         if node.op_type == "Concat" or (node.op_type == "Add" and scheme.same_scale):
+            print("DBG", node.name, [(n.op_type,list(n.input),list(n.output)) for n in found.floats.index.nodes], found.units, found.notes, scheme.same_scale, [(x,form(found.model,_user(x))) for x in (*node.input,*node.output) if _is_border(found.model,x)])
             borders = [name for name in (*node.input, *node.output) if _is_border(found.model, name)]
             assert len({form(found.model, _user(name)) for name in borders}) <= 1
         if node.op_type in ("Conv", "Gemm") and len(node.input) > 2 and node.input[2].endswith("_dq"):
