@@ -13,11 +13,11 @@ import onnx
 
 from byoc import zoo
 from byoc.bundle.compile import Compiler
+from byoc.bundle.compilers import load_compilers
 from byoc.bundle.read import open_bundle
 from byoc.bundle.staging import check_destination
 from byoc.calibrate.lower import lowered_plan
 from byoc.calibrate.precision import NATIVE, Precision
-from byoc.codegen import find_codegen
 from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.costs.model import Policy
 from byoc.costs.objective import read_objective
@@ -116,7 +116,8 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         host_cost_model: the host's.
         unknown_costs: what is done about a cost that no model knows: `refuse`, `host` or `estimate`.
         codegen: the codegen's name, or one for each accelerator; the rule file's unless given.
-        codegen_options: passed to the codegens as they are.
+        codegen_options: options by `name`, or by `target:name` for the codegen of one target; they win
+            over those of the rule files.
         dims: sizes for symbolic dimensions.
         trips: how often Loops and Scans run, by node name, where the model does not say.
         placement: a file that says where some nodes are to be, as `save_placement` writes it.
@@ -156,12 +157,10 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         trips=trips,
         placement=placement,
     )
-    compilers = {}
+    compilers: Mapping[str, Compiler] = {}
     if output is not None or codegen is not None:  # a plan can be made before there is a codegen
         names = _each(settings.targets, codegen, "codegen", lambda target: target.rules.codegen)
-        compilers = {
-            target: Compiler(find_codegen(name), codegen_options or {}) for target, name in names.items()
-        }
+        compilers = load_compilers(settings.targets, names, codegen_options or {})
     progress("load model")
     loaded = load_model(model, dims)
     plan = lowered_plan(loaded, settings, precision, asked, progress)

@@ -3,10 +3,13 @@
 import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from byoc.cli.common import Format, FormatOption, print_rows
-from byoc.codegen import Executable, find_codegen
+import typer
+
+from byoc.cli.common import Format, FormatOption, own_stdout, print_json, print_rows
+from byoc.codegen import ABILITIES, API_VERSION, Executable, find_codegen
+from byoc.codegen.options import Option, options_of
 from byoc.costs.load import load_cost_model, read_cost_file
 from byoc.errors import InputError
 from byoc.plugins import CODEGENS, COST_MODELS, COSTS, STRATEGIES, distribution, files, installed, load
@@ -14,17 +17,57 @@ from byoc.plugins import CODEGENS, COST_MODELS, COSTS, STRATEGIES, distribution,
 Row = dict[str, Any]
 
 
-def codegens(form: FormatOption = Format.text) -> None:
-    """List the installed codegens, where each came from, and whether it can run what it compiles."""
+def codegens(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """List the installed codegens, or show one: what it can do, and the options that it takes."""
+    if name is not None:
+        _print_codegen(name, form)
+        return
     rows = []
-    for name, point in installed(CODEGENS).items():
-        row: Row = {"name": name, "from": distribution(point), "runs_here": None, "problem": ""}
+    for called, point in installed(CODEGENS).items():
+        row: Row = {"name": called, "from": distribution(point), "runs_here": None, "problem": ""}
         try:
-            row["runs_here"] = isinstance(find_codegen(name), Executable)
+            with own_stdout():
+                row["runs_here"] = isinstance(find_codegen(called), Executable)
         except InputError as error:
             row["problem"] = str(error)
         rows.append(row)
     print_rows(rows, form)
+
+
+def _print_codegen(name: str, form: Format) -> None:
+    with own_stdout():
+        found = find_codegen(name)
+    point = installed(CODEGENS)[name]
+    cls = getattr(found, "Options", None)
+    options = None if cls is None else options_of(cls)
+    shown: Row = {
+        "name": name,
+        "description": _first_sentence(type(found)),
+        "distribution": point.dist.name if point.dist else None,
+        "version": point.dist.version if point.dist else None,
+        "api": getattr(found, "api", API_VERSION),
+        "abilities": [ability for ability, kind in ABILITIES.items() if isinstance(found, kind)],
+        "options": None if options is None else [_option_row(option) for option in options],
+    }
+    if form is Format.json:
+        print_json(shown)
+        return
+    typer.echo(name + f": {shown['description']}" * bool(shown["description"]))
+    typer.echo(f"from: {distribution(point)}, interface version {shown['api']}")
+    typer.echo(f"abilities: {', '.join(shown['abilities']) or 'none but to compile'}")
+    if not options:
+        typer.echo("options: none" if options is not None else "options: any, it reads them itself")
+        return
+    typer.echo("options:")
+    print_rows([_option_row(option) for option in options], form)
+
+
+def _option_row(option: Option) -> Row:
+    default = option.default
+    return {"option": option.name, "takes": option.kind, "default": default, "help": option.help}
 
 
 def strategies(form: FormatOption = Format.text) -> None:

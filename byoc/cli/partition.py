@@ -71,7 +71,11 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
         ),
     ] = None,
     codegen_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Passed to the codegen.")
+        list[str] | None,
+        typer.Option(
+            metavar="[TARGET:]NAME=VALUE",
+            help="An option of the codegen, see byoc codegens CODEGEN; it wins over the rule file's.",
+        ),
     ] = None,
     dim: DimOption = None,
     trips: TripsOption = None,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from byoc.bundle.compilers import file_options
 from byoc.cli.common import own_stdout, pairs, progress
 from byoc.codegen import find_codegen
 from byoc.costs.fit import fit as fit_lines
@@ -60,11 +61,19 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of the verb
         if device == _HOST:
             table = _host(models, patience, otherwise)
         else:
-            made = Device(find_codegen(device), options, patience)
+            made = _device(device, rules, options, patience)
             table = _codegen(models, made, rules, otherwise)
     write_costs(output, fit_lines(table) if fit else table)
     what = "lines fitted to measurements" if fit else "measurements"
     typer.echo(f"{output}: {what} of {len(table.entries)} operators, each on tensors of its types")
+
+
+def _device(name: str, rules: str | None, given: dict[str, str], patience: Patience) -> Device:
+    codegen = find_codegen(name)
+    own = {} if rules is None else file_options(load_rules(rules), codegen)
+    device = Device(codegen, {**own, **given}, patience)
+    _ = device.chosen
+    return device
 
 
 def _host(models: list[str], patience: Patience, otherwise: str | None) -> Table:

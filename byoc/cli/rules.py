@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
+from byoc.bundle.compilers import file_option_problems
 from byoc.cli.common import Format, FormatOption, own_stdout, print_json, print_rows
 from byoc.cli.installed import Row, file_rows
+from byoc.codegen import find_codegen
 from byoc.errors import InputError
 from byoc.patterns.pattern import parse
 from byoc.plugins import ANNOTATIONS
 from byoc.rules.json_schema import json_schema
 from byoc.rules.library import LibraryComposite, clash, library
-from byoc.rules.load import load_rules, missing
+from byoc.rules.load import Target, load_rules, missing
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -66,8 +68,16 @@ def _checked(file: str) -> Row:
         "file": file,
         "operators": len({op for rule in target.rules.ops for op in rule.op}),
         "composites": len(target.rules.composites),
-        "problems": missing(target),
+        "problems": missing(target) + _option_problems(target),
     }
+
+
+def _option_problems(target: Target) -> list[str]:
+    """Return what is wrong with the options of a file's codegen, as far as that can be loaded."""
+    try:
+        return file_option_problems(target, find_codegen(target.rules.codegen))
+    except InputError:
+        return []
 
 
 def _print_checked(rows: Sequence[Row]) -> None:

@@ -6,6 +6,7 @@ A codegen is a class with a `name` and one method, `compile`, registered under t
 
 from byoc.boundary.contract import Contract
 from byoc.codegen.api import (
+    ABILITIES,
     API_VERSION,
     Artifact,
     Codegen,
@@ -19,18 +20,24 @@ from byoc.codegen.api import (
     Stamped,
     Together,
 )
+from byoc.codegen.dispatch import Emitters
 from byoc.codegen.find import chosen_options, find_codegen
-from byoc.codegen.options import read_options, written_options
+from byoc.codegen.operations import Operation
+from byoc.codegen.options import NoOptions, read_options, written_options
 
 __all__ = [
+    "ABILITIES",
     "API_VERSION",
     "Artifact",
     "Codegen",
     "CompileError",
     "Contract",
+    "Emitters",
     "Executable",
     "Executor",
     "Measured",
+    "NoOptions",
+    "Operation",
     "Oracle",
     "Region",
     "ResourceError",

@@ -4,17 +4,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import onnx
+import onnx.inliner
 from numpy.typing import NDArray
 
 from byoc.boundary.contract import Contract
 from byoc.boundary.scales import read_tensor
 from byoc.boundary.weights import convolution_weights, packed_array
+from byoc.codegen.operations import Operation, operations
 from byoc.errors import InputError
+from byoc.graph.copying import copy_without
 from byoc.graph.fold import fold_constants
+from byoc.graph.index import GraphIndex, stated_types
 from byoc.verdict import Verdict
 
 API_VERSION = 1
@@ -63,22 +68,43 @@ class Region:
     composites: tuple[str, ...] = ()
     constants: tuple[Contract, ...] = ()
 
-    def load(self, fold: bool = False) -> onnx.ModelProto:
+    def load(self, fold: bool = False, inline: bool = False) -> onnx.ModelProto:
         """Return the model with all its constants in memory.
 
-        With `fold`, what nodes compute of constants alone is computed, so that only nodes that the
-        rules accepted are left.
+        With `inline`, the body of each composite stands in its place, so that there are standard
+        operators alone. With `fold`, what nodes compute of constants alone is computed, so that only
+        nodes that the rules accepted are left.
         """
-        model = onnx.load(self.path)
+        model = onnx.load(self.path, load_external_data=False)
+        if inline and model.functions:
+            model = onnx.inliner.inline_local_functions(model)  # at most 2 GB, so without the weights
+        onnx.load_external_data_for_model(model, str(self.path.parent))
         return fold_constants(model) if fold else model
+
+    def operations(self, fold: bool = True, boundary: bool = False) -> tuple[Operation, ...]:
+        """Return what the region does, in order of execution.
+
+        With `fold`, what nodes compute of constants alone is a constant. Unless `boundary`, the nodes
+        that undo byoc's conversions of layout and float type at the border are left out, since the
+        contracts say it: the first operations then read `inner` of the inputs' contracts.
+        """
+        model = self._folded if fold else self.model
+        return operations(model, f"byoc.{self.target}", self.inputs, self.outputs, boundary)
+
+    @property
+    def nodes(self) -> Sequence[onnx.NodeProto]:
+        """The nodes of the model, in order of execution."""
+        return self.model.graph.node
 
     def constant(self, name: str) -> Array:
         """Return a constant by name as its contract has it: its dtype, and packed in its layout.
 
-        Only that tensor is read from disk. What nodes compute of constants is none; see `load`.
-        Raises KeyError when the region has no such constant.
+        Only that tensor is read from disk. What nodes compute of constants alone is one, too, and lies
+        as ONNX has it. Raises KeyError when the region has no such constant.
         """
         contract = next((each for each in self.constants if each.name == name), None)
+        if contract is None and name in self._computed:
+            return self._computed[name]
         if contract is None:
             there = ", ".join(each.name for each in self.constants) or "none"
             raise KeyError(f"{self.name} has no constant '{name}', it has: {there}")
@@ -91,6 +117,36 @@ class Region:
     def model(self) -> onnx.ModelProto:
         """The model without its large constants, which stay on disk; it is not to be changed."""
         return onnx.load(self.path, load_external_data=False)
+
+    @cached_property
+    def _folded(self) -> onnx.ModelProto:
+        """The model with what is computed of constants as constants, the other large ones on disk."""
+        index = GraphIndex(self.model, stated_types(self.model))
+        if not index.constant_nodes:
+            return self.model
+        read = {name for i in index.constant_nodes for name in index.reads[i]}
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        for tensor in model.graph.initializer:
+            if tensor.name in read and tensor.data_location == onnx.TensorProto.EXTERNAL:
+                onnx.external_data_helper.load_external_data_for_tensor(tensor, str(self.path.parent))
+        folded = fold_constants(model)
+        left = GraphIndex(folded, {})
+        kept = [tensor for tensor in folded.graph.initializer if left.is_used(tensor.name)]
+        result = copy_without(folded, "initializer")
+        result.graph.initializer.extend(kept)
+        return result
+
+    @cached_property
+    def _computed(self) -> Mapping[str, Array]:
+        """What is computed of constants alone."""
+        if self._folded is self.model:
+            return {}
+        return {
+            tensor.name: onnx.numpy_helper.to_array(tensor)
+            for tensor in self._folded.graph.initializer
+            if tensor.name not in self._stored
+        }
 
     @cached_property
     def _stored(self) -> Mapping[str, onnx.TensorProto]:
@@ -172,3 +228,15 @@ class Together(Protocol):
     def compile_all(self, regions: Sequence[Region], options: Any) -> Mapping[str, Artifact]:
         """Return the artifact of each region by the region's name; `options` are those of `compile`."""
         ...
+
+
+ABILITIES: Mapping[str, type] = MappingProxyType(
+    {
+        "executable": Executable,
+        "oracle": Oracle,
+        "measured": Measured,
+        "stamped": Stamped,
+        "together": Together,
+    }
+)
+"""What a codegen may be able to do besides compiling: a word to the Protocol that it then satisfies."""

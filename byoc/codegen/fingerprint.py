@@ -121,6 +121,7 @@ class _Renaming:
 
     names: dict[str, str] = field(default_factory=lambda: {"": ""})
     dims: dict[str, str] = field(default_factory=lambda: {"": ""})
+    users: dict[str, str] = field(default_factory=dict)
 
     def name(self, name: str) -> str:
         return self.names.setdefault(name, f"v{len(self.names)}")
@@ -142,7 +143,7 @@ class _Renaming:
     def contract(self, contract: Contract) -> Contract:
         return replace(
             contract,
-            tensor=self.name(contract.tensor),
+            tensor=self.users.setdefault(contract.tensor, f"u{len(self.users)}"),
             name=self.name(contract.name),
             inner=self.name(contract.inner),
             type=self._type(contract.type),

@@ -40,6 +40,11 @@ class Option:
     read: Callable[[str], Any]
 
 
+@dataclass(frozen=True)
+class NoOptions:
+    """The `Options` of a codegen that has none, so that any is refused."""
+
+
 def options_of(cls: Any) -> tuple[Option, ...]:
     """Return the options that a dataclass has, in the order of its fields.
 

@@ -9,18 +9,22 @@ from byoc.graph.index import GraphIndex, stated_types
 
 
 def fold_constants(model: ModelProto) -> ModelProto:
-    """Return the model with its constant nodes replaced by initializers; all data must be embedded."""
+    """Return the model with its constant nodes replaced by initializers.
+
+    What these nodes read must be embedded; all other data may lie in files.
+    """
     index = GraphIndex(model, stated_types(model))
     constant = sorted(index.constant_nodes)
     if not constant:
         return model
+    read = {name for i in constant for name in index.reads[i]}
     made = [name for i in constant for name in index.nodes[i].output if index.is_used(name)]
     graph = onnx.helper.make_graph(
         [index.nodes[i] for i in constant],
         "constants",
         [],
         [onnx.ValueInfoProto(name=name) for name in made],
-        list(index.initializers.values()),
+        [tensor for name, tensor in index.initializers.items() if name in read],
     )
     constants = onnx.helper.make_model(
         graph, opset_imports=model.opset_import, ir_version=model.ir_version

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -13,7 +13,7 @@ import onnx
 
 from byoc.bundle.regions import read_region
 from byoc.bundle.weights import WeightFile, move_weights
-from byoc.codegen import Codegen, Executable, Executor, Region
+from byoc.codegen import Codegen, Executable, Executor, Region, chosen_options
 from byoc.costs.file import Link
 from byoc.costs.task import Task, tasks
 from byoc.errors import InputError
@@ -50,10 +50,15 @@ class Device:
         """The codegen's name."""
         return self.codegen.name
 
+    @cached_property
+    def chosen(self) -> Any:
+        """What `compile` is handed as options. Raises InputError when one is not right."""
+        return chosen_options(self.codegen, self.options)
+
     def run(self, region: Region) -> Executor:
         """Return what runs a region. Raises InputError where the codegen cannot compile or load it."""
         try:
-            artifact = self.codegen.compile(region, self.options)
+            artifact = self.codegen.compile(region, self.chosen)
         except InputError:
             raise
         except Exception as error:  # a plug-in can fail in any way; the other units can go on

@@ -59,6 +59,10 @@ class _Inserting:
         index = self.model.index
         self.names = Names(index)
         renamed: dict[str, str] = {}
+        for number in (number for unit in self.units for number in unit.unit.nodes):
+            node = index.nodes[number]
+            if not node.name:  # after what it makes, as units are called
+                self.called[number] = self.names.node(next(name for name in node.output if name))
         for unit in self.units:
             for name in unit.makes:
                 renamed[name] = self._made(unit, name)
@@ -85,8 +89,6 @@ class _Inserting:
         number = index.producer[name]
         raw = self.names.new(f"{name}_float")
         self.makes.setdefault(number, {})[name] = raw
-        if not index.nodes[number].name and number not in self.called:
-            self.called[number] = self.names.node(index.nodes[number].output[0])
         for inside in unit.unit.nodes:
             self.reads.setdefault(inside, {})[name] = raw
         self._type(raw, name)
@@ -203,7 +205,7 @@ class _Inserting:
     def _changed(self, number: int, node: NodeProto) -> NodeProto:
         reads, makes = self.reads.get(number, {}), self.makes.get(number, {})
         positions = [i for i in range(len(node.input)) if (number, i) in self.replaced]
-        if not reads and not makes and not positions:
+        if not reads and not makes and not positions and number not in self.called:
             return node
         result = NodeProto()
         result.CopyFrom(node)

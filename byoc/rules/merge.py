@@ -1,8 +1,9 @@
 """Building one rule file on another: the nearer file wins, and what is inherited is known as such.
 
 What a file says of an operator replaces what the one below says of it; a composite of the same name
-replaces; `host` lists add up; `layout`, `quantization` and `limits` go key by key. The nearer file's
-rules and composites stand first. What it drops is not inherited.
+replaces; `host` lists add up; `layout`, `quantization`, `limits` and `codegen_options` go key by key,
+but the last are not inherited by a file that names another codegen. The nearer file's rules and
+composites stand first. What it drops is not inherited.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from byoc.errors import nearest
 from byoc.rules.schema import CompositeRule, Drop, Host, Nodes, OpRule, RuleFile
 
 _BY_KEY = ("layout", "quantization", "limits")
+_OPTIONS = "codegen_options"
 N = TypeVar("N", bound=Nodes)
 _BY_PART = ("ops", "composites", "host")
 _OF_THE_FILE = ("extends", "drop")
@@ -19,8 +21,12 @@ _OF_THE_FILE = ("extends", "drop")
 
 def defaults(content: Mapping[Any, Any], base: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return what was read with the keys that it leaves to the file below, as that was read."""
-    result = {**{key: value for key, value in base.items() if key not in _OF_THE_FILE}, **content}
-    for key in _BY_KEY:
+    base = {key: value for key, value in base.items() if key not in _OF_THE_FILE}
+    codegen = base.get("codegen", RuleFile.model_fields["codegen"].default)
+    if content.get("codegen", codegen) != codegen:
+        base.pop(_OPTIONS, None)
+    result = {**base, **content}
+    for key in (*_BY_KEY, _OPTIONS):
         own, below = content.get(key), base.get(key)
         if isinstance(own, dict) and isinstance(below, dict):
             result[key] = {**below, **own}
@@ -39,6 +45,11 @@ def merged(
         keys += [
             f"{key}.{name}" for name in getattr(base, key).model_fields_set - {*(content.get(key) or ())}
         ]
+    keys += [
+        f"{_OPTIONS}.{name}"
+        for name in rules.codegen_options
+        if name not in (content.get(_OPTIONS) or ())
+    ]
     places = {key: key for key in keys}
     drop = rules.drop
     ops = _ops(rules.ops if "ops" in content else (), base.ops, drop.ops, places)

@@ -278,6 +278,16 @@ class Drop(Strict):
     host: Host = Field(default=Host(), description="Entries of `host` that are left out, as written.")
 
 
+def _as_text(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+# Codegens read their options from text, wherever they were given.
+_OptionText = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | bool | int | float)]
+
+
 class RuleFile(Strict):
     """A target: its operators, its composites, and what it uses unless told otherwise."""
 
@@ -288,6 +298,9 @@ class RuleFile(Strict):
     )
     description: str = Field(default="", description="A line for people.")
     codegen: str = Field(default="reference", description="The installed codegen for the regions.")
+    codegen_options: dict[str, _OptionText] = Field(
+        default_factory=dict, description="The codegen's options by name: see byoc codegens NAME."
+    )
     cost_model: str = Field(description="The cost model: a path, or an installed name.")
     regions: Literal["connected", "phase"] = Field(
         default="connected",

@@ -4,9 +4,7 @@ It is what a target uses until its own codegen exists, and what others are compa
 makes nothing, since the region's model is in the bundle already.
 """
 
-from collections.abc import Mapping
-
-from byoc.codegen import Artifact, CompileError, Executor, Region
+from byoc.codegen import Artifact, Executor, NoOptions, Region
 from byoc.runtime.onnxrt import open_session, run_session
 
 
@@ -14,11 +12,10 @@ class Reference:
     """Runs regions on onnxruntime."""
 
     name = "reference"
+    Options = NoOptions
 
-    def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
-        """Return an artifact without files. Raises CompileError for any option: there are none."""
-        if options:
-            raise CompileError(f"codegen reference has no option '{next(iter(options))}'")
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        """Return an artifact without files."""
         return Artifact()
 
     def load(self, region: Region, artifact: Artifact) -> Executor:

@@ -11,7 +11,7 @@ onnxruntime, optimizations off, on 4 samples of other seeds. In decibels:
 
 and `class`, the share of rows of the outputs whose largest element is where it was. Where an output has
 less than 30 dB, the units follow that cost most, each with what would be left if it alone were
-quantized (one sample).
+quantized, on the sample that has the least left.
 
 Samples of image networks are noise, and the light networks have random weights: what is measured is the
 arithmetic and the scales, not how well a network recognizes things. The scores of a random classifier

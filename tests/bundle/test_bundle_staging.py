@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import vendors
-from cutting import CHAIN, DEVICE_ONLY, cut, files, ramp, same_as_original
+from cutting import CHAIN, DEVICE_ONLY, UNLIKE, cut, files, ramp, same_as_original
 from support import Ran, parse
 
 from byoc.bundle import staging

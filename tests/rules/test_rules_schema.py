@@ -72,6 +72,7 @@ drop: {ops: Sum, composites: [conv_bn], host: {ops: [Exp], names: ['^tail/'], af
 target: dla2
 description: a line
 codegen: reference
+codegen_options: {speed: high, tiles: 4, fast: true, share: 0.5}
 cost_model: dla
 regions: phase
 overlaps: placement

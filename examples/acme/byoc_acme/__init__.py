@@ -2,28 +2,35 @@
 
 import io
 import json
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from byoc.codegen import Artifact, CompileError, Executor, Region
+from byoc.codegen import Artifact, Executor, Region
 from byoc_acme.program import assemble
 from byoc_acme.simulator import run
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may say with `--codegen-option NAME=VALUE`, or in the rule file."""
+
+    indent: int = field(default=1, metadata={"help": "Spaces by which program.json is indented."})
 
 
 class Acme:
     """Compiles for the accelerator described in annotations/acme.yaml."""
 
     name = "acme"
+    api = 1
+    Options = Options
 
-    def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+    def compile(self, region: Region, options: Options) -> Artifact:
         """Return program.json and weights.npz. Raises CompileError for what it has no code for."""
-        if options:
-            raise CompileError(f"acme has no option '{next(iter(options))}'")
-        program, weights = assemble(region.load(fold=True))
+        program, weights = assemble(region)
         packed = io.BytesIO()
         np.savez(packed, **weights)
-        text = json.dumps(program, indent=1)
+        text = json.dumps(program, indent=options.indent)
         return Artifact({"program.json": text.encode(), "weights.npz": packed.getvalue()})
 
     def load(self, region: Region, artifact: Artifact) -> Executor:

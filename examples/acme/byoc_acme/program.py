@@ -1,44 +1,50 @@
-"""The compiler: a region's model to a list of instructions and the weights they name."""
+"""The compiler: a region to a list of instructions and the weights that they name."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
-from byoc.codegen import CompileError
+from byoc.codegen import Emitters, Operation, Region
 
 Instruction = dict[str, Any]
 
-
-def assemble(model: onnx.ModelProto) -> tuple[list[Instruction], dict[str, NDArray[np.generic]]]:
-    """Return the program and its weights. Raises CompileError for an operator without an emitter."""
-    program = []
-    for node in model.graph.node:
-        if node.op_type not in EMITTERS:
-            raise CompileError(f"acme has no instruction for {node.op_type}")
-        program.append(EMITTERS[node.op_type](node) | {"out": node.output[0]})
-    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-    return program, weights
+emit: Emitters[Instruction] = Emitters()
 
 
-def _convolution(node: onnx.NodeProto, prefix: str = "", relu: bool = False) -> Instruction:
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    return {
-        "do": "conv",
-        "in": list(node.input),
-        "strides": list(attributes.get(f"{prefix}strides", [1, 1])),
-        "pads": list(attributes.get(f"{prefix}pads", [0, 0, 0, 0])),
-        "relu": relu,
-    }
+def assemble(region: Region) -> tuple[list[Instruction], dict[str, NDArray[np.generic]]]:
+    """Return the program and its weights. Raises CompileError for an operator without a function."""
+    program = emit(region)
+    names = {name for operation in region.operations() for name in operation.constants}
+    return program, {name: region.constant(name) for name in sorted(names)}
 
 
-# One small function for each operator and composite of acme.yaml. The composite's attributes carry the
-# name of the pattern's line, `c`.
-EMITTERS: dict[str, Callable[[onnx.NodeProto], Instruction]] = {
-    "Conv": _convolution,
-    "conv_relu": lambda node: _convolution(node, "c_", relu=True),
-    "Relu": lambda node: {"do": "relu", "in": list(node.input)},
-    "Add": lambda node: {"do": "add", "in": list(node.input)},
-}
+# One small function for each operator and composite of acme.yaml.
+@emit.op("Conv")
+def _conv(operation: Operation) -> Instruction:
+    return _instruction("conv", operation, **_window(operation), relu=False)
+
+
+@emit.composite("conv_relu")
+def _conv_relu(operation: Operation) -> Instruction:
+    # The attributes of a composite carry the name of the pattern's line, `c`.
+    return _instruction("conv", operation, **_window(operation, "c_"), relu=True)
+
+
+@emit.op("Relu")
+def _relu(operation: Operation) -> Instruction:
+    return _instruction("relu", operation)
+
+
+@emit.op("Add")
+def _add(operation: Operation) -> Instruction:
+    return _instruction("add", operation)
+
+
+def _window(operation: Operation, line: str = "") -> Instruction:
+    """Return where a convolution's kernel goes; defaults are filled in already."""
+    return {name: operation.attributes[line + name] for name in ("strides", "pads")}
+
+
+def _instruction(do: str, operation: Operation, **more: Any) -> Instruction:
+    return {"do": do, "in": list(operation.inputs), "out": operation.outputs[0], **more}

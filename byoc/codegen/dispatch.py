@@ -1,0 +1,86 @@
+"""An emitter as a table of small functions, one for each operator and composite."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from byoc.codegen.api import CompileError, Region
+from byoc.codegen.operations import Operation
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FEW = 3  # nodes that a message names
+
+
+class Emitters(Generic[T]):
+    """A table of functions from an operation to what is emitted for it.
+
+    `emit = Emitters()`, `@emit.op("Conv")` or `@emit.composite("conv_relu")` over each function, and
+    `emit(region)` calls them in order of execution.
+    """
+
+    def __init__(self) -> None:
+        """Make an empty table."""
+        self._ops: dict[str, Callable[..., T]] = {}
+        self._composites: dict[str, Callable[..., T]] = {}
+
+    def op(self, *names: str) -> Callable[[F], F]:
+        """Enter a function for operators, those of a domain other than ONNX's as `com.acme.Gelu`."""
+        return _entering(self._ops, names)
+
+    def composite(self, *names: str) -> Callable[[F], F]:
+        """Enter a function for composites, by the names that the rule file has for them."""
+        return _entering(self._composites, names)
+
+    def find(self, operation: Operation) -> Callable[..., T] | None:
+        """Return the function for an operation, None when there is none."""
+        if operation.composite:
+            return self._composites.get(operation.composite)
+        return self._ops.get(_called(operation))
+
+    def __call__(self, region: Region, *context: Any, boundary: bool = False) -> list[T]:
+        """Return what the functions give for the operations of a region, in order of execution.
+
+        Each is called with the operation, and with `context` behind it; `boundary` is that of
+        `Region.operations`. Raises CompileError naming all operators that have no function, before any
+        is called; to one that a function raises without nodes, the operation's is added.
+        """
+        operations = region.operations(boundary=boundary)
+        lacking = [operation for operation in operations if self.find(operation) is None]
+        if lacking:
+            raise CompileError(_told(lacking), [operation.name for operation in lacking])
+        return [self._emitted(operation, context) for operation in operations]
+
+    def _emitted(self, operation: Operation, context: Sequence[Any]) -> T:
+        function = self.find(operation)
+        assert function is not None
+        try:
+            return function(operation, *context)
+        except CompileError as error:
+            if not error.nodes:
+                error.nodes = (operation.name,)
+            raise
+
+
+def _entering(table: dict[str, Callable[..., Any]], names: Sequence[str]) -> Callable[[F], F]:
+    def enter(function: F) -> F:
+        for name in names:
+            if name in table:
+                raise ValueError(f"there are two functions for {name}")
+            table[name] = function
+        return function
+
+    return enter
+
+
+def _called(operation: Operation) -> str:
+    if operation.composite:
+        return operation.composite
+    return f"{operation.domain}.{operation.op}" if operation.domain else operation.op
+
+
+def _told(lacking: Sequence[Operation]) -> str:
+    names = ", ".join(dict.fromkeys(map(_called, lacking)))
+    nodes = ", ".join(operation.name for operation in lacking[:_FEW])
+    more = f" and {len(lacking) - _FEW} more" if len(lacking) > _FEW else ""
+    return f"no code is emitted for {names} ({nodes}{more})"
