@@ -158,7 +158,9 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         placement=placement,
     )
     compilers: Mapping[str, Compiler] = {}
-    if output is not None or codegen is not None:  # a plan can be made before there is a codegen
+    if (
+        output is not None or codegen is not None or codegen_options
+    ):  # a plan can be made before there is a codegen
         names = _each(settings.targets, codegen, "codegen", lambda target: target.rules.codegen)
         compilers = load_compilers(settings.targets, names, codegen_options or {})
     progress("load model")

@@ -1,29 +1,54 @@
 """Compiling the regions of a plan: what a codegen gives is held to its word, the same region once."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from byoc.bundle.names import is_plain
 from byoc.codegen import Artifact, Codegen, CompileError, Region, ResourceError, Together, chosen_options
+from byoc.codegen.asking import compiled, compiled_together
 from byoc.codegen.fingerprint import identical
-from byoc.errors import ByocError, described
+from byoc.codegen.isolate import Isolation, compile_all_isolated, compile_isolated
+from byoc.codegen.made import Made
+from byoc.codegen.refusal import Refusal, RefusedError
 
-_PLAIN = re.compile(r"[^/\\\0]+")
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Compiler:
-    """What compiles the regions of a target: a codegen and the options that the user gave it."""
+    """What compiles the regions of a target: a codegen and the options that the user gave it.
+
+    With `isolation` it does so in processes of its own. `made` is what it has compiled so far.
+    """
 
     codegen: Codegen
     options: Mapping[str, str]
+    isolation: Isolation | None = None
+    made: Made = field(default_factory=Made)
 
     @cached_property
     def chosen(self) -> Any:
         """What `compile` is handed as options. Raises InputError when one is not right."""
         return chosen_options(self.codegen, self.options)
+
+    def compile(self, region: Region) -> Artifact:
+        """Return a region's artifact. Raises CompileError with one sentence, whatever goes wrong."""
+        if self.isolation is None:
+            return _named(compiled(self.codegen, region, self.chosen))
+        timeout = self.isolation.timeout
+        return _named(compile_isolated(self.codegen.name, region, self.options, timeout))
+
+    def compile_all(self, regions: Sequence[Region]) -> dict[str, Artifact]:
+        """Return the artifacts of some regions by name, compiled in one call; as `compile`."""
+        if self.isolation is None:
+            assert isinstance(self.codegen, Together)
+            found = compiled_together(self.codegen, regions, self.chosen)
+        else:
+            timeout = self.isolation.timeout
+            found = compile_all_isolated(self.codegen.name, regions, self.options, timeout)
+        return {name: _named(artifact) for name, artifact in found.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,91 +60,117 @@ class Compiled:
 
 
 def compile_regions(
-    regions: Sequence[Region], compiler: Compiler, progress: Callable[[str], None]
+    regions: Sequence[Region], compiler: Compiler, progress: Progress, strict: bool = True
 ) -> dict[str, Compiled]:
     """Return what became of the regions of one target, by name.
 
-    Of regions that are the same but for names only the first is compiled. Raises CompileError, naming
-    the region, when the codegen refuses one or gives no artifact.
+    Of regions that are the same but for names only the first is compiled, and one that was compiled
+    before is not compiled again. Raises RefusedError when the codegen refuses regions or gives no
+    artifact: for the first of them where `strict`, else for all.
     """
     same = identical(regions)
     first = [region for region in regions if region.name not in same]
-    if isinstance(compiler.codegen, Together):
-        artifacts = _together(first, compiler, progress)
-    else:
-        artifacts = {}
-        for region in first:
-            progress(f"compile {region.name} with {compiler.codegen.name}")
-            artifacts[region.name] = compile_region(region, compiler)
+    together = isinstance(compiler.codegen, Together)
+    calls = [_Call(tuple(first), True)] if together and first else _alone(first)
+    artifacts: dict[str, Artifact] = {}
+    refusals: list[Refusal] = []
+    while calls:
+        call = calls.pop(0)
+        try:
+            artifacts |= call.made(compiler, progress)
+        except CompileError as error:
+            if strict:
+                raise RefusedError([call.refusal(compiler, error)]) from error
+            found = call.refusals(compiler, error)
+            refusals += found
+            if not found:  # all of them at once, and none is named: alone it shows which it was
+                calls = _alone(call.regions)
+    if refusals:
+        raise RefusedError([*refusals, *_of_twins(refusals, regions, same)])
     return {
         region.name: Compiled(artifacts[same.get(region.name, region.name)], same.get(region.name, ""))
         for region in regions
     }
 
 
-def compile_region(region: Region, compiler: Compiler) -> Artifact:
-    """Return a region's artifact. Raises CompileError, naming the region."""
-    artifact = _asked(
-        lambda: compiler.codegen.compile(region, compiler.chosen), compiler.codegen, region.name
-    )
-    _check(artifact, compiler.codegen, region.name)
-    return artifact  # type: ignore[no-any-return]
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """One call of a codegen: the regions that it is for, and whether they are all compiled together."""
+
+    regions: tuple[Region, ...]
+    together: bool
+
+    @property
+    def where(self) -> str:
+        return ", ".join(region.name for region in self.regions)
+
+    def made(self, compiler: Compiler, progress: Progress) -> Mapping[str, Artifact]:
+        """Return the artifacts by region; those that the codegen made before, where it did."""
+        found = compiler.made.find(self.regions)
+        if found is None:
+            progress(f"compile {self.where} with {compiler.codegen.name}")
+            if self.together:
+                found = compiler.compile_all(self.regions)
+            else:
+                found = {self.regions[0].name: compiler.compile(self.regions[0])}
+        compiler.made.add(self.regions, found)
+        return found
+
+    def refusals(self, compiler: Compiler, error: CompileError) -> list[Refusal]:
+        """Return what a failed call says of its regions; nothing where it may be any of several."""
+        if len(self.regions) == 1:
+            return [self.refusal(compiler, error)]
+        named = [
+            (region, tuple(n for n in error.nodes if n in _names(region))) for region in self.regions
+        ]
+        refusal = self.refusal(compiler, error)
+        return [replace(refusal, region=region.name, nodes=own) for region, own in named if own]
+
+    def refusal(self, compiler: Compiler, error: CompileError) -> Refusal:
+        """Return the failure of the call as a whole."""
+        return Refusal(
+            self.regions[0].target,
+            compiler.codegen.name,
+            self.where,
+            str(error),
+            tuple(error.nodes),
+            isinstance(error, ResourceError),
+        )
 
 
-def _together(
-    regions: Sequence[Region], compiler: Compiler, progress: Callable[[str], None]
-) -> dict[str, Artifact]:
-    codegen = compiler.codegen
-    if not regions:
-        return {}
-    names = [region.name for region in regions]
-    where = ", ".join(names)
-    progress(f"compile {where} with {codegen.name}")
-    assert isinstance(codegen, Together)
-    given = _asked(lambda: codegen.compile_all(tuple(regions), compiler.chosen), codegen, where)
-    if not isinstance(given, Mapping):
-        what = f"compile_all gave {type(given).__name__}, not artifacts by region"
-        raise CompileError(f"codegen {codegen.name}: {where}: {what}")
-    for name in (*names, *given):
-        if name not in given:
-            raise CompileError(f"codegen {codegen.name}: {name}: compile_all gave no artifact for it")
-        if name not in names:
-            raise CompileError(f"codegen {codegen.name}: compile_all gave an artifact for {name!r}")
-        _check(given[name], codegen, name)
-    return dict(given)
+def _alone(regions: Sequence[Region]) -> list[_Call]:
+    return [_Call((region,), False) for region in regions]
 
 
-def _asked(ask: Callable[[], Any], codegen: Codegen, where: str) -> Any:
-    try:
-        return ask()
-    except CompileError as error:
-        kind = ResourceError if isinstance(error, ResourceError) else CompileError
-        raise kind(f"codegen {codegen.name}: {where}: {error}", error.nodes) from error
-    except ByocError as error:
-        raise CompileError(f"codegen {codegen.name}: {where}: {error}") from error
-    except Exception as error:  # a plug-in can fail in any way; say whose fault it was
-        raise CompileError(f"codegen {codegen.name}: {where}: failed with {described(error)}") from error
+def _names(region: Region) -> dict[str, tuple[int, int]]:
+    """Return where each name of a node or of what it makes stands in a region's model."""
+    found: dict[str, tuple[int, int]] = {}
+    for number, node in enumerate(region.nodes):
+        for place, name in enumerate((node.name, *node.output)):
+            if name:
+                found.setdefault(name, (number, place))
+    return found
 
 
-def _check(artifact: Any, codegen: Codegen, where: str) -> None:
-    wrong = _wrong(artifact)
-    if wrong:
-        raise CompileError(f"codegen {codegen.name}: {where}: {wrong}")
+def _of_twins(
+    refusals: Sequence[Refusal], regions: Sequence[Region], same: Mapping[str, str]
+) -> Iterator[Refusal]:
+    """Yield the refusals of regions that are the same as one that was refused, nodes by position."""
+    of_name = {region.name: region for region in regions}
+    for refusal in refusals:
+        for name in (twin for twin, first in same.items() if first == refusal.region):
+            places, there = _names(of_name[refusal.region]), list(of_name[name].nodes)
+            nodes = [
+                (there[number].name, *there[number].output)[place]
+                for number, place in (places[each] for each in refusal.nodes if each in places)
+            ]
+            whole = len(nodes) < len(refusal.nodes)
+            yield replace(refusal, region=name, nodes=() if whole else tuple(nodes))
 
 
-def _wrong(artifact: Any) -> str:
-    """Return what is wrong with what a codegen gave, as a sentence; empty when nothing is."""
-    if not isinstance(artifact, Artifact):
-        return f"compile gave {type(artifact).__name__}, not an Artifact"
-    for what in ("files", "metadata"):
-        if not isinstance(getattr(artifact, what), Mapping):
-            return f"the artifact's {what} are {type(getattr(artifact, what)).__name__}, not a mapping"
-    for name, content in artifact.files.items():
-        if not isinstance(name, str) or name in (".", "..") or not _PLAIN.fullmatch(name):
-            return f"{name!r} is not a plain file name for an artifact"
-        if not isinstance(content, bytes):
-            return f"the content of '{name}' is {type(content).__name__}, not bytes"
-    for key, value in artifact.metadata.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            return f"the metadata '{key}' is not text"
-    return ""
+def _named(artifact: Artifact) -> Artifact:
+    """Return an artifact whose files all have plain names. Raises CompileError for others."""
+    for name in artifact.files:
+        if not is_plain(name):
+            raise CompileError(f"{name!r} is not a plain file name for an artifact")
+    return artifact

@@ -1,26 +1,44 @@
 """Reading a bundle back: checked manifest, partitioned model, regions and artifacts."""
 
+import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
+from onnx import TensorProto
 
 from byoc.boundary.inside import Contracts
 from byoc.bundle.contracts import as_contract
 from byoc.bundle.manifest import NAME, Manifest, RegionEntry, inside, read_manifest
+from byoc.bundle.names import quoted
 from byoc.bundle.regions import disagreement, read_region
+from byoc.bundle.unpack import unpack
 from byoc.codegen import Artifact, Region
 from byoc.errors import InputError
+from byoc.graph.walk import walk_tensors
 
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """A bundle on disk whose files are all as they were written."""
+    """A bundle on disk whose files are all as they were written.
+
+    `packed` is the file that it was taken out of, None for a folder; `folder` is then a temporary one
+    that is removed with this object, so keep it for as long as a region of it is used.
+    """
 
     folder: Path
     manifest: Manifest
+    packed: Path | None = None
+
+    @property
+    def place(self) -> Path:
+        """What sentences call it: the folder or the file that was opened."""
+        return self.packed or self.folder
 
     def model(self) -> onnx.ModelProto:
         """Return the partitioned model, its weights left in the bundle's weight file."""
@@ -36,7 +54,7 @@ class Bundle:
         twins = self.twins
         for entry in self.manifest.regions:
             self._read(entry.model)
-            path = inside(self.folder, entry.model)
+            path = inside(self.folder, entry.model, self.place)
             contracts = self._contracts(entry, path)
             region = read_region(path, entry.name, entry.target, contracts)
             if entry.name in twins:
@@ -45,7 +63,7 @@ class Bundle:
                 found.append((entry.codegen, region, own[2]))
                 continue
             files = {
-                name: inside(self.folder, path).read_bytes()
+                name: inside(self.folder, path, self.place).read_bytes()
                 for name, path in entry.artifact_files.items()
             }
             found.append((entry.codegen, region, Artifact(files, entry.artifact_metadata)))
@@ -80,7 +98,7 @@ class Bundle:
 
     def _wrong_twin(self, entry: RegionEntry) -> InputError:
         what = f"it is not the same as '{entry.same_as}'"
-        return InputError(f"{self.folder / NAME}: regions: {entry.name}: {what}")
+        return InputError(f"{self.place / NAME}: regions: {entry.name}: {what}")
 
     def _contracts(self, entry: RegionEntry, path: Path) -> Contracts:
         """Return the contracts of a region, which its model has to bear out."""
@@ -92,24 +110,41 @@ class Bundle:
             wrong = entry.name
         if wrong:
             what = f"'{wrong}' is not as the region's model has it"
-            raise InputError(f"{self.folder / NAME}: regions: {entry.name}: {what}")
+            raise InputError(f"{self.place / NAME}: regions: {entry.name}: {what}")
         return contracts
 
     def _read(self, name: str) -> onnx.ModelProto:
         """Return a model of the bundle, all of whose weights lie in files that have a hash."""
         try:
-            proto = onnx.load(inside(self.folder, name), load_external_data=False)
+            proto = onnx.load(inside(self.folder, name, self.place), load_external_data=False)
         except DecodeError:
-            raise InputError(f"{self.folder}: '{name}' is not an ONNX model") from None
-        for tensor in proto.graph.initializer:
-            for entry in tensor.external_data:
-                if entry.key == "location" and entry.value not in self.manifest.files:
-                    raise InputError(f"{self.folder}: the file '{entry.value}' has no hash in {NAME}")
+            raise InputError(f"{self.place}: {quoted(name)} is not an ONNX model") from None
+        for tensor in walk_tensors(proto):
+            places = [entry.value for entry in tensor.external_data if entry.key == "location"]
+            if not places and tensor.data_location == TensorProto.EXTERNAL:
+                places = [""]
+            for place in places:
+                if place not in self.manifest.files:
+                    raise InputError(f"{self.place}: the file {quoted(place)} has no hash in {NAME}")
         return proto
 
 
-def open_bundle(folder: Path) -> Bundle:
-    """Return the bundle in a folder. Raises InputError unless it is one and complete."""
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such bundle")
-    return Bundle(folder, read_manifest(folder))
+def open_bundle(path: Path) -> Bundle:
+    """Return the bundle in a folder or in a packed file. Raises InputError unless it is a whole one."""
+    if path.is_dir():
+        return Bundle(path, read_manifest(path))
+    if not path.is_file():
+        raise InputError(f"{path}: no such bundle")
+    folder = Path(tempfile.mkdtemp(prefix="byoc-"))
+    try:
+        bundle = Bundle(folder, unpack(path, folder), path)
+    except BaseException:  # an interrupt too must leave nothing behind
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(bundle, _remove, folder, os.getpid())
+    return bundle
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a fork has the object, too, but not the folder
+        shutil.rmtree(folder, ignore_errors=True)

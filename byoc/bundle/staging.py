@@ -1,4 +1,4 @@
-"""Writing a folder so that it is there whole or not at all."""
+"""Writing a bundle, a folder or a packed file, so that it is there whole or not at all."""
 
 import shutil
 import tempfile
@@ -6,19 +6,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from byoc.bundle.manifest import NAME, bundle_files
+from byoc.bundle.manifest import MOST_BYTES, NAME, listed_files
+from byoc.bundle.names import quoted
+from byoc.bundle.pack import is_packed_name, write_packed
+from byoc.bundle.unpack import packed_files
 from byoc.errors import InputError
 
 # Beside the destination; short, so that a destination may have the longest name there is.
 _PREFIX = ".byoc-"
 
 
-def check_destination(path: Path) -> None:
-    """Raise InputError when a bundle cannot be written to a path; looks, and leaves nothing behind."""
+def check_destination(path: Path, packed: bool | None = None) -> None:
+    """Raise InputError when a bundle cannot be written to a path; looks, and leaves nothing behind.
+
+    Whether it is to be `packed` is by default what the path's name says.
+    """
     try:
         real = _real(path)
         if real.exists():
-            _check_replaceable(path, real)
+            _check_replaceable(path, real, is_packed_name(path) if packed is None else packed)
         elif path.is_symlink():
             raise InputError(f"{path}: cannot be written: it is a link to nothing")
         elif not real.parent.is_dir():
@@ -33,18 +39,35 @@ def check_destination(path: Path) -> None:
 def staged(path: Path) -> Iterator[Path]:
     """Give a folder to write into, which becomes `path` when the block ends well.
 
-    The folder lies beside the destination, so that becoming it is one rename; a link is followed. A
-    bundle that is there already is put aside first and removed last. When the block raises, everything
-    is as before.
+    Where the name of `path` ends in `.zip`, what becomes it is all of the folder, packed. The folder
+    lies beside the destination, so that becoming it is one rename; a link is followed. A bundle that is
+    there already is put aside first and removed last. When the block raises, everything is as before.
     """
-    check_destination(path)
-    real = _real(path)
-    workspace = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=real.parent))
-    try:
+    with _beside(path) as workspace:
         fresh = workspace / "new"
         fresh.mkdir()
         yield fresh
-        _swap(fresh, real, workspace / "old")
+        if is_packed_name(path):
+            files = [file.relative_to(fresh).as_posix() for file in fresh.rglob("*") if file.is_file()]
+            write_packed(fresh, files, workspace / "packed")
+            fresh = workspace / "packed"
+        _swap(fresh, _real(path), workspace / "old")
+
+
+@contextmanager
+def staged_file(path: Path) -> Iterator[Path]:
+    """Give the path of a file to write a packed bundle to, which becomes `path`; else as `staged`."""
+    with _beside(path, packed=True) as workspace:
+        yield workspace / "packed"
+        _swap(workspace / "packed", _real(path), workspace / "old")
+
+
+@contextmanager
+def _beside(path: Path, packed: bool | None = None) -> Iterator[Path]:
+    check_destination(path, packed)
+    workspace = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_real(path).parent))
+    try:
+        yield workspace
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
@@ -59,17 +82,30 @@ def _real(path: Path) -> Path:
         raise InputError(f"{path}: cannot be written: it is a link to itself") from None
 
 
-def _check_replaceable(path: Path, real: Path) -> None:
-    """Raise InputError unless everything in a folder was written by byoc as one bundle."""
-    known = bundle_files(real)
-    if known is None:
+def _check_replaceable(path: Path, real: Path, packed: bool) -> None:
+    """Raise InputError unless everything there was written by byoc as one bundle, in the same form."""
+    found = packed_files(real) if real.is_file() else _folder_files(real)
+    known = None if found is None else listed_files(found[0])
+    if found is None or known is None:
         raise InputError(f"{path}: exists and is not a bundle, so it is not replaced")
-    there = {file.relative_to(real).as_posix() for file in real.rglob("*") if not file.is_dir()}
-    foreign = sorted(there - known - {NAME})
+    foreign = sorted(found[1] - known - {NAME})
     if foreign:
         raise InputError(
-            f"{path}: is a bundle, but '{foreign[0]}' is not part of it, so it is not replaced"
+            f"{path}: is a bundle, but {quoted(foreign[0])} is not part of it, so it is not replaced"
         )
+    if packed != real.is_file():
+        forms = ("a folder", "a packed one") if packed else ("packed", "a folder")
+        raise InputError(f"{path}: is a bundle, but {forms[0]}, so {forms[1]} does not replace it")
+
+
+def _folder_files(folder: Path) -> tuple[bytes, set[str]] | None:
+    try:
+        with (folder / NAME).open("rb") as file:
+            content = file.read(MOST_BYTES)
+    except OSError:
+        return None
+    there = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir())
+    return content, set(there)
 
 
 def _swap(fresh: Path, path: Path, aside: Path) -> None:

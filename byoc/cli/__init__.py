@@ -22,6 +22,7 @@ from byoc.cli import (
     explain,
     inspect,
     installed,
+    pack,
     partition,
     place,
     profile,
@@ -42,6 +43,7 @@ app.command("partition")(partition.partition)
 app.command("explain")(explain.explain)
 app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)
+app.command("pack")(pack.pack)
 app.command("compare")(compare.compare)
 app.command("calibrate")(calibrate.calibrate)
 app.command("profile")(profile.profile)

@@ -1,69 +1,159 @@
 """`byoc inspect`: what is in a bundle."""
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from byoc.bundle.contracts import as_contract
-from byoc.bundle.manifest import Manifest
-from byoc.bundle.read import open_bundle
+from byoc.bundle.manifest import Manifest, RegionEntry
+from byoc.bundle.read import Bundle, open_bundle
+from byoc.bundle.schema import manifest_schema
 from byoc.cli.common import Format, FormatOption, console, print_json, print_rows
 from byoc.errors import InputError
 from byoc.report.text import print_report
-from byoc.report.units import quantity
+from byoc.report.units import count, quantity
+
+_WIDTH = 11
+
+
+def _show_schema(wanted: bool) -> None:
+    if wanted:
+        print_json(manifest_schema())
+        raise typer.Exit
 
 
 def inspect(
-    bundle: Annotated[Path, typer.Argument(help="A folder that `byoc partition -o` wrote.")],
+    bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` wrote, or `byoc pack`.")],
     form: FormatOption = Format.text,
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--schema", callback=_show_schema, is_eager=True, help="Print the JSON Schema of manifests."
+        ),
+    ] = False,
 ) -> None:
-    """Show what is in a bundle: the decision, what is converted at borders, and every file."""
-    manifest = open_bundle(bundle).manifest
+    """Show what is in a bundle: the decision, the regions, what crosses their borders, every file."""
+    opened = open_bundle(bundle)
+    manifest = opened.manifest
     if form is Format.json:
         print_json(manifest.model_dump(mode="json"))
         return
     try:
-        print_report(manifest.report, console())
-    except (LookupError, TypeError, ValueError, AttributeError):
+        report, outputs = _report(manifest.report), _outputs(manifest.report)
+        top = _top(opened)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         raise InputError(f"{bundle}: the report in the manifest is not one that byoc wrote") from None
-    crossing = _crossing(manifest)
-    if crossing:
-        typer.echo("\nConverted at the borders of regions:")
-        print_rows(crossing, form)
-    print_rows(
-        [
-            {"file": name, "size": quantity(entry.bytes, "B"), "sha256": entry.sha256[:16]}
-            for name, entry in manifest.files.items()
-        ],
-        form,
-    )
-    asked = {name: value for name, value in manifest.asked.items() if value not in (None, {})}
-    typer.echo("asked: " + ", ".join(f"{name} {_plain(value)}" for name, value in asked.items()))
-    typer.echo("made with: " + ", ".join(f"{n} {v}" for n, v in manifest.versions.items()))
+    for name, value in top.items():
+        typer.echo(f"{name + ':':{_WIDTH}}{value}")
+    typer.echo(f"\n{report}", nl=False)
+    sections = {
+        "What was made of the regions": [_region_row(manifest, region) for region in manifest.regions],
+        "What crosses their borders": _crossing(manifest),
+        "Outputs, as they were verified": outputs,
+        "Files": _file_rows(manifest),
+    }
+    for title, rows in sections.items():
+        if rows:
+            typer.echo(f"\n{title}:")
+            print_rows(rows, form)
+
+
+def _top(bundle: Bundle) -> dict[str, str]:
+    """Return what it is and how it was made, a line for each."""
+    manifest = bundle.manifest
+    size = quantity(sum(entry.bytes for entry in manifest.files.values()), "B")
+    form = "folder" if bundle.packed is None else "packed"
+    asked = {name: _plain(value) for name, value in manifest.asked.items() if name != "model"}
+    return {
+        "bundle": f"{form}, format {manifest.format}, {count(len(manifest.files), 'file')}, {size}",
+        "model": _plain(manifest.asked.get("model", "")),
+        "targets": ", ".join(manifest.targets),
+        "precision": _precision(manifest.report["precision"]),
+        "asked": ", ".join(f"{name} {value}" for name, value in asked.items() if value),
+        "made with": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
+    }
+
+
+def _precision(lowered: Mapping[str, Any] | None) -> str:
+    if lowered is None:
+        return "as in the model"
+    parts = [str(lowered[key]) for key in ("dtype", "method", "source") if lowered[key]]
+    left = len(lowered["in_float"])
+    return ", ".join([*parts, *([f"{count(left, 'unit')} left in floating point"] if left else [])])
+
+
+def _report(report: Mapping[str, Any]) -> str:
+    """Return the report as `byoc partition` printed it, whole or not at all."""
+    shown = console()
+    with shown.capture() as captured:
+        print_report(report, shown)
+    return captured.get()
+
+
+def _region_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
+    made = [
+        f"{name} {quantity(manifest.files[path].bytes, 'B')}"
+        for name, path in region.artifact_files.items()
+    ]
+    composites = Counter(region.composites)
+    return {
+        "region": region.name,
+        "target": region.target,
+        "codegen": region.codegen,
+        "model": region.model,
+        "constants": len(region.constants),
+        "composites": ", ".join(f"{n} x {name}" if n > 1 else name for name, n in composites.items()),
+        "artifact": f"that of {region.same_as}" if region.same_as else ", ".join(made) or "none",
+    }
 
 
 def _crossing(manifest: Manifest) -> list[dict[str, str]]:
-    """Return what crosses borders otherwise than it is in the user's model, a row for each tensor."""
-    rows = []
-    for region in manifest.regions:
-        for way, entries in (("in", region.inputs), ("out", region.outputs)):
-            for contract in map(as_contract, entries):
-                if contract.converts:
-                    rows.append(
-                        {
-                            "region": region.name,
-                            "way": way,
-                            "tensor": f"{contract.tensor}: {contract.logical}",
-                            "crosses as": str(contract),
-                            "converts": ", ".join(f"{k} {who}" for k, who in contract.converts.items()),
-                        }
-                    )
-    return rows
+    """Return what every region reads and gives out: as the user's model has it, and as it crosses."""
+    return [
+        {
+            "region": region.name,
+            "way": way,
+            "tensor": f"{contract.tensor}: {contract.logical}",
+            "crosses as": str(contract) if contract.converts else "",
+            "converts": ", ".join(f"{what} {who}" for what, who in contract.converts.items()),
+        }
+        for region in manifest.regions
+        for way, entries in (("in", region.inputs), ("out", region.outputs))
+        for contract in map(as_contract, entries)
+    ]
+
+
+def _outputs(report: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the errors of the outputs in the verification that was made when it was written."""
+    verification = report["verification"]
+    if verification is None:
+        return []
+    return [
+        {
+            "output": str(output["name"]),
+            "dtype": str(output["dtype"]),
+            "against": str(verification["against"]),
+            "of its range": "not finite" if output["relative"] is None else f"{output['relative']:.1e}",
+            "allowed": f"{output['tolerance']:g}",
+        }
+        for output in verification["outputs"]
+    ]
+
+
+def _file_rows(manifest: Manifest) -> list[dict[str, str]]:
+    return [
+        {"file": name, "size": quantity(entry.bytes, "B"), "sha256": entry.sha256[:16]}
+        for name, entry in manifest.files.items()
+    ]
 
 
 def _plain(value: object) -> str:
-    """Return what was asked as a person would write it: lists and mappings without their brackets."""
+    """Return what was asked as a person would write it; empty for what was not said."""
     if isinstance(value, dict):
-        return " ".join(f"{name}={inner}" for name, inner in value.items())
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        return " ".join(f"{name}={inner}" for name, inner in value.items() if inner is not None)
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "" if value is None else str(value)

@@ -48,7 +48,7 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     rules: RulesOption,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the bundle here; without it, only plan."),
+        typer.Option("--output", "-o", help="Write the bundle here (.zip: packed); else only plan."),
     ] = None,
     strategy: Annotated[
         str, typer.Option(help="How to place the units: see byoc strategies.")

@@ -13,7 +13,7 @@ from byoc.verify.compare import require
 
 
 def verify(
-    bundle: Annotated[Path, typer.Argument(help="A folder that `byoc partition -o` wrote.")],
+    bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` wrote, or `byoc pack`.")],
     against: Annotated[
         str | None,
         typer.Option(help="The original: a file or zoo:NAME. Found by itself for zoo models."),

@@ -40,7 +40,7 @@ class CompileError(InputError):
     def __init__(self, reason: str, nodes: Sequence[str] = ()) -> None:
         """Keep the nodes beside the message."""
         super().__init__(reason)
-        self.nodes = tuple(nodes)
+        self.nodes = (nodes,) if isinstance(nodes, str) else tuple(nodes)
 
 
 class ResourceError(CompileError):

@@ -73,6 +73,10 @@ def structure(region: Region) -> str:
         model.graph.initializer.add(
             name=renaming.name(tensor.name), data_type=tensor.data_type, dims=tensor.dims
         )
+    for sparse in region.model.graph.sparse_initializer:
+        copied = model.graph.sparse_initializer.add()
+        copied.CopyFrom(sparse)
+        copied.values.name = renaming.name(sparse.values.name)
     for values in (model.graph.initializer, model.graph.value_info):
         _sort(values)
     digest = hashlib.sha256(region.target.encode() + b"\0")

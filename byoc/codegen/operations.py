@@ -136,15 +136,16 @@ def _body(function: FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
     names = dict(zip(function.input, [*call.input, *[""] * len(function.input)], strict=False))
     names |= dict(zip(function.output, call.output, strict=False))
     names[""] = ""
+    prefix = next(filter(None, call.output), call.op_type)
     given = {attribute.name: attribute for attribute in call.attribute}
     for node in function.node:
         result = NodeProto()
         result.CopyFrom(node)
         for name in node.output:  # what is inside alone, told apart from what other calls have
-            names.setdefault(name, f"{call.output[0]}/{name}")
+            names.setdefault(name, f"{prefix}/{name}")
         result.input[:] = [names.get(name, name) for name in node.input]
         result.output[:] = [names[name] for name in node.output]
-        result.name = f"{call.name or call.output[0]}/{node.name or node.output[0]}"
+        result.name = f"{call.name or prefix}/{node.name or node.output[0]}"
         del result.attribute[:]
         result.attribute.extend(_attributes(node, given))
         yield result

@@ -1,18 +1,16 @@
 """From units and cost models to the partitioner's problem, which is numbers alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.boundary.border import Wants
 from byoc.boundary.crossing import own_quantization
-from byoc.costs.conversions import Moving, moving
-from byoc.costs.flows import Flows, flows
+from byoc.costs.conversions import moving
+from byoc.costs.flows import flows
 from byoc.costs.model import CostModel, Policy, Price
 from byoc.costs.objective import LATENCY, Objective
 from byoc.costs.prices import (
@@ -23,34 +21,13 @@ from byoc.costs.prices import (
     node_prices,
     policed,
 )
+from byoc.costs.problem import Device, combined, limited, priced, side_by_side
 from byoc.costs.task import Tasks, tasks
-from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import describe
 from byoc.patterns.joint import JointUnit
 from byoc.patterns.unit import Unit
-from byoc.placement import UNLIMITED, Fusion, Problem
-
-_T = TypeVar("_T", bound=np.generic)
-
-
-@dataclass(frozen=True, eq=False)
-class Device:
-    """An accelerator as the problem sees it: what things cost there, what its regions must be.
-
-    `connected` says whether a region must hang together; the limits are nodes of a region, regions, and
-    bytes of constants that all units there may have together; `wants` is what has to be done to tensors
-    at its borders.
-    """
-
-    name: str
-    costs: CostModel
-    connected: bool = False
-    min_nodes: int = 0
-    max_nodes: int = UNLIMITED
-    max_regions: int = UNLIMITED
-    memory: float = inf
-    wants: Wants = field(default_factory=Wants)
+from byoc.placement import Fusion, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +60,8 @@ class Posed:
     None where some price has none. `tensors` names the problem's tensors; `x:shape` is what crosses
     where only the shape of `x` is asked for. `operations` (float64, one per unit) is the compute of each
     unit, `estimated` counts the units with a cost that is a guess, as it was not known; `kept` has for
-    each accelerator those, by number, that may not run there for that, with the reason. `sizes`
+    each accelerator those, by number, that may not run there for that, or because its codegen refused
+    them, with the reason. `sizes`
     (int64, (tensors, devices)) are the bytes that cross, `willing` (float64, (units, devices)) what each
     accelerator would take in the units of the objective, units that it refuses included; infinite or not
     a number where that is not known. `alternatives` are the composites behind the problem's fusions, one
@@ -111,6 +89,7 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
     unknown: Policy = Policy.estimate,
     objective: Objective = LATENCY,
     alternatives: Sequence[Alternative] = (),
+    refused: Sequence[Mapping[int, str]] = (),
 ) -> Posed:
     """Return the placement problem of the units on a host and some accelerators.
 
@@ -118,8 +97,9 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
     so what is made and used inside it costs no memory traffic there. What byoc put in to quantize costs
     nothing on the host: it is gone where both sides are there, and a conversion where a tensor crosses;
     such conversions are part of the transfers. `bodies` has the cost of each node
-    with bodies, by its number. Raises InputError under `Policy.refuse` when a cost is not known, and
-    when the objective counts joules and a cost model gives none.
+    with bodies, by its number. `refused` has for each accelerator the units, by number, that it turned
+    out not to take, with the reason. Raises InputError under `Policy.refuse` when a cost is not known,
+    and when the objective counts joules and a cost model gives none.
     """
     works = tasks(index)
     there_works = [tasks(index, d.wants.compute) if d.wants.compute else works for d in devices]
@@ -137,9 +117,11 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
         there = _on_device(device.costs, there_works[number], units, number)
         willing[:, number] = objective.of(there.seconds, there.joules)
         taken = np.array([unit.taken(number) for unit in units], np.bool_)
+        out = {row: why for row, why in refused[number].items() if taken[row]} if refused else {}
+        taken[list(out)] = False
         if unknown is Policy.refuse:
             there.require(np.flatnonzero(taken & ~inner), names)
-        kept.append(policed(there, unknown, (taken & ~inner).tolist()))
+        kept.append(out | policed(there, unknown, (taken & ~inner).tolist()))
         taken[list(kept[-1])] = False
         rough |= there.unknown & taken & ~inner
         columns.append((np.where(taken, there.seconds, inf), np.where(taken, there.joules, inf)))
@@ -155,13 +137,13 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
     moved = flows(index, works, units)
     crossing = [moving(host, each.costs, each.wants, works, quantizing, moved) for each in devices]
     starting = [launch_price(device.costs) for device in devices]
-    latency = _problem(index, units, devices, moved, seconds)
-    latency = _priced(latency, seconds, crossing, 0, [p.seconds for p in starting])
+    latency = limited(index, units, devices, moved, seconds)
+    latency = priced(latency, seconds, crossing, 0, [p.seconds for p in starting])
     launches = [p.joules for p in starting]
     sides = (side[:, 1] for each in crossing for side in (each.to_device, each.to_host))
     known = not any(np.isnan(part).any() for part in (joules, *sides, np.array(launches)))
-    energy = _priced(latency, joules, crossing, 1, launches) if known else None
-    problem = _combined(latency, energy, objective, (host, *(device.costs for device in devices)))
+    energy = priced(latency, joules, crossing, 1, launches) if known else None
+    problem = combined(latency, energy, objective, (host, *(device.costs for device in devices)))
     fused = [
         (each, device_prices(devices[at].costs, there_works[at], [each.unit]))
         for each in alternatives
@@ -181,7 +163,7 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
         operations=operations,
         estimated=int(rough.sum()),
         kept=tuple(kept),
-        sizes=_columns([each.sizes for each in crossing], np.zeros((len(moved.names), 0), np.int64)),
+        sizes=side_by_side([each.sizes for each in crossing], np.zeros((len(moved.names), 0), np.int64)),
         willing=willing,
     )
 
@@ -219,108 +201,6 @@ def _on_device(costs: CostModel, works: Tasks, units: Sequence[JointUnit], numbe
         np.array([bool(reason) for reason in why], np.bool_),
         why,
     )
-
-
-def _problem(
-    index: GraphIndex,
-    units: Sequence[JointUnit],
-    devices: Sequence[Device],
-    moved: Flows,
-    seconds: NDArray[np.float64],
-) -> Problem:
-    """Return the problem with its limits; transfers and launches are free as yet."""
-    outputs = index.outputs
-    held = any(device.memory < inf for device in devices)
-    constants = np.array([_constant_bytes(index, unit) if held else 0.0 for unit in units], np.float64)
-    free = np.zeros((len(moved.names), len(devices)))
-    size = np.array([len(unit.nodes) for unit in units], np.int64)
-    some = any(part.must for unit in units for parts in unit.on for part in parts)
-    must = np.array([some and unit.must for unit in units], np.bool_)
-    must &= np.isfinite(seconds[:, 1:]).any(axis=1)
-    fits = [
-        (size <= device.max_nodes) & (constants <= device.memory) & (device.max_regions > 0)
-        for device in devices
-    ]
-    taken = np.isfinite(seconds[:, 1:]) & np.stack(fits, axis=1) if fits else np.zeros((len(units), 0))
-    for row in np.flatnonzero(must & ~taken.any(axis=1)).tolist():
-        raise InputError(
-            f"unit '{units[row].name}' has to be on an accelerator (level: must) and is above the "
-            f"limits of {' and '.join(device.name for device in devices)}"
-        )
-    return Problem.build(
-        seconds=seconds,
-        producer=moved.producers,
-        consumers=moved.consumers,
-        is_output=[name in outputs for name in moved.names],
-        to_device=free,
-        to_host=free,
-        launch=np.zeros(len(devices)),
-        connected=[device.connected for device in devices],
-        must=must,
-        size=size,
-        min_nodes=[device.min_nodes for device in devices],
-        max_nodes=[device.max_nodes for device in devices],
-        max_regions=[device.max_regions for device in devices],
-        memory=np.repeat(constants.reshape(-1, 1), len(devices), axis=1),
-        capacity=[device.memory for device in devices],
-    )
-
-
-def _constant_bytes(index: GraphIndex, unit: JointUnit) -> float:
-    """Return the bytes of the constants that a unit reads, each once."""
-    names = dict.fromkeys(name for node in unit.nodes for name in index.reads[node])
-    kinds = [index.types.get(name) for name in names if index.is_constant(name)]
-    return float(sum(kind.bytes or 0 for kind in kinds if kind is not None))
-
-
-def _priced(
-    problem: Problem,
-    execution: NDArray[np.float64],
-    crossing: Sequence[Moving],
-    part: int,
-    launch: Sequence[float],
-) -> Problem:
-    """Return a problem with other costs; `part` is 0 for the seconds of what crosses, 1 for joules."""
-    return replace(
-        problem,
-        seconds=execution,
-        to_device=_columns([each.to_device[:, part] for each in crossing], problem.to_device),
-        to_host=_columns([each.to_host[:, part] for each in crossing], problem.to_host),
-        launch=np.array(launch),
-    )
-
-
-def _columns(columns: Sequence[NDArray[_T]], none: NDArray[_T]) -> NDArray[_T]:
-    """Return columns side by side, `none` where there are none."""
-    return np.stack(columns, axis=1) if columns else none
-
-
-def _combined(
-    latency: Problem, energy: Problem | None, objective: Objective, models: Sequence[CostModel]
-) -> Problem:
-    """Return the problem in the units of the objective."""
-    if objective == LATENCY:
-        return latency
-    if energy is None and not objective.energy:
-        energy = latency
-    if energy is None:
-        names = ", ".join(dict.fromkeys(model.name for model in models))
-        raise InputError(f"objective {objective}: not all of the cost models {names} give joules")
-    return replace(
-        latency,
-        seconds=_weighted(objective, latency.seconds, energy.seconds),
-        to_device=_weighted(objective, latency.to_device, energy.to_device),
-        to_host=_weighted(objective, latency.to_host, energy.to_host),
-        launch=_weighted(objective, latency.launch, energy.launch),
-    )
-
-
-def _weighted(
-    objective: Objective, seconds: NDArray[np.float64], joules: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    refused = np.isinf(seconds)
-    value = objective.of(np.where(refused, 0, seconds), np.where(refused, 0, joules))
-    return np.where(refused, inf, value)
 
 
 def alone(

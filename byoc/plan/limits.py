@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from byoc.costs.pose import Device
+from byoc.costs.problem import Device
 from byoc.plan.data import GraphPlan
 
 

@@ -6,7 +6,7 @@ from math import inf
 
 from byoc.costs.model import CostModel, Policy
 from byoc.costs.objective import LATENCY, Objective
-from byoc.costs.pose import Device
+from byoc.costs.problem import Device
 from byoc.placement import UNLIMITED, Strategy
 from byoc.plan.saved import Saved
 from byoc.plan.wants import wants_of

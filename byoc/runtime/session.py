@@ -19,12 +19,14 @@ from byoc.runtime.values import mismatch
 class Session:
     """A loaded bundle. Call it with inputs by name to get outputs by name.
 
-    `types` holds those of the inputs that are tensors.
+    `types` holds those of the inputs that are tensors. `bundle` is what it was loaded from, whose files
+    it may still read.
     """
 
     inputs: tuple[str, ...]
     types: Mapping[str, TensorType]
     program: Program
+    bundle: Bundle
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -81,7 +83,7 @@ def load_bundle(bundle: Bundle) -> Session:
     _check_calls(bundle, index.walk(), regions)
     program = Loader(bundle.folder, regions, _domains(bundle)).program(index, {})
     types = {name: index.types[name] for name in index.inputs if name in index.types}
-    return Session(tuple(index.inputs), types, program)
+    return Session(tuple(index.inputs), types, program, bundle)
 
 
 def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[str, Stage]) -> None:
@@ -89,13 +91,13 @@ def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[
     domains = _domains(bundle)
     calls = [(g, node) for g in graphs for node in g.nodes if node.domain.startswith("byoc.")]
     if {n.op_type for _, n in calls} != set(regions) or any(n.domain not in domains for _, n in calls):
-        raise InputError(f"{bundle.folder}: the manifest and the model do not name the same regions")
+        raise InputError(f"{bundle.place}: the manifest and the model do not name the same regions")
     for graph, node in calls:
         region = regions[node.op_type]
         given = (len(data_inputs(graph, node)), len(node.output))
         if given != (len(region.inputs), len(region.types)):
             raise InputError(
-                f"{bundle.folder}: region {node.op_type} and the model do not have the same inputs"
+                f"{bundle.place}: region {node.op_type} and the model do not have the same inputs"
             )
 
 

@@ -154,7 +154,9 @@ def crossings(plan: Plan) -> Iterator[tuple[str, Contract]]:
 
 
 def _known(plan: Plan, region: PlannedRegion) -> Known:
-    return Known(region.index, plan.values, weights=weights_of(region.target))
+    return Known(
+        region.index, region.border, plan.values, plan.origins, weights=weights_of(region.target)
+    )
 
 
 def integers_off(model: Model, target: Target, strategy: Strategy) -> tuple[int, list[str]]:

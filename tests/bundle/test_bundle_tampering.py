@@ -1,6 +1,7 @@
 """A bundle that is not as it was written is refused in one sentence."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from cutting import CHAIN, cut, files
 from support import parse
 
 from byoc import load, verify_against
+from byoc.bundle.manifest import NAME, describe_file
+from byoc.bundle.names import quoted
 from byoc.errors import InputError
 
 
@@ -58,7 +61,29 @@ def test_every_file_is_watched(bundle: Path) -> None:
 def test_a_longer_file_is_noticed(bundle: Path) -> None:
     with (bundle / "weights.bin").open("ab") as file:
         file.write(b"\0")
-    assert "'weights.bin' is not as it was written" in _refused(bundle)
+    assert _refused(bundle) == (
+        f"{bundle}: the file 'weights.bin' is not as it was written: its size differs"
+    )
+
+
+def test_a_key_that_stands_twice(bundle: Path) -> None:
+    path = bundle / NAME
+    path.write_text(path.read_text().replace('"files": {', '"files": {"model.onnx": null,'))
+    assert _refused(bundle) == f"{path}: not a manifest: the key 'model.onnx' stands twice"
+
+
+def test_a_manifest_that_is_no_file(bundle: Path) -> None:
+    kept = (bundle / NAME).rename(bundle.parent / "kept.json")
+    for make in (lambda path: path.symlink_to(kept), Path.mkdir, os.mkfifo):
+        make(bundle / NAME)
+        assert _refused(bundle) == f"{bundle}: not a bundle: it holds no manifest.json"
+        (bundle / NAME).rmdir() if (bundle / NAME).is_dir() else (bundle / NAME).unlink()
+
+
+def test_a_manifest_of_gigabytes_is_not_read(bundle: Path) -> None:
+    with (bundle / NAME).open("r+b") as file:
+        file.truncate(1 << 36)  # a hole; the disk has nothing of it
+    assert _refused(bundle) == f"{bundle / NAME}: not a manifest: it has more than 268435456 bytes"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +99,9 @@ def test_no_folder(tmp_path: Path) -> None:
 
 
 def test_a_file_is_no_bundle(bundle: Path) -> None:
-    assert _refused(bundle / "model.onnx") == f"{bundle / 'model.onnx'}: no such bundle"
+    assert _refused(bundle / "model.onnx") == (
+        f"{bundle / 'model.onnx'}: not a bundle: neither a folder nor a zip"
+    )
 
 
 def test_a_folder_without_manifest(tmp_path: Path) -> None:
@@ -88,6 +115,11 @@ OUTSIDE = [
     "link.bin",
     "a\0b",
     "loop/x",
+    "..",
+    "/",
+    "..\\outside.bin",
+    "C:\\outside.bin",
+    "c:outside.bin",
 ]
 
 
@@ -104,9 +136,44 @@ def test_a_file_outside_the_bundle_is_not_read(name: str, bundle: Path) -> None:
     name = _outside(bundle, name)
     entry = {"sha256": "0" * 64, "bytes": 6}
     _edit(bundle, lambda content: content["files"].update({name: entry}))
+    wrong = "does not have a plain name" if "\0" in name else "is not inside the bundle"
+    assert _refused(bundle) == f"{bundle / 'manifest.json'}: the file {quoted(name)} {wrong}"
+
+
+@pytest.mark.parametrize("name", ["", "./model.onnx", "artifacts//x", "a\nb", "\ud800", "NUL", "x" * 999])
+def test_a_name_that_is_not_plain(name: str, bundle: Path) -> None:
+    _edit(bundle, lambda content: content["files"].update({name: {"sha256": "0" * 64, "bytes": 6}}))
+    wrong = "is not inside the bundle" if len(name) > 255 else "does not have a plain name"
+    assert _refused(bundle) == f"{bundle / 'manifest.json'}: the file {quoted(name)} {wrong}"
+
+
+def test_the_manifest_has_no_hash_of_itself(bundle: Path) -> None:
+    _edit(bundle, lambda content: content["files"].update({NAME: describe_file(bundle / NAME).model_dump()}))
+    assert _refused(bundle) == f"{bundle / NAME}: the file 'manifest.json' is the manifest itself"
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc/x", "", "..", "a/b", "a\\b", "C:x", "nul", "a\0b"])
+def test_an_artifact_file_has_a_plain_name(name: str, bundle: Path) -> None:
+    def change(content: Any) -> None:
+        given = content["regions"][0]["artifact_files"]
+        given[name] = given.pop("code.json")
+
+    _edit(bundle, change)
+    what = f"the artifact of region 'dla_0': {quoted(name)} is not a plain file name"
+    assert _refused(bundle) == f"{bundle / NAME}: {what}"
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a\nb"])
+def test_a_region_has_a_plain_name(name: str, bundle: Path) -> None:
+    _edit(bundle, lambda content: content["regions"][0].update(name=name))
     assert _refused(bundle) == (
-        f"{bundle / 'manifest.json'}: the file '{name}' is not inside the bundle"
+        f"{bundle / NAME}: the region {quoted(name)} does not have a plain name"
     )
+
+
+def test_a_region_stands_once(bundle: Path) -> None:
+    _edit(bundle, lambda content: content["regions"].append(content["regions"][0]))
+    assert _refused(bundle) == f"{bundle / NAME}: the region 'dla_0' stands in it twice"
 
 
 def _as_model(content: Any, name: str) -> None:
@@ -129,7 +196,7 @@ def test_a_file_without_a_hash_is_not_read(
     name = _outside(bundle, name)
     _edit(bundle, lambda content: put(content, name))
     assert _refused(bundle) == (
-        f"{bundle / 'manifest.json'}: the file '{name}' is named but has no hash"
+        f"{bundle / 'manifest.json'}: the file {quoted(name)} is named but has no hash"
     )
 
 
@@ -140,11 +207,23 @@ def test_a_file_without_a_hash_is_not_read(
         ("PK\x03\x04", "not a manifest: Expecting value: line 1 column 1 (char 0)"),
         ("[1, 2]", "format None; this version of byoc reads format 3"),
         ("{}", "format None; this version of byoc reads format 3"),
-        ('{"format": 1}', "format 1; this version of byoc reads format 3"),
+        ('{"format": 1}', "format 1 is that of an older byoc: partition the model again"),
+        ('{"format": 2, "files": {}}', "format 2 is that of an older byoc: partition the model again"),
+        ('{"format": 4}', "format 4 is that of a newer byoc; this one reads format 3"),
+        ('{"format": true}', "format True; this version of byoc reads format 3"),
+        ('{"format": 3.0}', "format 3.0; this version of byoc reads format 3"),
+        ('{"format": 0}', "format 0; this version of byoc reads format 3"),
         ('{"format": "2"}', "format '2'; this version of byoc reads format 3"),
         ('{"format": 3}', "not a manifest: versions: Field required"),
-        ("[" * 100_000, "not a manifest: "),
-        ('{"format": 3, "asked": ' + '{"a":' * 100_000, "not a manifest: "),
+        ("[" * 100_000, "not a manifest: it is nested too deep"),
+        ('{"format": 3, "asked": ' + '{"a":' * 100_000, "not a manifest: it is nested too deep"),
+        ('{"format": 3, "format": 3}', "not a manifest: the key 'format' stands twice"),
+        ('{"a\\nb": 1, "a\\nb": 2}', r"not a manifest: the key 'a\nb' stands twice"),
+        ('{"format": 3, "asked": {"x": NaN}}', "not a manifest: NaN is not a number that is read"),
+        ('{"format": 3, "asked": {"x": -Infinity}}', "not a manifest: -Infinity is not a number"),
+        ('{"format": 3, "asked": {"x": 1e999}}', "not a manifest: 1e999 is not a number"),
+        ('{"format": 3, "asked": {"x": ' + "9" * 5000 + "}}", "not a manifest: 999"),
+        ('{"format": 3, "surprise\\u001b\\n": 3}', "not a manifest: versions: Field required"),
     ],
 )
 def test_what_is_no_manifest(text: str, reason: str, bundle: Path) -> None:
@@ -177,6 +256,12 @@ def test_a_missing_key_of_a_region_is_named(bundle: Path) -> None:
         ({"regions": 3}, "regions"),
         ({"files": {"model.onnx": {"sha256": "abc", "bytes": 1}}}, "files.model.onnx.sha256"),
         ({"files": {"model.onnx": {"sha256": "0" * 64, "bytes": -1}}}, "files.model.onnx.bytes"),
+        ({"files": {"model.onnx": {"sha256": "0" * 64, "bytes": 10**30}}}, "files.model.onnx.bytes"),
+        ({"files": {"model.onnx": {"sha256": "0" * 64, "bytes": "1"}}}, "files.model.onnx.bytes"),
+        ({"files": {"model.onnx": {"sha256": "0" * 64, "bytes": True}}}, "files.model.onnx.bytes"),
+        ({"files": {"a\nb": 1}}, r"files.a\nb"),
+        ({"targets": "dla"}, "targets"),
+        ({"versions": {"byoc": 1}}, "versions.byoc"),
         ({"surprise": 1}, "surprise"),
     ],
 )

@@ -135,7 +135,7 @@ def test_an_artifact_file_has_a_plain_name(
 
 
 def test_the_reference_has_no_options(tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match="reference has no option 'fast'"):
+    with pytest.raises(InputError, match=r"^codegen reference has no option 'fast'; it has: none$"):
         cut(parse(CHAIN), tmp_path / "b", codegen_options={"fast": "1"})
     assert list(tmp_path.iterdir()) == []
 

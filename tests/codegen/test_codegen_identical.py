@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from support import parse
 
 from byoc import load
-from byoc.bundle.manifest import describe_file
 from byoc.bundle.read import open_bundle
 from byoc.bundle.regions import read_region
 from byoc.codegen import Artifact, Executor, NoOptions, Region
@@ -58,13 +57,13 @@ def blocks(*weights: NDArray[np.float32], strides: tuple[int, ...] = (1, 1, 1)) 
     text = ["g (float[1, 4, 8, 8] x0) => (float[1, 4, 8, 8] y) {"]
     for i, stride in zip(range(len(weights)), strides, strict=False):
         text += [
-            f"c{i} = Conv<pads = [2, 2, 2, 2], strides = [{stride}, {stride}]>(x{i}, weight_of_{i}, b{i})",
+            f"c{i} = Conv<pads = [2, 2, 2, 2], strides = [{stride}, {stride}]>(x{i}, weight_{i}, b{i})",
             f"r{i} = Relu(c{i})",
             f"x{i + 1} = Sigmoid(r{i})",
         ]
     model = parse("\n".join([*text, f"y = Identity(x{len(weights)})", "}"]))
     for i, weight in enumerate(weights):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, f"weight_of_{i}"))
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, f"weight_{i}"))
         model.graph.initializer.append(onnx.numpy_helper.from_array(ramp(4), f"b{i}"))
     return model
 
@@ -77,18 +76,14 @@ def test_repeated_blocks_compile_and_load_once(counting: type[Counting], tmp_pat
     assert (counting.compiled, counting.loaded) == (["dla_0"], ["dla_0"])
     entries = open_bundle(tmp_path / "b").manifest.regions
     assert [entry.same_as for entry in entries] == ["", "dla_0", "dla_0"]
-    assert [name for name in files(tmp_path / "b") if "artifacts" in name] == [
-        "artifacts/dla_0/for.txt"
-    ]
+    assert [name for name in files(tmp_path / "b") if "artifacts" in name] == ["artifacts/dla_0/for.txt"]
     image = {"x0": ramp(1, 4, 8, 8)}
     np.testing.assert_allclose(load(tmp_path / "b")(image)["y"], original(model, image)["y"], 1e-6)
     assert counting.loaded == ["dla_0", "dla_0"]  # once for the verification, once for this
 
 
 @pytest.mark.parametrize("place", [0, -1])
-def test_one_differing_constant_makes_two(
-    place: int, counting: type[Counting], tmp_path: Path
-) -> None:
+def test_one_differing_constant_makes_two(place: int, counting: type[Counting], tmp_path: Path) -> None:
     other = WEIGHT.copy()
     other.flat[place] = np.nextafter(other.flat[place], np.float32(1))
     cut(blocks(WEIGHT, other, WEIGHT), tmp_path / "b", codegen="counting")
@@ -174,7 +169,9 @@ def _named(text: str, *swaps: tuple[str, str]) -> onnx.ModelProto:
 
 def test_names_of_all_kinds_do_not_count(tmp_path: Path) -> None:
     one = _named(BODY)
-    other = _named(BODY, ("first", "other"), ("a =", "q ="), ("(a,", "(q,"), ("[N", "[M"), ("g (", "h ("))
+    other = _named(
+        BODY, ("first", "other"), ("a =", "q ="), ("(a,", "(q,"), ("[N", "[M"), ("g (", "h (")
+    )
     other.graph.doc_string = "a block"
     other.graph.node[0].metadata_props.add(key="byoc.rule", value="ops[3]")
     other.graph.input[0].doc_string = "an input"
@@ -218,7 +215,7 @@ def test_contracts_count(tmp_path: Path) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.data())
+@given(data=st.data())
 def test_renaming_never_tells_and_a_changed_byte_always_does(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -249,4 +246,3 @@ def test_renaming_never_tells_and_a_changed_byte_always_does(
     changed = region(folder, other, "changed")
     assert structure(changed) == structure(one)
     assert fingerprint(changed) != fingerprint(one)
-    assert describe_file(changed.path) != describe_file(one.path)

@@ -6,7 +6,8 @@ import numpy as np
 from support import prepared
 
 from byoc.costs.file import Link
-from byoc.costs.pose import Device, Posed, pose
+from byoc.costs.pose import Posed, pose
+from byoc.costs.problem import Device
 from byoc.costs.roofline import Roofline
 from byoc.patterns.group import group
 from byoc.patterns.joint import joint

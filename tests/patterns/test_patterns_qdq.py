@@ -8,7 +8,8 @@ from strategies import Alternating, Random
 from support import prepared
 
 from byoc.costs.load import load_device_costs, load_host_costs
-from byoc.costs.pose import Device, pose
+from byoc.costs.pose import pose
+from byoc.costs.problem import Device
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model, prepare
 from byoc.graph.unshare import unshared

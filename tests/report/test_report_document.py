@@ -11,7 +11,7 @@ from support import parse
 
 from byoc import partition
 from byoc.report.document import verification_document
-from byoc.verify.compare import OutputError, Verification
+from byoc.verify.compare import Accuracy, OutputError, Verification
 
 KEYS = [
     "model",
@@ -23,6 +23,7 @@ KEYS = [
     "regions",
     "host_reasons",
     "what_if",
+    "precision",
     "notes",
     "verification",
     "not_verified",
@@ -188,4 +189,19 @@ def test_an_error_that_is_not_finite_is_null(
         list(o) == ["name", "dtype", "absolute", "relative", "tolerance", "problem", "within"]
         for o in made["outputs"]
     )
+    json.dumps(made, allow_nan=False)
+
+
+def test_what_lower_precision_left() -> None:
+    assert verification_document(Verification("m", ()))["accuracy"] is None
+    left = (Accuracy("a", 31.5, 0.75), Accuracy("b", inf, 1.0), Accuracy("c", nan, nan))
+    made = verification_document(Verification("m", (), "the original", left))
+    assert made["accuracy"] == {
+        "original": "the original",
+        "outputs": [
+            {"name": "a", "signal_to_noise": 31.5, "same_class": 0.75, "exact": False},
+            {"name": "b", "signal_to_noise": None, "same_class": 1.0, "exact": True},
+            {"name": "c", "signal_to_noise": None, "same_class": None, "exact": False},
+        ],
+    }
     json.dumps(made, allow_nan=False)

@@ -39,6 +39,7 @@ REPORT: dict[str, Any] = {
     ],
     "host_reasons": [],
     "what_if": [],
+    "precision": None,
     "notes": [],
     "verification": None,
     "not_verified": "nobody asked",
@@ -93,7 +94,7 @@ def test_only_devices_that_have_regions_are_in_the_summary() -> None:
 
 
 def test_the_verification_is_told_with_its_number() -> None:
-    found = {"largest_relative_error": 1.23e-6, "passed": True}
+    found = {"largest_relative_error": 1.23e-6, "passed": True, "accuracy": None}
     assert summary(REPORT | {"verification": found, "not_verified": None}).endswith(
         "; verified, largest error 1.2e-06 of the output's range"
     )
@@ -150,3 +151,39 @@ def test_names_are_not_markup() -> None:
     )
     assert lines[0].startswith("[red]a:car:b.onnx: 3 of 5")
     assert lines[-3:] == ["      1  kernel_shape[0] is 9 :smile:", "note: [/]", "Written to [bold]out"]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "told"),
+    [([(40.25, False), (31.5, False)], "; 31.5 dB of m left"), ([(40.0, False), (None, True)], "40.0")],
+)
+def test_what_lower_precision_left_is_that_of_the_worst_output(
+    ratios: list[tuple[float | None, bool]], told: str
+) -> None:
+    outputs = [{"signal_to_noise": ratio, "exact": exact} for ratio, exact in ratios]
+    found = {"largest_relative_error": 0.0, "accuracy": {"original": "m", "outputs": outputs}}
+    assert told in summary(REPORT | {"verification": found, "not_verified": None})
+
+
+def _precision(budget: str, **more: Any) -> dict[str, Any]:
+    return {"budget": budget, "reached": 31.0, "all_quantized": 20.04, "in_float": [], **more}
+
+
+def test_a_warning_is_no_note() -> None:
+    assert _printed(notes=["warning: hot", "a word"])[-2:] == ["warning: hot", "note: a word"]
+
+
+def test_an_accuracy_budget_and_what_it_took() -> None:
+    units = [{"unit": f"u{i}", "device": "npu", "alone": 20.0 + i} for i in range(12)]
+    lines = _printed(precision=_precision("30dB", in_float=units))
+    start = lines.index("Accuracy budget 30dB: 31.0 dB kept, 20.0 dB with all quantized")
+    assert lines[start + 1] == "  in floating point on npu: u0, alone 20.0 dB"
+    assert lines[start + 10] == "  in floating point on npu: u9, alone 29.0 dB"
+    assert lines[start + 11] == "  and 2 more units"
+    shares = _printed(precision=_precision("top1=0.9", reached=0.95, all_quantized=0.5))
+    assert "Accuracy budget top1=0.9: 95.0 % of classes kept, 50.0 % of classes with all quantized" in (
+        shares
+    )
+    everything = _printed(precision=_precision("90dB", reached=None))
+    assert "Accuracy budget 90dB: all kept, 20.0 dB with all quantized" in everything
+    assert not any("budget" in line for line in _printed(precision=_precision("") | {"budget": None}))

@@ -1,0 +1,59 @@
+"""The JSON Schema of manifests, made of the types that they are read as: for other tools."""
+
+from typing import Any
+
+from byoc.bundle.manifest import FORMAT, Manifest
+
+FILE = "manifest.schema.json"
+"""The name of the file in which it is shipped, in this package."""
+
+_CONTROL = r"\u0000-\u001f\u007f"
+_PART = rf'[^{_CONTROL}/\\:*?"<>|]*[^{_CONTROL}/\\:*?"<>|. ]'
+_DEVICE = r"([cC][oO][nN]|[pP][rR][nN]|[aA][uU][xX]|[nN][uU][lL]|([cC][oO][mM]|[lL][pP][tT])[1-9])"
+_NO_DEVICE = rf"(?!{_DEVICE} *(\.[^/]*)?(/|$))"
+_NAME = rf"^{_NO_DEVICE}{_PART}$"
+_PATH = rf"^{_NO_DEVICE}{_PART}(/{_NO_DEVICE}{_PART})*$"
+
+
+def manifest_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of the manifest that this version writes and reads.
+
+    It says of each value what it is, and of each name that it is plain. That files have their hashes and
+    regions bear out their contracts only opening a bundle tells.
+    """
+    schema: dict[str, Any] = _without_titles(Manifest.model_json_schema())
+    schema["properties"]["format"]["const"] = FORMAT
+    schema["properties"]["files"]["propertyNames"] = {"$ref": "#/$defs/path"}
+    region = schema["$defs"]["RegionEntry"]["properties"]
+    region["name"] = {"$ref": "#/$defs/name", "description": region["name"]["description"]}
+    region["artifact_files"]["propertyNames"] = {"$ref": "#/$defs/name"}
+    schema["$defs"]["name"] = {
+        "description": "The name of a file, whatever the system.",
+        "type": "string",
+        "pattern": _NAME,
+    }
+    schema["$defs"]["path"] = {
+        "description": "The path of a file in the bundle, but for the manifest's own.",
+        "type": "string",
+        "pattern": _PATH,
+        "not": {"pattern": r"^[mM][aA][nN][iI][fF][eE][sS][tT]\.[jJ][sS][oO][nN]$"},
+    }
+    start = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "byoc manifest"}
+    return {
+        **start,
+        **{key: schema[key] for key in sorted(schema, key=lambda key: (key == "$defs", key))},
+    }
+
+
+def _without_titles(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_titles(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: _without_titles(part) for name, part in value.items()}
+        if key in ("properties", "$defs")
+        else _without_titles(value)
+        for key, value in schema.items()
+        if key != "title"
+    }

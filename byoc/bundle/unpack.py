@@ -1,0 +1,138 @@
+"""Taking a packed bundle apart: nothing is written but what its manifest names, as large as that says.
+
+A zip from elsewhere may lie: names that lead out, links, entries that unpack to far more than they
+are. All of it is told from names and sizes before the first file is written.
+"""
+
+import shutil
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from byoc.bundle.manifest import MOST_BYTES, NAME, Manifest, check_same, copied, parse_manifest
+from byoc.bundle.names import one_line, quoted, wrong_path
+from byoc.errors import InputError
+
+_ENCRYPTED = 1  # a bit of an entry's flags (APPNOTE.TXT, 4.4.4)
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# Deflate reaches a thousand; weights, even such as are mostly zeros, tens.
+_MOST_TIMES = 100
+# What zipfile raises for files that are not as they say.
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
+    *(struct.error, ValueError, LookupError, OverflowError),
+)
+
+Entries = Mapping[str, zipfile.ZipInfo]
+
+
+def unpack(path: Path, folder: Path) -> Manifest:
+    """Write the files of a packed bundle into an empty folder, and return its manifest.
+
+    Every file is as its manifest says, or this raises InputError in one sentence.
+    """
+    with _opened(path) as archive:
+        entries = _entries(archive, path)
+        content = _manifest(archive, entries, path)
+        manifest = parse_manifest(content, path / NAME)
+        _check_sizes(manifest, entries, path, folder)
+        for name, entry in manifest.files.items():
+            target = folder / name
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(entries[name]) as source, target.open("xb") as file:
+                    found = copied(source, file, entry.bytes)
+            except OSError as error:
+                reason = error.strerror or error
+                raise InputError(f"{path}: {quoted(name)} cannot be unpacked: {reason}") from None
+            check_same(path, name, found, entry)
+        (folder / NAME).write_bytes(content)
+    return manifest
+
+
+def packed_files(path: Path) -> tuple[bytes, set[str]] | None:
+    """Return the manifest of a packed bundle, unread, and its files; None when it is not such a zip."""
+    try:
+        with _opened(path) as archive:
+            entries = _entries(archive, path)
+            return _manifest(archive, entries, path), set(entries)
+    except InputError:
+        return None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Give an open zip, and say in a sentence what is wrong with one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            starts = file.read(2)
+            try:
+                archive = zipfile.ZipFile(file)
+            except zipfile.BadZipFile:
+                if starts != b"PK":
+                    raise InputError(f"{path}: not a bundle: neither a folder nor a zip") from None
+                raise
+            with archive:
+                yield archive
+    except _DAMAGED as error:
+        reason = one_line(str(error) or type(error).__name__)
+        raise InputError(f"{path}: a zip that is damaged or cut short: {reason}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _entries(archive: zipfile.ZipFile, path: Path) -> Entries:
+    """Return the files of a zip by name. Raises InputError for what no bundle has."""
+    found: dict[str, zipfile.ZipInfo] = {}
+    for info in archive.infolist():
+        name = info.orig_filename
+        wrong = _wrong(info) or (name in found and "stands in it twice")
+        if wrong:
+            raise InputError(f"{path}: the file {quoted(name)} {wrong}")
+        if not name.endswith("/"):
+            found[name] = info
+    if sum(info.compress_size for info in found.values()) > path.stat().st_size:
+        raise InputError(f"{path}: a zip that is damaged: its files are larger than it is")
+    return found
+
+
+def _wrong(info: zipfile.ZipInfo) -> str:
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        return "is a link or a device"
+    if info.flag_bits & _ENCRYPTED:
+        return "is encrypted"
+    if info.compress_type not in _METHODS:
+        return "is compressed in a way that is not read"
+    return wrong_path(info.orig_filename.removesuffix("/"))
+
+
+def _manifest(archive: zipfile.ZipFile, entries: Entries, path: Path) -> bytes:
+    if NAME not in entries:
+        raise InputError(f"{path}: not a bundle: it holds no {NAME}")
+    with archive.open(entries[NAME]) as file:
+        return file.read(MOST_BYTES + 1)
+
+
+def _check_sizes(manifest: Manifest, entries: Entries, path: Path, folder: Path) -> None:
+    """Raise InputError unless all files are there, in the sizes that the manifest has, and fit."""
+    for name, entry in manifest.files.items():
+        if name not in entries:
+            raise InputError(f"{path}: the file {quoted(name)} of the bundle is missing")
+        if entries[name].file_size != entry.bytes:
+            raise InputError(
+                f"{path}: the file {quoted(name)} is not as it was written: its size differs"
+            )
+    total = sum(entry.bytes for entry in manifest.files.values())
+    packed = path.stat().st_size
+    if total > _MOST_TIMES * packed:
+        raise InputError(
+            f"{path}: its {packed} bytes would unpack to {total}, over {_MOST_TIMES} times as many"
+        )
+    free = shutil.disk_usage(folder).free
+    if total > free:
+        raise InputError(f"{path}: its {total} bytes do not fit into '{folder}', where {free} are free")

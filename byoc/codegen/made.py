@@ -1,0 +1,59 @@
+"""What codegens made, kept while a model is cut anew, so that none compiles the same region twice."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from byoc.codegen.api import Artifact, Region
+from byoc.codegen.fingerprint import fingerprint
+
+
+@dataclass(eq=False)
+class Made:
+    """The artifacts that one codegen made with one set of options.
+
+    Regions are the same when their fingerprints and all names in them are; artifacts that bear the name
+    of a region serve one of that name alone.
+    """
+
+    _fresh: list[tuple[Sequence[Region], Mapping[str, Artifact]]] = field(default_factory=list)
+    _known: dict[str, tuple[list[str], list[Artifact]]] = field(default_factory=dict)
+
+    def add(self, regions: Sequence[Region], artifacts: Mapping[str, Artifact]) -> None:
+        """Take what one call of the codegen made of some regions."""
+        self._fresh.append((regions, artifacts))
+
+    def keep(self) -> None:
+        """Remember what was added, while the regions' files are there; they may go afterwards."""
+        for regions, artifacts in self._fresh:
+            names = [region.name for region in regions]
+            self._known[_key(regions)] = names, [artifacts[name] for name in names]
+        self._fresh.clear()
+
+    def find(self, regions: Sequence[Region]) -> dict[str, Artifact] | None:
+        """Return what the codegen made earlier on of the same regions, None if it did not."""
+        names, artifacts = self._known.get(_key(regions), ([], [])) if self._known else ([], [])
+        if not names:
+            return None
+        for name, region in zip(names, regions, strict=True):
+            if name != region.name and any(_bears(artifact, name) for artifact in artifacts):
+                return None
+        return {region.name: made for region, made in zip(regions, artifacts, strict=True)}
+
+
+def _key(regions: Sequence[Region]) -> str:
+    digest = hashlib.sha256()
+    for region in regions:
+        graph = region.model.graph
+        names = [(node.name, *node.input, *node.output) for node in graph.node]
+        border = [value.name for value in (*graph.input, *graph.output)]
+        digest.update(f"{fingerprint(region)} {names!r} {border!r}\n".encode(errors="replace"))
+    return digest.hexdigest()
+
+
+def _bears(artifact: Artifact, name: str) -> bool:
+    """Return whether a name stands in an artifact."""
+    if any(name in text for pair in artifact.metadata.items() for text in pair):
+        return True
+    content = name.encode(errors="replace")
+    return any(name in file or content in data for file, data in artifact.files.items())

@@ -1,0 +1,78 @@
+"""The process that compiles for `byoc.codegen.isolate`: `python -m byoc.codegen.worker FOLDER`."""
+
+import faulthandler
+import json
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from byoc.codegen.api import Artifact, CompileError, ResourceError, Together
+from byoc.codegen.asking import compiled, compiled_together
+from byoc.codegen.find import chosen_options, find_codegen
+from byoc.codegen.isolate import PATH, REQUEST, RESULT, Request
+from byoc.errors import ByocError, MissingRuntimeError
+
+
+def main(folder: Path) -> None:
+    """Do what the request in a folder asks for, and leave the result beside it."""
+    request: Request = pickle.loads((folder / REQUEST).read_bytes())  # noqa: S301 - written by byoc
+    os.environ.pop(PATH, None)
+    if request.path is not None:
+        os.environ[PATH] = request.path
+    result = _answer(request, folder)
+    part = folder / f"{RESULT}.part"
+    part.write_text(json.dumps(result), encoding="utf-8")
+    part.rename(folder / RESULT)
+
+
+def _answer(request: Request, folder: Path) -> dict[str, Any]:
+    try:
+        codegen = find_codegen(request.codegen)
+        options = chosen_options(codegen, request.options)
+    except ByocError as error:
+        return _failed("unusable", error)
+    try:
+        if request.together and isinstance(codegen, Together):
+            made: Mapping[str, Artifact] = compiled_together(codegen, request.regions, options)
+        else:
+            made = {region.name: compiled(codegen, region, options) for region in request.regions}
+    except ResourceError as error:
+        return _failed("too large", error)
+    except CompileError as error:
+        return _failed("refused", error)
+    except MissingRuntimeError as error:
+        return _failed("missing", error)
+    return {"artifacts": _written(made, folder)}
+
+
+def _failed(kind: str, error: ByocError) -> dict[str, Any]:
+    if os.environ.get("BYOC_DEBUG"):
+        traceback.print_exception(error)
+    return {"error": {"kind": kind, "reason": str(error), "nodes": list(getattr(error, "nodes", ()))}}
+
+
+def _written(made: Mapping[str, Artifact], folder: Path) -> dict[str, Any]:
+    """Write the files of artifacts under numbers, since their names are not checked yet."""
+    result = {}
+    count = 0
+    for region, artifact in made.items():
+        files = []
+        for name, content in artifact.files.items():
+            (folder / str(count)).write_bytes(content)
+            files.append((str(name), count))
+            count += 1
+        result[region] = {"files": files, "metadata": list(artifact.metadata.items())}
+    return result
+
+
+if __name__ == "__main__":
+    if os.environ.get("BYOC_DEBUG"):
+        faulthandler.enable()
+    main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # the result is there: what a library does as it is unloaded no longer matters

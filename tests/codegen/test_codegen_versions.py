@@ -1,0 +1,122 @@
+"""Plug-ins that cannot be used are told in one sentence: another version, no codegen at all."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vendors
+from cutting import DEVICE_ONLY, cut
+from support import parse
+
+from byoc.codegen import API_VERSION, Artifact, Region, find_codegen
+from byoc.errors import InputError
+
+WHO = "codegen 'odd' of an unknown distribution"
+
+
+class Plain:
+    name = "odd"
+
+    def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+        return Artifact()
+
+
+class Abstract(Plain, ABC):
+    @abstractmethod
+    def target(self) -> str: ...
+
+
+class Stops(Plain):
+    def __init__(self) -> None:
+        """Leave, as scripts do."""
+        raise SystemExit("no licence")
+
+
+class Lengthy(Plain):
+    def __init__(self) -> None:
+        """Fail with more than a line."""
+        raise OSError("no licence\nserver")
+
+
+class Short(Plain):
+    def compile(self, region: Region) -> Artifact:  # type: ignore[override]
+        return Artifact()
+
+
+class Newer(Plain):
+    api = API_VERSION + 1
+
+    def __init__(self, session: object) -> None:
+        """Want what only a newer byoc gives."""
+
+
+class AsProperty(Plain):
+    @property
+    def api(self) -> int:
+        return API_VERSION + 1
+
+
+def versioned(version: Any) -> type:
+    """Return a codegen class that speaks a version."""
+    return type("Versioned", (Plain,), {"api": version})
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (
+            Newer,
+            f"speaks version {API_VERSION + 1} of the codegen interface and this byoc no newer one than "
+            f"{API_VERSION}: install a newer onnx-byoc, or an older version of it",
+        ),
+        (
+            AsProperty,
+            f"speaks version {API_VERSION + 1} of the codegen interface and this byoc no newer",
+        ),
+        (
+            versioned(0),
+            "speaks version 0 of the codegen interface, which this byoc does not: the oldest",
+        ),
+        (versioned("1"), "is not one: its `api` is '1', and not the number of a version"),
+        (versioned(True), "is not one: its `api` is True, and not the number of a version"),
+        (type("NoName", (), {"compile": Plain.compile}), "is not one: it needs a `name` and a method"),
+        (type("NoCompile", (), {"name": "odd"}), "is not one: it needs a `name` and a method `compile("),
+        (type("Value", (), {"name": "odd", "compile": 3}), "is not one: it needs a `name` and a method"),
+        (Short, "is not one: its `compile` does not take (region, options)"),
+        (Abstract, "cannot be loaded: TypeError: Can't instantiate abstract class Abstract "),
+        (Stops, "cannot be loaded: SystemExit: no licence"),
+        (Lengthy, "cannot be loaded: OSError: no licence server"),
+        (Plain(), "cannot be loaded: TypeError: 'Plain' object is not callable"),
+        (None, "cannot be loaded: TypeError: 'NoneType' object is not callable"),
+    ],
+)
+def test_what_is_no_codegen_is_a_sentence(
+    kind: Any, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendors.install(monkeypatch, odd=kind)
+    with pytest.raises(InputError) as caught:
+        find_codegen("odd")
+    assert str(caught.value).startswith(f"{WHO} {sentence}")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def _plain() -> Plain:
+    return Plain()
+
+
+@pytest.mark.parametrize("kind", [Plain, versioned(API_VERSION), _plain])
+def test_one_without_a_version_works(kind: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    vendors.install(monkeypatch, odd=kind)
+    cut(parse(DEVICE_ONLY), tmp_path / "b", codegen="odd")
+    assert (tmp_path / "b" / "manifest.json").is_file()
+
+
+def test_one_told_to_stop_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped() -> None:
+        raise SystemExit(143)  # as the command line leaves on SIGTERM
+
+    vendors.install(monkeypatch, odd=stopped)
+    with pytest.raises(SystemExit):
+        find_codegen("odd")
