@@ -1,17 +1,19 @@
 """The Protocols of a codegen plug-in, and the values that pass through them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import onnx
+import onnx.inliner
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
 from byoc.graph.fold import fold_constants
 from byoc.graph.types import TensorType
+from byoc.verdict import Verdict
 
 Array = NDArray[np.generic]
 Executor = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -47,13 +49,17 @@ class Region:
     outputs: tuple[Value, ...]
     composites: tuple[str, ...] = ()
 
-    def load(self, fold: bool = False) -> onnx.ModelProto:
+    def load(self, fold: bool = False, inline: bool = False) -> onnx.ModelProto:
         """Return the model with all its constants in memory.
 
-        With `fold`, what nodes compute of constants alone is computed, so that only nodes that the
-        rules accepted are left.
+        With `inline`, the body of each composite stands in its place, so that there are standard
+        operators alone. With `fold`, what nodes compute of constants alone is computed, so that only
+        nodes that the rules accepted are left.
         """
-        model = onnx.load(self.path)
+        model = onnx.load(self.path, load_external_data=False)
+        if inline and model.functions:
+            model = onnx.inliner.inline_local_functions(model)  # at most 2 GB, so without the weights
+        onnx.load_external_data_for_model(model, str(self.path.parent))
         return fold_constants(model) if fold else model
 
 
@@ -86,4 +92,13 @@ class Executable(Protocol):
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return what runs the artifact; `region` is the one that it was compiled from."""
+        ...
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """A codegen that can be asked, before anything is placed, what it would take."""
+
+    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+        """Return for each node of the graph, in order, whether the codegen compiles it by itself."""
         ...
