@@ -1,0 +1,71 @@
+"""The codegen that needs a C compiler alone: a region becomes C99 by emx-onnx-cgen, and a library.
+
+The C source is in the artifact beside the library: what a microcontroller's tool chain takes, and what
+loading compiles anew on a machine that the library was not made for.
+"""
+
+import json
+from collections.abc import Mapping
+
+from byoc.codegen import Artifact, Executor, Region, read_options, written_options
+from byoc.errors import InputError
+
+from .build import build, compiler_version, stamp
+from .library import Program, open_function
+from .options import Options
+from .source import emit, take_apart
+
+_SOURCE = "region.c"
+_LIBRARY = "region.so"
+
+
+class C:
+    """Compiles regions to C, and runs them on this machine's CPU."""
+
+    name = "c"
+
+    def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+        """Return the C source and the shared library.
+
+        Raises CompileError for an option that there is not, an operator that emx-onnx-cgen does not
+        emit, an extent that is not known, and a C compiler that is missing.
+        """
+        chosen = read_options(Options, options)
+        parts = take_apart(region)
+        arguments = [value.name for value in parts.model.graph.input]
+        metadata = {
+            **written_options(chosen),
+            **stamp(chosen),
+            "compiler": compiler_version(chosen),
+            "arguments": json.dumps([*arguments, *parts.made]),
+        }
+        if not parts.made:  # nothing is computed
+            return Artifact({}, metadata)
+        source = emit(parts.model).encode()
+        return Artifact({_SOURCE: source, _LIBRARY: build(source, chosen)}, metadata)
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        """Return a function that runs the library, compiled anew where it does not fit.
+
+        Raises InputError when the artifact is not this region's, and CompileError without a compiler.
+        """
+        told = artifact.metadata
+        parts = take_apart(region)
+        inputs = [value.name for value in region.inputs]
+        names = [*inputs, *parts.weights, *parts.made]
+        if json.loads(told["arguments"]) != names:
+            raise InputError(f"{region.name}: the C function and the region have other arguments")
+        function = _function(artifact, len(names)) if parts.made else None
+        weights = list(parts.weights.values())
+        return Program(function, inputs, weights, parts.made, parts.known, region.outputs)
+
+
+def _function(artifact: Artifact, count: int) -> object:
+    told = artifact.metadata
+    options = read_options(Options, {name: told[name] for name in Options.__dataclass_fields__})
+    if all(told.get(name) == mark for name, mark in stamp(options).items()):
+        try:
+            return open_function(artifact.files[_LIBRARY], count)
+        except OSError:  # made for another libc, or damaged
+            pass
+    return open_function(build(artifact.files[_SOURCE], options), count)

@@ -1,0 +1,149 @@
+"""From a region to C: what is handed to emx-onnx-cgen, and what it made of it.
+
+The emitted function takes pointers: the inputs, the large constants, the outputs. Large constants are
+arguments and not part of the source: as text, or as the package's own weight file, each number of
+them passes through Python once (a network of 240 MB: 10 s and 4 GB), and the bundle has them already.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, numpy_helper
+
+from byoc.codegen import CompileError, Region
+from byoc.codegen.single import single_nodes
+from byoc.errors import ByocError, described, shortened
+
+Array = NDArray[np.generic]
+
+ENTRY = "region"
+_MISSING = "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]')"
+_MOST_INSIDE = 1024  # bytes of a constant that is written into the source
+_MOST_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
+_MOST_CHARACTERS = 300
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A region in standard operators, taken apart.
+
+    `model` computes the outputs that nodes make, each once, of the region's inputs and of `weights`,
+    which are inputs of it as well. `known` are outputs that are constants; what is left of a region's
+    outputs passes on an input.
+    """
+
+    model: ModelProto
+    weights: Mapping[str, Array]
+    known: Mapping[str, Array]
+
+    @property
+    def made(self) -> list[str]:
+        """The names of the outputs that are computed."""
+        return [value.name for value in self.model.graph.output]
+
+
+def take_apart(region: Region) -> Parts:
+    """Return a region as it is handed to emx-onnx-cgen; raises CompileError for open dimensions."""
+    for value in (*region.inputs, *region.outputs):
+        if value.type.elements is None:
+            raise CompileError(
+                f"'{value.name}' is {value.type}: the extents must be known (give them with --dims)"
+            )
+    model = region.load(fold=True, inline=True)
+    graph = model.graph
+    used = {name for node in graph.node for name in node.input}
+    inner = _captured(graph)
+    outputs = {value.name: value for value in graph.output}
+    made = {name for node in graph.node for name in node.output}
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    weights = {}
+    kept = []
+    for name, tensor in stored.items():
+        array = numpy_helper.to_array(tensor)
+        if name in used and name not in inner and array.nbytes > _MOST_INSIDE:
+            weights[name] = array
+            graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
+        elif name in used or name in inner:
+            kept.append(tensor)
+    known = {name: numpy_helper.to_array(stored[name]) for name in outputs if name in stored}
+    del graph.initializer[:], graph.output[:]
+    graph.initializer.extend(kept)
+    graph.output.extend(value for name, value in outputs.items() if name in made)
+    return Parts(model, weights, known)
+
+
+def emit(model: ModelProto) -> str:
+    """Return the C source of a model, whose function is called `ENTRY`.
+
+    Raises CompileError with what emx-onnx-cgen says, or with the first node that it fails at.
+    """
+    try:
+        return _emit(model)
+    except Exception as error:  # besides its own, KeyErrors and the like come out of it
+        raise CompileError(_blamed(model, error)) from None
+
+
+def _emit(model: ModelProto) -> str:
+    compiler, options = _package()
+    chosen = options(
+        model_name=ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MOST_ON_STACK
+    )
+    source: str = compiler(chosen).compile(model)
+    return source
+
+
+def _package() -> tuple[Any, Any]:
+    try:
+        from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # noqa: PLC0415 - optional
+    except ImportError:
+        raise CompileError(_MISSING) from None
+    return Compiler, CompilerOptions
+
+
+def _blamed(model: ModelProto, error: Exception) -> str:
+    """Return a sentence on a failure; one that is no refusal is tracked down to a node."""
+    if isinstance(error, ByocError):
+        return str(error)
+    if _is_refusal(error):
+        return _reason(error)
+    try:
+        for single in single_nodes(model):
+            try:
+                _emit(single.model)
+            except Exception as own:  # as above
+                name = f"{single.node.op_type} ({single.node.name or single.node.output[0]})"
+                return f"emx-onnx-cgen refuses {name}: {_reason(own)}"
+    except ByocError:
+        pass
+    return f"emx-onnx-cgen fails with {described(error)}"
+
+
+def _is_refusal(error: Exception) -> bool:
+    return type(error).__module__.startswith("emx_onnx_cgen")
+
+
+def _reason(error: Exception) -> str:
+    """Return what it says, without the dump of the node and the hints for its own command line."""
+    if not _is_refusal(error):
+        return described(error)
+    text = str(error)
+    for end in (" (while lowering", " (during ", " Hint:"):
+        text = text.partition(end)[0]
+    return f"emx-onnx-cgen: {shortened(text.rstrip('. '), _MOST_CHARACTERS)}"
+
+
+def _captured(graph: onnx.GraphProto) -> set[str]:
+    """Return the names that bodies of the graph's nodes read, theirs or not."""
+    found: set[str] = set()
+    pending = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
+    while pending:
+        body = pending.pop()
+        for node in body.node:
+            found.update(node.input)
+            pending += [a.g for a in node.attribute if a.HasField("g")]
+        found.update(value.name for value in body.output)
+    return found
