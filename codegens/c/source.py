@@ -12,19 +12,22 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from byoc.codegen import CompileError, Region
 from byoc.codegen.single import single_nodes
 from byoc.errors import ByocError, described, shortened
+from byoc.graph.walk import captures, reads, walk_graphs
 
 Array = NDArray[np.generic]
 
 ENTRY = "region"
 _MISSING = "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]')"
-_MOST_INSIDE = 1024  # bytes of a constant that is written into the source
+_MOST_INSIDE = 128  # bytes of a constant that is written into the source,
+_MOST_INDICES = 1024  # and of one of int64: shapes, axes and sizes decide what is emitted
 _MOST_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
 _MOST_CHARACTERS = 300
+_PREFIX = "t_"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +58,8 @@ def take_apart(region: Region) -> Parts:
             )
     model = region.load(fold=True, inline=True)
     graph = model.graph
-    used = {name for node in graph.node for name in node.input}
-    inner = _captured(graph)
+    used = {name for node in graph.node for name in reads(node)}
+    inner = {name for node in graph.node for name in captures(node)}
     outputs = {value.name: value for value in graph.output}
     made = {name for node in graph.node for name in node.output}
     stored = {tensor.name: tensor for tensor in graph.initializer}
@@ -64,7 +67,8 @@ def take_apart(region: Region) -> Parts:
     kept = []
     for name, tensor in stored.items():
         array = numpy_helper.to_array(tensor)
-        if name in used and name not in inner and array.nbytes > _MOST_INSIDE:
+        most = _MOST_INDICES if tensor.data_type == TensorProto.INT64 else _MOST_INSIDE
+        if name in used and name not in inner and array.nbytes > most:
             weights[name] = array
             graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
         elif name in used or name in inner:
@@ -74,6 +78,20 @@ def take_apart(region: Region) -> Parts:
     graph.initializer.extend(kept)
     graph.output.extend(value for name, value in outputs.items() if name in made)
     return Parts(model, weights, known)
+
+
+def _named_apart(model: ModelProto) -> ModelProto:
+    """Return a copy whose tensors cannot be called as a function, macro or type of C is."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for graph in walk_graphs(copy.graph):
+        for node in graph.node:
+            node.input[:] = [name and _PREFIX + name for name in node.input]
+            node.output[:] = [name and _PREFIX + name for name in node.output]
+        for values in (graph.input, graph.output, graph.value_info, graph.initializer):
+            for value in values:
+                value.name = _PREFIX + value.name
+    return copy
 
 
 def emit(model: ModelProto) -> str:
@@ -92,7 +110,7 @@ def _emit(model: ModelProto) -> str:
     chosen = options(
         model_name=ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MOST_ON_STACK
     )
-    source: str = compiler(chosen).compile(model)
+    source: str = compiler(chosen).compile(_named_apart(model))
     return source
 
 
@@ -134,16 +152,3 @@ def _reason(error: Exception) -> str:
     for end in (" (while lowering", " (during ", " Hint:"):
         text = text.partition(end)[0]
     return f"emx-onnx-cgen: {shortened(text.rstrip('. '), _MOST_CHARACTERS)}"
-
-
-def _captured(graph: onnx.GraphProto) -> set[str]:
-    """Return the names that bodies of the graph's nodes read, theirs or not."""
-    found: set[str] = set()
-    pending = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
-    while pending:
-        body = pending.pop()
-        for node in body.node:
-            found.update(node.input)
-            pending += [a.g for a in node.attribute if a.HasField("g")]
-        found.update(value.name for value in body.output)
-    return found

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from byoc.codegen import Artifact, CompileError, Executor, Region, read_options, written_options
+from byoc.graph.types import bits
 from byoc.verdict import Verdict
 
 from .device import compiled, imported, stamp
@@ -18,7 +19,6 @@ from .oracle import ask
 from .program import Program
 
 _BLOB = "region.blob"
-_PACKED = ("int4", "uint4", "int2", "uint2", "float4", "float6")  # several elements in a byte
 
 
 class OpenVINO:
@@ -33,7 +33,7 @@ class OpenVINO:
         """
         chosen = read_options(Options, options)
         for value in (*region.inputs, *region.outputs):
-            if value.type.dtype.startswith(_PACKED):
+            if bits(value.type.dtype) < 8:
                 raise CompileError(f"'{value.name}' is {value.type}: packed types do not cross")
         marks = stamp(chosen.device)
         model, inputs = compiled(region, chosen)

@@ -114,7 +114,7 @@ def reason(error: Exception) -> str:
     text = str(error)
     missing = _NO_RULE.search(text)
     if missing:
-        operators = ", ".join(name.rpartition("-")[0] for name in missing[1].split(", "))
+        operators = re.sub(r"-\d+\b", "", missing[1])
         return shortened(f"OpenVINO has no conversion for {operators}", _MOST_CHARACTERS)
     failed = _FAILED.search(text)
     told = text[failed.end() :] if failed else text
