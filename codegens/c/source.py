@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from byoc.codegen import CompileError, Region
 from byoc.codegen.single import single_nodes
 from byoc.errors import ByocError, described, shortened
-from byoc.graph.walk import captures, reads, walk_graphs
+from byoc.graph.walk import captured, reads, walk_graphs
 
 Array = NDArray[np.generic]
 
@@ -59,7 +59,7 @@ def take_apart(region: Region) -> Parts:
     model = region.load(fold=True, inline=True)
     graph = model.graph
     used = {name for node in graph.node for name in reads(node)}
-    inner = {name for node in graph.node for name in captures(node)}
+    inner = {name for node in graph.node for name in captured(node)}
     outputs = {value.name: value for value in graph.output}
     made = {name for node in graph.node for name in node.output}
     stored = {tensor.name: tensor for tensor in graph.initializer}
@@ -80,12 +80,18 @@ def take_apart(region: Region) -> Parts:
     return Parts(model, weights, known)
 
 
-def _named_apart(model: ModelProto) -> ModelProto:
-    """Return a copy whose tensors cannot be called as a function, macro or type of C is."""
+def _suited(model: ModelProto) -> ModelProto:
+    """Return a copy that spares emx-onnx-cgen what it stumbles over.
+
+    Tensors that are called as a function or macro of C is, and an input that is left out at the end of
+    a list of inputs, which inlined composites have.
+    """
     copy = ModelProto()
     copy.CopyFrom(model)
     for graph in walk_graphs(copy.graph):
         for node in graph.node:
+            while node.input and not node.input[-1]:
+                node.input.pop()
             node.input[:] = [name and _PREFIX + name for name in node.input]
             node.output[:] = [name and _PREFIX + name for name in node.output]
         for values in (graph.input, graph.output, graph.value_info, graph.initializer):
@@ -110,7 +116,7 @@ def _emit(model: ModelProto) -> str:
     chosen = options(
         model_name=ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MOST_ON_STACK
     )
-    source: str = compiler(chosen).compile(_named_apart(model))
+    source: str = compiler(chosen).compile(_suited(model))
     return source
 
 
