@@ -5,15 +5,18 @@ loading compiles anew on a machine that the library was not made for.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import onnx
 
 from byoc.codegen import Artifact, Executor, Region, read_options, written_options
 from byoc.errors import InputError
+from byoc.verdict import Verdict
 
 from .build import build, compiler_version, stamp
 from .library import Program, open_function
 from .options import Options
-from .source import emit, take_apart
+from .source import emit, judge, take_apart
 
 _SOURCE = "region.c"
 _LIBRARY = "region.so"
@@ -58,6 +61,10 @@ class C:
         function = _function(artifact, len(names)) if parts.made else None
         weights = list(parts.weights.values())
         return Program(function, inputs, weights, parts.made, parts.known, region.outputs)
+
+    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+        """Return for each node whether emx-onnx-cgen emits C for it, or its reason."""
+        return judge(model)
 
 
 def _function(artifact: Artifact, count: int) -> object:

@@ -7,6 +7,8 @@ them passes through Python once (a network of 240 MB: 10 s and 4 GB), and the bu
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from byoc.codegen import CompileError, Region
 from byoc.codegen.single import single_nodes
 from byoc.errors import ByocError, described, shortened
 from byoc.graph.walk import captured, reads, walk_graphs
+from byoc.verdict import YES, Verdict, refuse
 
 Array = NDArray[np.generic]
 
@@ -28,6 +31,7 @@ _MOST_INDICES = 1024  # and of one of int64: shapes, axes and sizes decide what 
 _MOST_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
 _MOST_CHARACTERS = 300
 _PREFIX = "t_"
+_ONE_AT_A_TIME = Lock()  # the compiler keeps what it is at work on
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,21 +115,36 @@ def emit(model: ModelProto) -> str:
         raise CompileError(_blamed(model, error)) from None
 
 
+def judge(model: ModelProto) -> list[Verdict]:
+    """Return for each node of a model whether C is emitted for it alone."""
+    verdicts = []
+    for single in single_nodes(model):
+        try:
+            _emit(single.model)
+            verdicts.append(YES)
+        except Exception as error:  # as above
+            verdicts.append(refuse(_reason(error)))
+    return verdicts
+
+
 def _emit(model: ModelProto) -> str:
-    compiler, options = _package()
-    chosen = options(
-        model_name=ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MOST_ON_STACK
-    )
-    source: str = compiler(chosen).compile(_suited(model))
+    with _ONE_AT_A_TIME:
+        source: str = _compiler().compile(_suited(model))
     return source
 
 
-def _package() -> tuple[Any, Any]:
+@cache
+def _compiler() -> Any:
+    """Return the one compiler of this process: it reads its templates once, which takes a second."""
     try:
         from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # noqa: PLC0415 - optional
     except ImportError:
         raise CompileError(_MISSING) from None
-    return Compiler, CompilerOptions
+    return Compiler(
+        CompilerOptions(
+            model_name=ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MOST_ON_STACK
+        )
+    )
 
 
 def _blamed(model: ModelProto, error: Exception) -> str:

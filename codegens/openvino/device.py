@@ -55,12 +55,11 @@ def stamp(device: str) -> dict[str, str]:
 def compiled(region: Region, options: Options) -> tuple[Any, list[str]]:
     """Return a region's compiled model, and the region's input that each of the model's is.
 
-    OpenVINO leaves out inputs that nobody reads. Raises CompileError with OpenVINO's reason.
+    Raises CompileError with OpenVINO's reason.
     """
     try:
-        model = _read(region)
-        names = _input_names(region, model)
-        return core().compile_model(model, options.device, options.properties), names
+        model = core().compile_model(_read(region), options.device, options.properties)
+        return model, _input_names(region, model)
     except RuntimeError as error:
         raise CompileError(reason(error)) from None
 
@@ -95,14 +94,14 @@ def _input_names(region: Region, model: Any) -> list[str]:
     """Return the region's input for each of a model's.
 
     By name; but an input that an operator only passes on is called as that operator's output is, so
-    those that are left over go by their order.
+    those that are left over go by their order. Inputs that nobody reads are left out, some of them.
     """
     ports = [set(port.names) for port in model.inputs]
     graph = onnx.load(region.path, load_external_data=False).graph
     read = {name for node in graph.node for name in node.input} | {v.name for v in graph.output}
-    names = [v.name for v in region.inputs if v.name in read]
+    names = [value.name for value in region.inputs]
     by_port = [next((name for name in names if name in port), None) for port in ports]
-    left = [name for name in names if name not in by_port]
+    left = [name for name in names if name in read and name not in by_port]
     if by_port.count(None) > len(left):
         raise CompileError("OpenVINO gave the model inputs that the region does not have")
     rest = iter(left)
