@@ -58,9 +58,9 @@ def take_apart(region: Region) -> Parts:
     for value in (*region.inputs, *region.outputs):
         if value.type.elements is None:
             raise CompileError(
-                f"'{value.name}' is {value.type}: the extents must be known (give them with --dims)"
+                f"'{value.name}' is {value.type}: all extents must be known (--dims gives a model's)"
             )
-    model = region.load(fold=True, inline=True)
+    model = _loaded(region)
     graph = model.graph
     used = {name for node in graph.node for name in reads(node)}
     inner = {name for node in graph.node for name in captured(node)}
@@ -82,6 +82,14 @@ def take_apart(region: Region) -> Parts:
     graph.initializer.extend(kept)
     graph.output.extend(value for name, value in outputs.items() if name in made)
     return Parts(model, weights, known)
+
+
+def _loaded(region: Region) -> ModelProto:
+    """Return a region in standard operators; what constants come to is computed where ONNX can do it."""
+    try:
+        return region.load(fold=True, inline=True)
+    except Exception:  # an operator's version that the reference implementation lacks, for one
+        return region.load(inline=True)
 
 
 def _suited(model: ModelProto) -> ModelProto:

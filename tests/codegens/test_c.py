@@ -137,7 +137,7 @@ def test_an_artifact_of_another_region_is_not_run(tmp_path: Path) -> None:
         (
             "g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }",
             {},
-            "'x' is float32[N, 3]: the extents must be known (give them with --dims)",
+            "'x' is float32[N, 3]: all extents must be known (--dims gives a model's)",
         ),
         (
             "g (float[2] x) => (float[2] y) { y = com.acme.Fold(x) }",

@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("codegen")
     parser.add_argument("models", nargs="*", default=LIGHT)
     parser.add_argument("--rules")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     rules = asked.rules or _RULES.get(asked.codegen, "dla")
     sys.stdout.write(f"{asked.codegen} with the rules {rules}\n")
     sys.stdout.write(
