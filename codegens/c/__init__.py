@@ -6,6 +6,7 @@ loading compiles anew on a machine that the library was not made for.
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx
 
@@ -14,7 +15,7 @@ from byoc.errors import InputError
 from byoc.verdict import Verdict
 
 from .build import build, compiler_version, stamp
-from .library import Program, open_function
+from .library import Program, open_functions
 from .options import Options
 from .source import emit, judge, take_apart
 
@@ -58,21 +59,21 @@ class C:
         names = [*inputs, *parts.weights, *parts.made]
         if json.loads(told["arguments"]) != names:
             raise InputError(f"{region.name}: the C function and the region have other arguments")
-        function = _function(artifact, len(names)) if parts.made else None
+        run, failed = _functions(artifact, len(names)) if parts.made else (None, None)
         weights = list(parts.weights.values())
-        return Program(function, inputs, weights, parts.made, parts.known, region.outputs)
+        return Program(run, failed, inputs, weights, parts.made, parts.known, region.outputs)
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return for each node whether emx-onnx-cgen emits C for it, or its reason."""
         return judge(model)
 
 
-def _function(artifact: Artifact, count: int) -> object:
+def _functions(artifact: Artifact, count: int) -> tuple[Any, Any]:
     told = artifact.metadata
     options = read_options(Options, {name: told[name] for name in Options.__dataclass_fields__})
     if all(told.get(name) == mark for name, mark in stamp(options).items()):
         try:
-            return open_function(artifact.files[_LIBRARY], count)
+            return open_functions(artifact.files[_LIBRARY], count)
         except OSError:  # made for another libc, or damaged
             pass
-    return open_function(build(artifact.files[_SOURCE], options), count)
+    return open_functions(build(artifact.files[_SOURCE], options), count)

@@ -12,9 +12,10 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc.codegen import Value
+from byoc.errors import InputError
 from byoc.graph.types import NUMBERS
 
-from .source import ENTRY
+from .source import ENTRY, FAILED
 
 Array = NDArray[np.generic]
 
@@ -23,12 +24,14 @@ Array = NDArray[np.generic]
 class Program:
     """A region's function, called as an executor is.
 
+    `failed` tells whether the last call of this thread got no memory; None where it needs none.
     `arguments` are the names of the region's inputs in the function's order, `weights` the constants
     that follow, `made` the outputs at the end; `known` are those of the region's `outputs` that are
     constants. The function keeps nothing between calls, so threads may call it at once.
     """
 
     function: Any
+    failed: Any
     arguments: Sequence[str]
     weights: Sequence[Array]
     made: Sequence[str]
@@ -43,19 +46,25 @@ class Program:
         if made:
             arrays = [*given, *self.weights, *made.values()]
             self.function(*(array.ctypes.data for array in arrays))
+            if self.failed is not None and self.failed():
+                raise InputError("there is not enough memory for what it computes in between")
         passed = {name: inputs[name].copy() for name in types if name in inputs}
         return {**passed, **{name: value.copy() for name, value in self.known.items()}, **made}
 
 
-def open_function(library: bytes, count: int) -> Any:
-    """Return the function of a shared library that takes so many pointers. Raises OSError."""
+def open_functions(library: bytes, count: int) -> tuple[Any, Any]:
+    """Return a shared library's function, which takes so many pointers, and that which tells failures.
+
+    Raises OSError.
+    """
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         path = Path(folder) / "region.so"
         path.write_bytes(library)
-        function = getattr(ctypes.CDLL(str(path)), ENTRY)  # stays when the file goes
+        opened = ctypes.CDLL(str(path))  # stays when the file goes
+    function = getattr(opened, ENTRY)
     function.restype = None
     function.argtypes = [ctypes.c_void_p] * count
-    return function
+    return function, getattr(opened, FAILED, None)
 
 
 def _empty(dtype: str, shape: Any) -> Array:

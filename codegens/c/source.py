@@ -31,6 +31,28 @@ _MOST_INDICES = 1024  # and of one of int64: shapes, axes and sizes decide what 
 _MOST_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
 _MOST_CHARACTERS = 300
 _PREFIX = "t_"
+# The emitted function returns early, and says nothing, when it gets no memory.
+FAILED = "region_failed"
+_STDLIB = "#include <stdlib.h>"
+_WATCHED = f"""{_STDLIB}
+
+static _Thread_local int region_without_memory;
+
+static void *region_malloc(size_t size) {{
+    void *memory = malloc(size);
+    region_without_memory |= memory == NULL;
+    return memory;
+}}
+
+#define malloc region_malloc
+"""
+_ASKED = f"""
+int {FAILED}(void) {{
+    int failed = region_without_memory;
+    region_without_memory = 0;
+    return failed;
+}}
+"""
 _ONE_AT_A_TIME = Lock()  # the compiler keeps what it is at work on
 
 
@@ -138,7 +160,9 @@ def judge(model: ModelProto) -> list[Verdict]:
 def _emit(model: ModelProto) -> str:
     with _ONE_AT_A_TIME:
         source: str = _compiler().compile(_suited(model))
-    return source
+    if _STDLIB not in source:
+        return source
+    return source.replace(_STDLIB, _WATCHED, 1) + _ASKED
 
 
 @cache

@@ -86,6 +86,21 @@ def test_threads_may_call_at_once(tmp_path: Path) -> None:
     same(found[0], original(proto, inputs[0]))
 
 
+def test_too_little_memory_is_said_and_forgotten(tmp_path: Path) -> None:
+    proto = parse(
+        "g (float[1] x, int64[3] s) => (float[1] y, float z)"
+        " { y = Neg(x) a = Expand(x, s) z = ReduceMax<keepdims=0>(a) }"
+    )
+    del proto.graph.input[1:]
+    extents = np.array([1 << 20, 1 << 20, 1 << 4])  # 64 TiB
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(extents, "s"))
+    _, _, run = compiled(proto, tmp_path, "c")
+
+    for _ in range(2):
+        with pytest.raises(InputError, match="there is not enough memory"):
+            run({"x": ramp(1)})
+
+
 def test_arrays_that_are_not_contiguous_or_not_writable(tmp_path: Path) -> None:
     _, _, run = compiled(parse(RELU), tmp_path, "c")
     x = np.asfortranarray(ramp(2, 3))
