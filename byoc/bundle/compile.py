@@ -120,11 +120,12 @@ class _Call:
         """Return what a failed call says of its regions; nothing where it may be any of several."""
         if len(self.regions) == 1:
             return [self.refusal(compiler, error)]
+        whole = self.refusal(compiler, error)
         named = [
-            (region, tuple(n for n in error.nodes if n in _names(region))) for region in self.regions
+            (region.name, tuple(name for name in error.nodes if name in _names(region)))
+            for region in self.regions
         ]
-        refusal = self.refusal(compiler, error)
-        return [replace(refusal, region=region.name, nodes=own) for region, own in named if own]
+        return [replace(whole, region=region, nodes=nodes) for region, nodes in named if nodes]
 
     def refusal(self, compiler: Compiler, error: CompileError) -> Refusal:
         """Return the failure of the call as a whole."""

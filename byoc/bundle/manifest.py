@@ -45,6 +45,10 @@ class RegionEntry(Strict):
     inputs: tuple[ContractEntry, ...] = Field(description="What it reads, in order.")
     outputs: tuple[ContractEntry, ...] = Field(description="What it gives out, in order.")
     constants: tuple[ContractEntry, ...] = Field(description="What is stored in it.")
+    codegen_options: dict[str, str] = Field(
+        default_factory=dict,
+        description="The options that the codegen was given, those of the rule file among them.",
+    )
     same_as: str = Field(
         default="",
         description=(

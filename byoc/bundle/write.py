@@ -14,6 +14,7 @@ from byoc.bundle.manifest import FORMAT, NAME, Manifest, RegionEntry, describe_f
 from byoc.bundle.regions import read_region
 from byoc.bundle.weights import WeightFile, move_weights
 from byoc.codegen import Artifact, Region
+from byoc.codegen.refusal import Refusal, RefusedError
 from byoc.plan import Plan, PlannedRegion
 from byoc.plan.wants import weights_of
 
@@ -26,13 +27,14 @@ def write_bundle(
     folder: Path,
     compilers: Mapping[str, Compiler],
     progress: Callable[[str], None],
+    strict: bool = True,
 ) -> tuple[RegionEntry, ...]:
     """Write everything but the manifest into an empty folder, and return what the regions became.
 
     `compilers` has one for each target by name.
 
-    Raises CompileError, naming the region, when the codegen refuses one, and ContractError when a
-    region and the host disagree on a tensor (a defect).
+    Raises RefusedError, naming the region, when a codegen refuses one (unless `strict`, all that are
+    refused), and ContractError when a region and the host disagree on a tensor (a defect).
     """
     progress("write weights")
     with WeightFile(folder) as weights:
@@ -47,11 +49,19 @@ def write_bundle(
         contracts = checked[planned.name].contracts
         regions.append(read_region(path, planned.name, planned.target.name, contracts))
     compiled: dict[str, Compiled] = {}
+    refusals: list[Refusal] = []
     for target, compiler in compilers.items():
         own = [region for region in regions if region.target == target]
-        compiled |= compile_regions(own, compiler, progress)
+        try:
+            compiled |= compile_regions(own, compiler, progress, strict)
+        except RefusedError as error:
+            if strict:
+                raise
+            refusals += error.refusals
+    if refusals:
+        raise RefusedError(refusals)
     return tuple(
-        _store(folder, region, compilers[region.target].codegen.name, compiled[region.name])
+        _store(folder, region, compilers[region.target], compiled[region.name])
         for region in regions
     )
 
@@ -87,7 +97,7 @@ def save(proto: onnx.ModelProto, path: Path) -> None:
     path.write_bytes(proto.SerializeToString(deterministic=True))
 
 
-def _store(folder: Path, region: Region, codegen: str, compiled: Compiled) -> RegionEntry:
+def _store(folder: Path, region: Region, compiler: Compiler, compiled: Compiled) -> RegionEntry:
     """Write a region's artifact, unless it is an earlier region's, and return its entry."""
     artifact = Artifact() if compiled.same_as else compiled.artifact
     place = folder / _ARTIFACTS / region.name
@@ -100,7 +110,8 @@ def _store(folder: Path, region: Region, codegen: str, compiled: Compiled) -> Re
         name=region.name,
         target=region.target,
         model=region.path.name,
-        codegen=codegen,
+        codegen=compiler.codegen.name,
+        codegen_options=dict(compiler.options),
         composites=region.composites,
         inputs=tuple(map(as_entry, region.inputs)),
         outputs=tuple(map(as_entry, region.outputs)),

@@ -4,8 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from byoc.codegen import Artifact, Contract, Executable, Executor, Region, find_codegen
-from byoc.errors import ByocError, InputError
+from byoc.errors import ByocError, InputError, MissingRuntimeError, described, goes_on
 from byoc.runtime.values import mismatch
+
+
+class RegionFailedError(InputError):
+    """A region cannot be loaded, or failed as it ran: which one, and why, without what names it."""
+
+    def __init__(self, message: str, region: str, reason: str) -> None:
+        """Keep both beside the message."""
+        super().__init__(message)
+        self.region = region
+        self.reason = reason
 
 
 def executable(name: str) -> Executable:
@@ -19,18 +29,22 @@ def executable(name: str) -> Executable:
 def executor(codegen: Executable, codegen_name: str, region: Region, artifact: Artifact) -> Executor:
     """Return what runs a region; at each run its outputs are checked against their declared types.
 
-    Raises InputError when the codegen fails to load it.
+    Raises RegionFailedError when the codegen fails to load it, and so does the run when it fails.
     """
+    who = f"codegen {codegen_name}"
     try:
         run = codegen.load(region, artifact)
         if not callable(run):
             raise TypeError(f"`load` gave a {type(run).__name__} instead of a function")
-    except ByocError:
+    except MissingRuntimeError:
         raise
-    except Exception as error:  # a plug-in can fail in any way; say whose fault it was
-        raise InputError(
-            f"codegen {codegen_name}: {region.name}: loading failed with {_described(error)}"
-        ) from error
+    except ByocError as error:
+        raise RegionFailedError(f"{who}: {region.name}: {error}", region.name, str(error)) from error
+    except BaseException as error:  # a plug-in can fail in any way; say whose fault it was
+        if goes_on(error):
+            raise
+        why = f"loading failed with {described(error)}"
+        raise RegionFailedError(f"{who}: {region.name}: {why}", region.name, why) from error
 
     def checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -39,9 +53,12 @@ def executor(codegen: Executable, codegen_name: str, region: Region, artifact: A
                 raise TypeError(f"it gave a {type(given).__name__} instead of outputs by name")
             return {value.name: _output(value, given) for value in region.outputs}
         except ByocError as error:
-            raise InputError(f"codegen {codegen_name}: {error}") from error
-        except Exception as error:  # as above
-            raise InputError(f"codegen {codegen_name}: failed with {_described(error)}") from error
+            raise RegionFailedError(f"{who}: {error}", region.name, str(error)) from error
+        except BaseException as error:  # as above
+            if goes_on(error):
+                raise
+            why = f"failed with {described(error)}"
+            raise RegionFailedError(f"{who}: {why}", region.name, why) from error
 
     return checked
 
@@ -66,7 +83,3 @@ def _output(value: Contract, given: Mapping[str, Any]) -> Any:
     if made:
         raise InputError(f"gave output '{value.name}' as {made}, but it is declared {value.type}")
     return given[value.name]
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -65,10 +65,23 @@ def load(path: str | Path) -> Session:
     return load_bundle(open_bundle(Path(path)))
 
 
-def load_bundle(bundle: Bundle) -> Session:
-    """Return an opened bundle made ready to run; raises as `load` does."""
+def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> Session:
+    """Return an opened bundle made ready to run; raises as `load` does.
+
+    `runs` has what runs the regions, by name; by default what their codegens load, see `executors`.
+    """
     proto = bundle.model()
     index = GraphIndex(proto, stated_types(proto))
+    given = executors(bundle) if runs is None else runs
+    regions = {region.name: _region(region, given[region.name]) for _, region, _ in bundle.regions()}
+    _check_calls(bundle, index.walk(), regions)
+    program = Loader(bundle.folder, regions, _domains(bundle)).program(index, {})
+    types = {name: index.types[name] for name in index.inputs if name in index.types}
+    return Session(tuple(index.inputs), types, program, bundle)
+
+
+def executors(bundle: Bundle) -> dict[str, Executor]:
+    """Return what runs each region, by name, loaded by its codegen; raises as `load` does."""
     found = bundle.regions()
     codegens = {name: executable(name) for name in dict.fromkeys(name for name, _, _ in found)}
     twins = bundle.twins
@@ -79,11 +92,7 @@ def load_bundle(bundle: Bundle) -> Session:
             runs[region.name] = region, twin(run, own, region)
         else:
             runs[region.name] = region, executor(codegens[name], name, region, artifact)
-    regions = {name: _region(region, run) for name, (region, run) in runs.items()}
-    _check_calls(bundle, index.walk(), regions)
-    program = Loader(bundle.folder, regions, _domains(bundle)).program(index, {})
-    types = {name: index.types[name] for name in index.inputs if name in index.types}
-    return Session(tuple(index.inputs), types, program, bundle)
+    return {name: run for name, (_, run) in runs.items()}
 
 
 def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[str, Stage]) -> None:

@@ -1,0 +1,47 @@
+"""Taking a model apart into models of one node, to ask a compiler about each."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onnx import ModelProto, NodeProto
+
+from byoc.graph.extract import nodes_model
+from byoc.graph.load import prepare
+
+
+@dataclass(frozen=True)
+class SingleNode:
+    """A node of a model's graph as a model of its own, with the constants that it reads."""
+
+    node: NodeProto
+    model: ModelProto
+
+
+def single_nodes(model: ModelProto) -> Iterator[SingleNode]:
+    """Yield each node of a model's graph, in order; all data must be embedded.
+
+    Raises InputError when the model is not valid.
+    """
+    index = prepare(model, model.graph.name or "the model").index
+    for position, node in enumerate(index.nodes):
+        name = node.name or node.op_type
+        yield SingleNode(node, nodes_model(index, [position], name, index.values))
+
+
+def alike(single: SingleNode) -> bytes:
+    """Return what is the same for nodes that differ in the names of their tensors alone."""
+    twin = ModelProto()
+    twin.CopyFrom(single.model)
+    names: dict[str, str] = {"": ""}
+    for node in twin.graph.node:
+        node.name = ""
+        node.doc_string = ""
+        del node.metadata_props[:]
+        node.input[:] = [names.setdefault(name, f"v{len(names)}") for name in node.input]
+        node.output[:] = [names.setdefault(name, f"v{len(names)}") for name in node.output]
+    graph = twin.graph
+    graph.name = ""
+    for values in (graph.input, graph.output, graph.initializer):
+        for value in values:
+            value.name = names.setdefault(value.name, f"v{len(names)}")
+    return twin.SerializeToString(deterministic=True)

@@ -1,0 +1,71 @@
+"""A shared library loaded, its function called with numpy arrays."""
+
+import ctypes
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from byoc.codegen import Contract
+from byoc.errors import InputError
+from byoc.graph.types import NUMBERS
+
+from .source import ENTRY, FAILED
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A region's function, called as an executor is.
+
+    `failed` tells whether the last call of this thread got no memory; None where it needs none.
+    `arguments` are the names of the region's inputs in the function's order, `weights` the constants
+    that follow, `made` the outputs at the end; `known` are those of the region's `outputs` that are
+    constants. The function keeps nothing between calls, so threads may call it at once.
+    """
+
+    function: Any
+    failed: Any
+    arguments: Sequence[str]
+    weights: Sequence[Array]
+    made: Sequence[str]
+    known: Mapping[str, Array]
+    outputs: Sequence[Contract]
+
+    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs by name, arrays of their own."""
+        given = [np.asarray(inputs[name], order="C") for name in self.arguments]
+        types = {value.name: value.type for value in self.outputs}
+        made = {name: _empty(types[name].dtype, types[name].shape) for name in self.made}
+        if made:
+            arrays = [*given, *self.weights, *made.values()]
+            self.function(*(array.ctypes.data for array in arrays))
+            if self.failed is not None and self.failed():
+                raise InputError("there is not enough memory for what it computes in between")
+        passed = {name: inputs[name].copy() for name in types if name in inputs}
+        return {**passed, **{name: value.copy() for name, value in self.known.items()}, **made}
+
+
+def open_functions(library: bytes, count: int) -> tuple[Any, Any]:
+    """Return a shared library's function, which takes so many pointers, and that which tells failures.
+
+    Raises OSError.
+    """
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        path = Path(folder) / "region.so"
+        path.write_bytes(library)
+        opened = ctypes.CDLL(str(path))  # stays when the file goes
+    function = getattr(opened, ENTRY)
+    function.restype = None
+    function.argtypes = [ctypes.c_void_p] * count
+    return function, getattr(opened, FAILED, None)
+
+
+def _empty(dtype: str, shape: Any) -> Array:
+    return np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[dtype]))

@@ -1,0 +1,211 @@
+"""From a region to C: what is handed to emx-onnx-cgen, and what it made of it.
+
+The emitted function takes pointers: the inputs, the large constants, the outputs. Large constants are
+arguments and not part of the source: as text, or as the package's own weight file, each number of
+them passes through Python once (a network of 240 MB: 10 s and 4 GB), and the bundle has them already.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, numpy_helper
+
+from byoc.codegen import CompileError, Region
+from byoc.codegen.single import single_nodes
+from byoc.errors import ByocError, described, shortened
+from byoc.graph.walk import captured, reads, walk_graphs
+from byoc.verdict import YES, Verdict, refuse
+
+Array = NDArray[np.generic]
+
+ENTRY = "region"
+_MISSING = "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]')"
+_MOST_INSIDE = 128  # bytes of a constant that is written into the source,
+_MOST_INDICES = 1024  # and of one of int64: shapes, axes and sizes decide what is emitted
+_MOST_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
+_MOST_CHARACTERS = 300
+_PREFIX = "t_"
+# The emitted function returns early, and says nothing, when it gets no memory.
+FAILED = "region_failed"
+_STDLIB = "#include <stdlib.h>"
+_WATCHED = f"""{_STDLIB}
+
+static _Thread_local int region_without_memory;
+
+static void *region_malloc(size_t size) {{
+    void *memory = malloc(size);
+    region_without_memory |= memory == NULL;
+    return memory;
+}}
+
+#define malloc region_malloc
+"""
+_ASKED = f"""
+int {FAILED}(void) {{
+    int failed = region_without_memory;
+    region_without_memory = 0;
+    return failed;
+}}
+"""
+_ONE_AT_A_TIME = Lock()  # the compiler keeps what it is at work on
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A region in standard operators, taken apart.
+
+    `model` computes the outputs that nodes make, each once, of the region's inputs and of `weights`,
+    which are inputs of it as well. `known` are outputs that are constants; what is left of a region's
+    outputs passes on an input.
+    """
+
+    model: ModelProto
+    weights: Mapping[str, Array]
+    known: Mapping[str, Array]
+
+    @property
+    def made(self) -> list[str]:
+        """The names of the outputs that are computed."""
+        return [value.name for value in self.model.graph.output]
+
+
+def take_apart(region: Region) -> Parts:
+    """Return a region as it is handed to emx-onnx-cgen; raises CompileError for open dimensions."""
+    for value in (*region.inputs, *region.outputs):
+        if value.type.elements is None:
+            raise CompileError(
+                f"'{value.name}' is {value.type}: all extents must be known (--dims gives a model's)"
+            )
+    model = _loaded(region)
+    graph = model.graph
+    used = {name for node in graph.node for name in reads(node)}
+    inner = {name for node in graph.node for name in captured(node)}
+    outputs = {value.name: value for value in graph.output}
+    made = {name for node in graph.node for name in node.output}
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    weights = {}
+    kept = []
+    for name, tensor in stored.items():
+        array = numpy_helper.to_array(tensor)
+        most = _MOST_INDICES if tensor.data_type == TensorProto.INT64 else _MOST_INSIDE
+        if name in used and name not in inner and array.nbytes > most:
+            weights[name] = array
+            graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
+        elif name in used or name in inner:
+            kept.append(tensor)
+    known = {name: numpy_helper.to_array(stored[name]) for name in outputs if name in stored}
+    del graph.initializer[:], graph.output[:]
+    graph.initializer.extend(kept)
+    graph.output.extend(value for name, value in outputs.items() if name in made)
+    return Parts(model, weights, known)
+
+
+def _loaded(region: Region) -> ModelProto:
+    """Return a region in standard operators; what constants come to is computed where ONNX can do it."""
+    try:
+        return region.load(fold=True, inline=True)
+    except Exception:  # an operator's version that the reference implementation lacks, for one
+        return region.load(inline=True)
+
+
+def _suited(model: ModelProto) -> ModelProto:
+    """Return a copy that spares emx-onnx-cgen what it stumbles over.
+
+    Tensors that are called as a function or macro of C is, and an input that is left out at the end of
+    a list of inputs, which inlined composites have.
+    """
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for graph in walk_graphs(copy.graph):
+        for node in graph.node:
+            while node.input and not node.input[-1]:
+                node.input.pop()
+            node.input[:] = [name and _PREFIX + name for name in node.input]
+            node.output[:] = [name and _PREFIX + name for name in node.output]
+        for values in (graph.input, graph.output, graph.value_info, graph.initializer):
+            for value in values:
+                value.name = _PREFIX + value.name
+    return copy
+
+
+def emit(model: ModelProto) -> str:
+    """Return the C source of a model, whose function is called `ENTRY`.
+
+    Raises CompileError with what emx-onnx-cgen says, or with the first node that it fails at.
+    """
+    try:
+        return _emit(model)
+    except Exception as error:  # besides its own, KeyErrors and the like come out of it
+        raise CompileError(_blamed(model, error)) from None
+
+
+def judge(model: ModelProto) -> list[Verdict]:
+    """Return for each node of a model whether C is emitted for it alone."""
+    verdicts = []
+    for single in single_nodes(model):
+        try:
+            _emit(single.model)
+            verdicts.append(YES)
+        except Exception as error:  # as above
+            verdicts.append(refuse(_reason(error)))
+    return verdicts
+
+
+def _emit(model: ModelProto) -> str:
+    with _ONE_AT_A_TIME:
+        source: str = _compiler().compile(_suited(model))
+    if _STDLIB not in source:
+        return source
+    return source.replace(_STDLIB, _WATCHED, 1) + _ASKED
+
+
+@cache
+def _compiler() -> Any:
+    """Return the one compiler of this process: it reads its templates once, which takes a second."""
+    try:
+        from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # noqa: PLC0415 - optional
+    except ImportError:
+        raise CompileError(_MISSING) from None
+    return Compiler(
+        CompilerOptions(
+            model_name=ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MOST_ON_STACK
+        )
+    )
+
+
+def _blamed(model: ModelProto, error: Exception) -> str:
+    """Return a sentence on a failure; one that is no refusal is tracked down to a node."""
+    if isinstance(error, ByocError):
+        return str(error)
+    if _is_refusal(error):
+        return _reason(error)
+    try:
+        for single in single_nodes(model):
+            try:
+                _emit(single.model)
+            except Exception as own:  # as above
+                name = f"{single.node.op_type} ({single.node.name or single.node.output[0]})"
+                return f"emx-onnx-cgen refuses {name}: {_reason(own)}"
+    except ByocError:
+        pass
+    return f"emx-onnx-cgen fails with {described(error)}"
+
+
+def _is_refusal(error: Exception) -> bool:
+    return type(error).__module__.startswith("emx_onnx_cgen")
+
+
+def _reason(error: Exception) -> str:
+    """Return what it says, without the dump of the node and the hints for its own command line."""
+    if not _is_refusal(error):
+        return described(error)
+    text = str(error)
+    for end in (" (while lowering", " (during ", " Hint:"):
+        text = text.partition(end)[0]
+    return f"emx-onnx-cgen: {shortened(text.rstrip('. '), _MOST_CHARACTERS)}"

@@ -1,0 +1,123 @@
+"""The door to OpenVINO: reading a region, compiling it, and what was said when it refused."""
+
+import re
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from byoc.codegen import CompileError, Region
+from byoc.errors import shortened
+
+from .options import Options
+
+_MISSING = "openvino is not installed (pip install 'onnx-byoc[openvino]')"
+_MOST_CHARACTERS = 300
+_MOST_IN_MEMORY = 1 << 30  # bytes of constants; a protobuf holds at most 2 GB
+
+_NO_RULE = re.compile(r"^-- No conversion rule found for operations: (.+)$", re.MULTILINE)
+_FAILED = re.compile(r"^-- (\w[\w.]*?)-\d+ with a message:$", re.MULTILINE)
+_CONTEXT = ("Exception from", "Check '", "While validating", "FrontEnd API failed", "Loading input")
+
+
+@cache
+def openvino() -> Any:
+    """Return the package. Raises CompileError when it is not installed."""
+    try:
+        import openvino as package  # noqa: PLC0415 - optional
+    except ImportError:
+        raise CompileError(_MISSING) from None
+    return package
+
+
+@cache
+def core() -> Any:
+    """Return the one core of this process; making another loads every device's plug-in again."""
+    return openvino().Core()
+
+
+def stamp(device: str) -> dict[str, str]:
+    """Return what a compiled blob depends on: OpenVINO's build, the device, and what it can do."""
+    try:
+        name = core().get_property(device, "FULL_DEVICE_NAME")
+        able = core().get_property(device, "OPTIMIZATION_CAPABILITIES")
+    except RuntimeError as error:
+        raise CompileError(f"OpenVINO has no device '{device}' here: {reason(error)}") from None
+    return {
+        "openvino": str(openvino().__version__),
+        "device_name": str(name),
+        "device_abilities": " ".join(sorted(able)),
+    }
+
+
+def compiled(region: Region, options: Options) -> tuple[Any, list[str]]:
+    """Return a region's compiled model, and the region's input that each of the model's is.
+
+    Raises CompileError with OpenVINO's reason.
+    """
+    try:
+        model = core().compile_model(_read(region), options.device, options.properties)
+        return model, _input_names(region, model)
+    except RuntimeError as error:
+        raise CompileError(reason(error)) from None
+
+
+def imported(blob: bytes, options: Options) -> Any | None:
+    """Return the model compiled to a blob, or None when OpenVINO does not take the blob."""
+    try:
+        return core().import_model(blob, options.device, options.properties)
+    except RuntimeError:
+        return None
+
+
+def _read(region: Region) -> Any:
+    """Return a region as OpenVINO's model.
+
+    Its reader knows no model-local functions, so composites are inlined. It maps the weights of a model
+    that is a file; constants that lie outside of the file's folder it refuses, links to them too.
+    """
+    bare = onnx.load(region.path, load_external_data=False)
+    if not bare.functions:
+        return core().read_model(region.path)
+    model = region.load(inline=True)
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= _MOST_IN_MEMORY:
+        return core().read_model(model.SerializeToString())
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        path = Path(folder) / "region.onnx"
+        onnx.save(model, path, save_as_external_data=True, location="weights.bin")
+        return core().read_model(path)
+
+
+def _input_names(region: Region, model: Any) -> list[str]:
+    """Return the region's input for each of a model's.
+
+    By name; but an input that an operator only passes on is called as that operator's output is, so
+    those that are left over go by their order. Inputs that nobody reads are left out, some of them.
+    """
+    ports = [set(port.names) for port in model.inputs]
+    graph = onnx.load(region.path, load_external_data=False).graph
+    read = {name for node in graph.node for name in node.input} | {v.name for v in graph.output}
+    names = [value.name for value in region.inputs]
+    by_port = [next((name for name in names if name in port), None) for port in ports]
+    left = [name for name in names if name in read and name not in by_port]
+    if by_port.count(None) > len(left):
+        raise CompileError("OpenVINO gave the model inputs that the region does not have")
+    rest = iter(left)
+    return [name or next(rest) for name in by_port]
+
+
+def reason(error: Exception) -> str:
+    """Return the sentence in which OpenVINO says why, without the places in its source."""
+    text = str(error)
+    missing = _NO_RULE.search(text)
+    if missing:
+        operators = re.sub(r"-\d+\b", "", missing[1])
+        return shortened(f"OpenVINO has no conversion for {operators}", _MOST_CHARACTERS)
+    failed = _FAILED.search(text)
+    told = text[failed.end() :] if failed else text
+    lines = [line.strip() for line in told.partition("\nSummary:")[0].splitlines()]
+    said = [line for line in lines if line and not line.startswith(_CONTEXT)]
+    what = f"OpenVINO refuses {failed[1]}: " if failed else "OpenVINO refuses: "
+    return shortened(what + (" ".join(said) or type(error).__name__), _MOST_CHARACTERS)

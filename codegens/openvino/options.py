@@ -1,0 +1,32 @@
+"""What a user may choose, and what of it OpenVINO is told."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the codegen `openvino`.
+
+    `threads` is how many a run may use, 0 leaves that to OpenVINO. `precision` is what the arithmetic is
+    done in; OpenVINO by itself takes bf16 where the CPU has it. Without `blob` the compiled region,
+    which holds the weights once more, is not stored, and loading compiles it.
+    """
+
+    threads: int = 0
+    precision: Literal["f32", "bf16", "f16"] = "f32"
+    blob: bool = True
+    device: str = "CPU"
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a number of threads that there is not."""
+        if self.threads < 0:
+            raise ValueError(f"threads is {self.threads}, but must be at least 0")
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties with which a model is compiled, and imported: a blob does not keep them."""
+        properties: dict[str, Any] = {"INFERENCE_PRECISION_HINT": self.precision}
+        if self.threads:
+            properties["INFERENCE_NUM_THREADS"] = self.threads
+        return properties

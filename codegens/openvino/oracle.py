@@ -1,0 +1,51 @@
+"""Asking OpenVINO about nodes one by one, in a process of its own: a model may make it crash."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+
+from byoc.codegen import CompileError
+from byoc.codegen.single import alike, single_nodes
+from byoc.verdict import YES, Verdict, refuse
+
+from .device import core
+
+_PATIENCE = 600.0  # seconds for all nodes
+
+
+def ask(model: onnx.ModelProto) -> Sequence[Verdict]:
+    """Return for each node of a model's graph whether OpenVINO's CPU plug-in reads and compiles it."""
+    core()  # missing, it is to be said once, and here
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        numbers: dict[bytes, int] = {}
+        order = []
+        for single in single_nodes(model):
+            key = alike(single)
+            if key not in numbers:
+                numbers[key] = len(numbers)
+                path = Path(folder) / f"{numbers[key]}.onnx"
+                path.write_bytes(single.model.SerializeToString())
+            order.append(numbers[key])
+        answers = _answers(folder, len(numbers))
+    return [answers[number] for number in order]
+
+
+def _answers(folder: str, count: int) -> list[Verdict]:
+    """Return the answers for the files in a folder; a process that crashes is started again."""
+    answers: list[Verdict] = []
+    while len(answers) < count:
+        command = [sys.executable, "-m", f"{__package__}.answer", folder, str(len(answers))]
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"OpenVINO gave no answer in {_PATIENCE:g} s") from None
+        told = [json.loads(line) for line in ran.stdout.splitlines()]
+        answers += [refuse(why) if why else YES for why in told]
+        if len(answers) < count:
+            answers.append(refuse(f"OpenVINO crashes: its process ended with {ran.returncode}"))
+    return answers

@@ -1,0 +1,53 @@
+"""Runs models of the zoo through a codegen: `python tests/codegens_suite/run.py CODEGEN [MODEL ...]`.
+
+Each is cut so that all its rules support is on the accelerator, compiled, and verified in a process of
+its own. `--rules` are the codegen's own unless given; `any` are rules that take every operator. Without
+models, the nine light ones. A region that is refused is counted, the first reason told. The exit code
+is 1 when a bundle does not do what its model does, or could not be made.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+from bundled import Row, row  # noqa: E402 - needs the path
+from support import LIGHT  # noqa: E402
+
+_RULES = {"openvino": "openvino-cpu"}
+
+
+def main() -> int:
+    """Print the table, and return the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("codegen")
+    parser.add_argument("models", nargs="*", default=LIGHT)
+    parser.add_argument("--rules")
+    asked = parser.parse_intermixed_args()
+    rules = asked.rules or _RULES.get(asked.codegen, "dla")
+    sys.stdout.write(f"{asked.codegen} with the rules {rules}\n")
+    sys.stdout.write(
+        f"{'model':<22}{'regions':>8}{'refused':>8}{'error':>10}{'compile s':>11}{'run s':>8}\n"
+    )
+    failed = 0
+    for name in asked.models:
+        found = row(name, asked.codegen, rules)
+        failed += not found.passed
+        sys.stdout.write(_line(found))
+        sys.stdout.flush()
+    sys.stdout.write(f"{len(asked.models) - failed} of {len(asked.models)} models\n")
+    return int(failed > 0)
+
+
+def _line(row: Row) -> str:
+    error = "-" if row.error is None else f"{row.error:.1e}"
+    why = f"  {row.problem}" if row.problem else ""
+    return (
+        f"{row.model:<22}{row.regions:>8}{row.refused:>8}{error:>10}"
+        f"{row.compiling:>11.1f}{row.running:>8.1f}{why}\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
