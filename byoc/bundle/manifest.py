@@ -123,8 +123,8 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
         manifest = Manifest.model_validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        where = one_line(".".join(map(str, first["loc"])))
-        raise InputError(f"{path}: not a manifest: {where}: {first['msg']}") from None
+        where = [one_line(".".join(map(str, first["loc"])))] if first["loc"] else []
+        raise InputError(": ".join([f"{path}: not a manifest", *where, first["msg"]])) from None
     except ValueError as error:
         raise InputError(f"{path}: not a manifest: {error}") from None
     _check_names(manifest, path)
@@ -176,10 +176,14 @@ def check_same(place: Path, name: str, found: FileEntry, entry: FileEntry) -> No
 
 def _check_file(folder: Path, name: str, entry: FileEntry, place: Path) -> None:
     path = inside(folder, name, place)
-    if not path.is_file():
-        raise InputError(f"{place}: the file {quoted(name)} of the bundle is missing")
-    size = path.stat().st_size
-    found = describe_file(path) if size == entry.bytes else FileEntry(sha256=entry.sha256, bytes=size)
+    try:
+        if not path.is_file():
+            raise InputError(f"{place}: the file {quoted(name)} of the bundle is missing")
+        size = path.stat().st_size
+        same = size == entry.bytes  # else there is no need to read it
+        found = describe_file(path) if same else FileEntry(sha256=entry.sha256, bytes=size)
+    except OSError as error:
+        raise InputError(f"{place}: the file {quoted(name)} cannot be read: {error.strerror}") from None
     check_same(place, name, found, entry)
 
 

@@ -160,6 +160,27 @@ class Lowered:
     in_float: tuple[InFloat, ...] = ()
 
 
+@dataclass(frozen=True)
+class Refused:
+    """A region of an earlier plan that its target turned out not to take, and why.
+
+    `codegen` says it as users are told. `nodes` are those that this target does not get any more, by
+    name or first output; none where the region is in smaller ones of at most `split` nodes instead.
+    """
+
+    target: str
+    region: str
+    codegen: str
+    reason: str
+    nodes: tuple[str, ...] = ()
+    split: int = 0
+
+    @property
+    def why(self) -> str:
+        """The reason for which the nodes are not there."""
+        return f"codegen {self.codegen} refused: {self.reason}"
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A model cut between the host and some accelerators.
@@ -168,7 +189,8 @@ class Plan:
     inside; `proto` the partitioned model; `what_ifs` what the main graph would gain if an accelerator
     took more; `values` the types of the tensors that the boundary pass added, by name, and `origins`
     the tensors whose content they hold; `lowered` what was done to the numbers before, None where
-    regions compute as the model says; `notes` what is to be told of that.
+    regions compute as the model says; `notes` what is to be told of that. `refusals` are those that were
+    known as it was made.
     """
 
     asked: Mapping[str, Any]
@@ -181,6 +203,7 @@ class Plan:
     lowered: Lowered | None = None
     notes: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
+    refusals: tuple[Refused, ...] = ()
 
     @property
     def target(self) -> Target:

@@ -61,6 +61,7 @@ def pose_units(
     bodies: Mapping[int, BodyCost] = MappingProxyType({}),
 ) -> Posed:
     """Return the placement problem of some units; `bodies` has the cost of nodes with bodies."""
+    facts = settings.facts
     return pose(
         index,
         found.units,
@@ -70,4 +71,5 @@ def pose_units(
         settings.unknown,
         settings.objective,
         found.alternatives,
+        [facts.rows(index, found.units, target.name) for target in settings.targets],
     )

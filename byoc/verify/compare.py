@@ -1,23 +1,24 @@
-"""Comparing outputs: the largest error of each, relative to the range of what was expected."""
+"""Comparing tensors: the largest error of each, and whether it is within what is allowed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from byoc.errors import InputError
-from byoc.numerics import same_class, signal_to_noise
-
-# The largest error as a share of the expected output's range; whatever is not here must be equal.
-TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+from byoc.numerics import cosine, same_class, signal_to_noise
+from byoc.verify.thresholds import DEFAULT, TOLERANCE, Measure, Thresholds
 
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
-    """How far an output is off. `relative` is `absolute` over the expected range (max - min).
+    """How far a tensor is off. `relative` is `absolute` over the expected range (max - min).
 
-    Both are infinite where the outputs cannot be compared; `problem` then says why.
+    Both are infinite where the two cannot be compared; `problem` then says why. `tolerance` bounds
+    what `measure` names: `relative`; `units` of the last place of integers, which is `absolute`; or
+    `dB`, in which the signal-to-noise ratio is to be no less. `signal_to_noise` (dB) and `cosine` are
+    None where there are none, and `differing` is the share of elements that are not equal.
     """
 
     name: str
@@ -26,11 +27,34 @@ class OutputError:
     relative: float
     tolerance: float
     problem: str = ""
+    measure: Measure = "relative"
+    signal_to_noise: float | None = None
+    cosine: float | None = None
+    differing: float | None = None
 
     @property
     def within(self) -> bool:
         """Return whether the error is at most the tolerance."""
-        return self.relative <= self.tolerance
+        match self.measure:
+            case "units":
+                return self.absolute <= self.tolerance
+            case "dB":
+                return self.signal_to_noise is not None and self.signal_to_noise >= self.tolerance
+            case _:
+                return self.relative <= self.tolerance
+
+    @property
+    def told(self) -> str:
+        """The error as a part of a sentence: ` by 0.02 of its range, at most 0.0001 is allowed ...`."""
+        match self.measure:
+            case "units":
+                by, allowed = f"{self.absolute:g} units", f"at most {self.tolerance:g}"
+            case "dB":
+                found = np.nan if self.signal_to_noise is None else self.signal_to_noise
+                by, allowed = f"a noise of {found:.1f} dB", f"no less than {self.tolerance:g} dB"
+            case _:
+                by, allowed = f"{self.relative:.2g} of its range", f"at most {self.tolerance:g}"
+        return f"by {by}, {allowed} is allowed for {self.dtype}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +102,19 @@ def require(verification: Verification) -> None:
     what = f"verification failed: output '{worst.name}'"
     if worst.problem:
         raise InputError(f"{what} {worst.problem}, compared with {verification.against}")
-    raise InputError(
-        f"{what} differs from {verification.against} by {worst.relative:.2g} of its range, "
-        f"at most {worst.tolerance:g} is allowed for {worst.dtype}"
-    )
+    raise InputError(f"{what} differs from {verification.against} {worst.told}")
 
 
-def compare(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterable[OutputError]:
-    """Yield the error of each expected output; a sequence is compared element by element."""
+def compare(
+    expected: Mapping[str, Any],
+    actual: Mapping[str, Any],
+    thresholds: Thresholds = DEFAULT,
+    quantized: Collection[str] = frozenset(),
+) -> Iterable[OutputError]:
+    """Yield the error of each expected output; a sequence is compared element by element.
+
+    Integers must be equal, but for those of the outputs in `quantized`.
+    """
     for name, value in expected.items():
         got = actual.get(name)
         if value is None and name in actual:  # an optional that holds nothing
@@ -93,38 +122,55 @@ def compare(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterable[
             yield nothing if got is None else _incomparable(name, "optional", "is not empty")
         elif got is None:
             dtype = "sequence" if isinstance(value, list) else str(np.asarray(value).dtype)
-            yield _incomparable(name, dtype, "is empty" if name in actual else "is missing")
+            allowed = thresholds.relative.get(dtype, 0.0)
+            yield _incomparable(name, dtype, "is empty" if name in actual else "is missing", allowed)
         elif isinstance(value, list) and isinstance(got, list) and len(value) == len(got):
             for i, (one, other) in enumerate(zip(value, got, strict=True)):
-                yield _error(f"{name}[{i}]", one, other)
+                yield _error(f"{name}[{i}]", one, other, thresholds, name in quantized)
         elif isinstance(value, list) or isinstance(got, list):
             yield _incomparable(name, "sequence", "is a sequence of another length, or none")
         else:
-            yield _error(name, value, got)
+            yield _error(name, value, got, thresholds, name in quantized)
 
 
-def _error(name: str, expected: Any, actual: Any) -> OutputError:
+def _error(
+    name: str, expected: Any, actual: Any, thresholds: Thresholds, quantized: bool
+) -> OutputError:
     wanted, got = _array(expected), _array(actual)
     dtype = str(wanted.dtype)
-    tolerance = TOLERANCE.get(dtype, 0.0)
+    tolerance, measure = thresholds.of(dtype, quantized)
     if wanted.dtype != got.dtype or wanted.shape != got.shape:
         found, expects = (f"{a.dtype}{list(a.shape)}" for a in (got, wanted))
-        return _incomparable(name, dtype, f"is {found} instead of {expects}")
-    if dtype not in TOLERANCE:
+        return _incomparable(name, dtype, f"is {found} instead of {expects}", tolerance)
+    if dtype not in TOLERANCE and measure != "units":
         if not _equal(wanted, got):
-            return _incomparable(name, dtype, f"is not equal, as {dtype} must be")
-        return OutputError(name, dtype, 0.0, 0.0, tolerance)
+            return _incomparable(name, dtype, f"is not equal, as {dtype} must be", share=_share(wanted, got))
+        return OutputError(name, dtype, 0.0, 0.0, tolerance, differing=0.0)
+    share = _share(wanted, got)
     wanted, got = wanted.astype(np.float64), got.astype(np.float64)
     usual = np.isfinite(wanted)
     if not np.array_equal(wanted[~usual], got[~usual], equal_nan=True) or not np.all(
         np.isfinite(got[usual])
     ):
-        return _incomparable(name, dtype, "has NaN or infinity in other places")
-    values = wanted[usual]
-    absolute = float(np.max(np.abs(values - got[usual]), initial=0.0))
+        return _incomparable(name, dtype, "has NaN or infinity in other places", tolerance, share)
+    values, found = wanted[usual], got[usual]
+    absolute = float(np.max(np.abs(values - found), initial=0.0))
     span = float(np.ptp(values)) if values.size else 0.0
     scale = span or float(np.max(np.abs(values), initial=0.0)) or 1.0
-    return OutputError(name, dtype, absolute, absolute / scale, tolerance)
+    noise, angle = signal_to_noise(values, found), cosine(values, found)
+    return OutputError(
+        name, dtype, absolute, absolute / scale, tolerance, "", measure, noise, angle, share
+    )
+
+
+def _share(wanted: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
+    """Return the share of elements that are not equal; NaN equals NaN."""
+    if not wanted.size:
+        return 0.0
+    same = wanted == got
+    if wanted.dtype.kind != "O":
+        same |= (wanted != wanted) & (got != got)  # noqa: PLR0124 - NaN, of ml_dtypes' too
+    return float(np.mean(~np.asarray(same, bool)))
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:
@@ -140,8 +186,10 @@ def _equal(wanted: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> bool:
     return np.array_equal(wanted, got, equal_nan=wanted.dtype.kind in "fc")
 
 
-def _incomparable(name: str, dtype: str, problem: str) -> OutputError:
-    return OutputError(name, dtype, np.inf, np.inf, TOLERANCE.get(dtype, 0.0), problem)
+def _incomparable(
+    name: str, dtype: str, problem: str, tolerance: float = 0.0, share: float | None = None
+) -> OutputError:
+    return OutputError(name, dtype, np.inf, np.inf, tolerance, problem, differing=share)
 
 
 def _excess(output: OutputError) -> tuple[bool, float]:

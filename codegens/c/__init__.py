@@ -16,7 +16,7 @@ from byoc.verdict import Verdict
 
 from .build import build, compiler_version, stamp
 from .library import Program, open_functions
-from .options import Options
+from .options import COptions
 from .source import emit, judge, take_apart
 
 _SOURCE = "region.c"
@@ -27,9 +27,9 @@ class C:
     """Compiles regions to C, and runs them on this machine's CPU."""
 
     name = "c"
-    Options = Options
+    Options = COptions
 
-    def compile(self, region: Region, options: Options) -> Artifact:
+    def compile(self, region: Region, options: COptions) -> Artifact:
         """Return the C source and the shared library.
 
         Raises CompileError for an option that there is not, an operator that emx-onnx-cgen does not
@@ -70,7 +70,7 @@ class C:
 
 def _functions(artifact: Artifact, count: int) -> tuple[Any, Any]:
     told = artifact.metadata
-    options = read_options(Options, {name: told[name] for name in Options.__dataclass_fields__})
+    options = read_options(COptions, {name: told[name] for name in COptions.__dataclass_fields__})
     if all(told.get(name) == mark for name, mark in stamp(options).items()):
         try:
             return open_functions(artifact.files[_LIBRARY], count)

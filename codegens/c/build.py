@@ -10,7 +10,7 @@ from pathlib import Path
 from byoc.codegen import CompileError
 from byoc.errors import shortened
 
-from .options import Options
+from .options import COptions
 
 # Each node's function is used once, so they would all become one, on which optimizers take long:
 # 910 nodes 10 s instead of 3.5, for code that is a tenth faster.
@@ -22,7 +22,7 @@ _NEWER = {
 }
 
 
-def build(source: bytes, options: Options) -> bytes:
+def build(source: bytes, options: COptions) -> bytes:
     """Return the shared library. Raises CompileError when there is no compiler, or it refuses."""
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         (Path(folder) / "region.c").write_bytes(source)
@@ -34,13 +34,13 @@ def build(source: bytes, options: Options) -> bytes:
         return (Path(folder) / "region.so").read_bytes()
 
 
-def compiler_version(options: Options) -> str:
+def compiler_version(options: COptions) -> str:
     """Return the first line in which a compiler says what it is. Raises CompileError without one."""
     lines = _run([*shlex.split(options.cc), "--version"], options).stdout.splitlines()
     return lines[0] if lines else "unknown"
 
 
-def stamp(options: Options) -> dict[str, str]:
+def stamp(options: COptions) -> dict[str, str]:
     """Return what a shared library depends on."""
     found = {"machine": platform.machine(), "system": platform.system()}
     return {**found, "cpu": _cpu()} if options.native else found
@@ -57,7 +57,7 @@ def _cpu() -> str:
 
 
 def _run(
-    command: list[str], options: Options, folder: str | None = None
+    command: list[str], options: COptions, folder: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of the codegen `c`: the compiler's command, and the flags it optimizes by."""
+class COptions:
+    """COptions of the codegen `c`: the compiler's command, and the flags it optimizes by."""
 
     cc: str = "cc"
     cflags: str = "-O2"

@@ -14,7 +14,7 @@ from byoc.graph.types import bits
 from byoc.verdict import Verdict
 
 from .device import compiled, imported, stamp
-from .options import Options
+from .options import OpenVINOOptions
 from .oracle import ask
 from .program import Program
 
@@ -25,9 +25,9 @@ class OpenVINO:
     """Compiles regions with OpenVINO, and runs them."""
 
     name = "openvino"
-    Options = Options
+    Options = OpenVINOOptions
 
-    def compile(self, region: Region, options: Options) -> Artifact:
+    def compile(self, region: Region, options: OpenVINOOptions) -> Artifact:
         """Return the compiled blob with its stamp.
 
         Raises CompileError for an option that there is not, and for what OpenVINO does not take.
@@ -47,7 +47,9 @@ class OpenVINO:
         Raises CompileError as `compile` does.
         """
         told = artifact.metadata
-        options = read_options(Options, {name: told[name] for name in Options.__dataclass_fields__})
+        options = read_options(
+            OpenVINOOptions, {name: told[name] for name in OpenVINOOptions.__dataclass_fields__}
+        )
         marks = stamp(options.device)
         model = None
         if _BLOB in artifact.files and all(told.get(name) == mark for name, mark in marks.items()):

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from .device import core, reason
-from .options import Options
+from .options import OpenVINOOptions
 
 
 def main(folder: str, first: str) -> None:
@@ -17,7 +17,7 @@ def main(folder: str, first: str) -> None:
     while (path := Path(folder) / f"{number}.onnx").exists():
         try:
             model = core().read_model(path)
-            core().compile_model(model, "CPU", Options(threads=1).properties)
+            core().compile_model(model, "CPU", OpenVINOOptions(threads=1).properties)
             why = ""
         except RuntimeError as error:
             why = reason(error)

@@ -11,7 +11,7 @@ import onnx
 from byoc.codegen import CompileError, Region
 from byoc.errors import shortened
 
-from .options import Options
+from .options import OpenVINOOptions
 
 _MISSING = "openvino is not installed (pip install 'onnx-byoc[openvino]')"
 _MOST_CHARACTERS = 300
@@ -52,7 +52,7 @@ def stamp(device: str) -> dict[str, str]:
     }
 
 
-def compiled(region: Region, options: Options) -> tuple[Any, list[str]]:
+def compiled(region: Region, options: OpenVINOOptions) -> tuple[Any, list[str]]:
     """Return a region's compiled model, and the region's input that each of the model's is.
 
     Raises CompileError with OpenVINO's reason.
@@ -64,7 +64,7 @@ def compiled(region: Region, options: Options) -> tuple[Any, list[str]]:
         raise CompileError(reason(error)) from None
 
 
-def imported(blob: bytes, options: Options) -> Any | None:
+def imported(blob: bytes, options: OpenVINOOptions) -> Any | None:
     """Return the model compiled to a blob, or None when OpenVINO does not take the blob."""
     try:
         return core().import_model(blob, options.device, options.properties)

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of the codegen `openvino`.
+class OpenVINOOptions:
+    """OpenVINOOptions of the codegen `openvino`.
 
     `threads` is how many a run may use, 0 leaves that to OpenVINO. `precision` is what the arithmetic is
     done in; OpenVINO by itself takes bf16 where the CPU has it. Without `blob` the compiled region,

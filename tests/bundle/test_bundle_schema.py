@@ -140,11 +140,11 @@ def test_schema_and_reader_refuse_the_same(number: int, manifest: str) -> None:
 
 
 PATHS = {
-    **dict.fromkeys(["a", "a.b", ".a", "a b", "a/b.c/d", "con2", "console", "ü/é", "a..b", "lpt", "com0"]),
+    **dict.fromkeys(["a", "a.b", ".a", "a b", "a/b.c/d", "con2", "console", "ü/é", "a..b", "lpt"]),
     **dict.fromkeys(["..", ".", "", "/", "/a", "a/", "a//b", "./a", "a/./b", "../a", "a/../b"], "wrong"),
     **dict.fromkeys(["a\\b", "..\\a", "\\a", "C:\\a", "c:a", "a:b", "a\0b", "a\x1fb", "a\x7f"], "wrong"),
-    **dict.fromkeys(["nul", "NUL.txt", "a/Con", "aux .c", "com1", "LPT9.x.y", "a.", "a ", "a?"], "wrong"),
-    **dict.fromkeys(["a|b", 'a"b', "a<b", "a>b", "a*"], "wrong"),
+    **dict.fromkeys(["nul", "NUL.txt", "a/Con", "aux .c", "com1", "LPT9.x.y", "a.", "a "], "wrong"),
+    **dict.fromkeys(["a|b", 'a"b', "a<b", "a>b", "a*", "a?"], "wrong"),
 }
 
 

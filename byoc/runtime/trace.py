@@ -1,0 +1,102 @@
+"""What ran when and where, in the trace event format of Chrome that Perfetto opens.
+
+The fields are those of "Trace Event Format" (Google, 2016), sections "Complete Events" and "Metadata
+Events": `ts` and `dur` in microseconds, which may be fractions.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from threading import get_native_id
+from typing import Any
+
+_PROCESS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One run of a stage: when it began and how long it took in seconds, on which thread.
+
+    `read` and `made` are the bytes of the arrays that it was given and that it gave.
+    """
+
+    name: str
+    device: str
+    thread: int
+    start: float
+    seconds: float
+    read: int
+    made: int
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Collects the events of the runs that it is handed to, of several threads too."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def add(self, stage: Any, start: float, end: float, given: Any, made: Any) -> None:
+        """Note that a stage with a name and a device ran, by seconds of one clock."""
+        size = (_bytes(given), _bytes(made))
+        self.events.append(
+            Event(stage.name, stage.device, get_native_id(), start, end - start, *size)
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON object format of the trace: times since the first event, a track a thread."""
+        ordered = sorted(self.events, key=lambda event: (event.start, -event.seconds))
+        origin = ordered[0].start if ordered else 0.0
+        tracks = {thread: i for i, thread in enumerate(dict.fromkeys(e.thread for e in ordered))}
+        names = [_name("process_name", 0, "byoc")]
+        names += [_name("thread_name", i, f"thread {i}") for i in tracks.values()]
+        complete = [
+            {
+                "name": event.name,
+                "cat": event.device,
+                "ph": "X",
+                "ts": (event.start - origin) * 1e6,
+                "dur": event.seconds * 1e6,
+                "pid": _PROCESS,
+                "tid": tracks[event.thread],
+                "args": {"device": event.device, "bytes in": event.read, "bytes out": event.made},
+            }
+            for event in ordered
+        ]
+        return {"traceEvents": [*names, *complete], "displayTimeUnit": "ms"}
+
+    def text(self) -> str:
+        """Return the document as the text of a file."""
+        return json.dumps(self.document(), indent=1, allow_nan=False) + "\n"
+
+
+_current: ContextVar[Trace | None] = ContextVar("trace", default=None)
+
+
+def current() -> Trace | None:
+    """Return the trace that stages are to be noted in here, if any."""
+    return _current.get()
+
+
+@contextmanager
+def traced(trace: Trace | None) -> Iterator[None]:
+    """Have what runs inside note its stages in a trace, those of bodies of control flow too."""
+    token = _current.set(trace)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def _name(kind: str, track: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": _PROCESS, "tid": track, "args": {"name": name}}
+
+
+def _bytes(value: Any) -> int:
+    """Return the bytes of an array, and of all arrays in a mapping or a sequence."""
+    if isinstance(value, Mapping):
+        return sum(map(_bytes, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(_bytes, value))
+    return int(getattr(value, "nbytes", 0))
