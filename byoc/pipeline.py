@@ -14,29 +14,32 @@ import onnx
 from byoc import zoo
 from byoc.bundle.compile import Compiler
 from byoc.bundle.compilers import load_compilers
-from byoc.bundle.read import open_bundle
+from byoc.bundle.read import Bundle, open_bundle
 from byoc.bundle.staging import check_destination
-from byoc.calibrate.lower import lowered_plan
+from byoc.calibrate.lower import Lowering
 from byoc.calibrate.precision import NATIVE, Precision
-from byoc.costs.load import load_device_costs, load_host_costs
-from byoc.costs.model import Policy
-from byoc.costs.objective import read_objective
-from byoc.emit import emit
-from byoc.errors import InputError, nearest
+from byoc.errors import InputError
+from byoc.fallback import emit_working
 from byoc.graph.load import Model, prepare, read_file
-from byoc.plan import Plan, Settings, read_saved, saved_text
-from byoc.plugins import STRATEGIES
-from byoc.plugins import load as load_plugin
+from byoc.loading import (
+    DEFAULT_STRATEGY,
+    for_each,
+    load_settings,
+    read_gate,
+    read_isolation,
+    told_gate,
+)
+from byoc.plan import Plan, saved_text
 from byoc.report.document import document
-from byoc.rules.load import Target, load_rules
 from byoc.textfile import write_text
 from byoc.verify.compare import Verification
+from byoc.verify.run import Against
 from byoc.verify.run import verify as verify_bundle
+from byoc.verify.thresholds import DEFAULT as DEFAULT_THRESHOLDS
+from byoc.verify.thresholds import Thresholds
 
 Progress = Callable[[str], None]
 _ZOO = "zoo:"
-
-DEFAULT_STRATEGY = "launch-aware"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +103,10 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     placement: str | Path | None = None,
     precision: Precision = NATIVE,
     verify: bool = True,
+    strict: bool = False,
+    isolate: bool = False,
+    compile_timeout: float | None = None,
+    gate: bool | float | Thresholds = False,
     progress: Progress = lambda stage: None,
 ) -> Result:
     """Cut a model between the host and the accelerators that rule files describe.
@@ -123,6 +130,13 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         placement: a file that says where some nodes are to be, as `save_placement` writes it.
         precision: what regions compute in, and what scales are concluded from.
         verify: run the bundle and the original on seeded inputs and compare, if onnxruntime is there.
+        strict: a region that its codegen does not compile, load or run is an error; without this its
+            nodes go elsewhere, the model is cut anew, and the report tells of it.
+        isolate: compile each region in a process of its own, which may crash or be killed.
+        compile_timeout: the most seconds that compiling a region may take, which implies `isolate`.
+        gate: compare each region alone with plain onnxruntime; those that are off by more than this go
+            elsewhere, as if they were refused. True takes verification's thresholds; a number is the
+            largest error of floats as a share of the range.
         progress: called with the name of each step as it begins.
 
     Raises:
@@ -130,6 +144,7 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
             fault; nothing has been written.
     """
     files = [rules] if isinstance(rules, (str, Path)) else list(rules)
+    isolation, allowed = read_isolation(isolate, compile_timeout), read_gate(gate)
     asked = {
         "model": _called(model),
         "rules": [_called(name) for name in files],
@@ -144,6 +159,10 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         "trips": dict(trips or {}),
         "placement": None if placement is None else _called(placement),
         "precision": precision.asked,
+        "strict": strict,
+        "isolate": isolate,
+        "compile_timeout": compile_timeout,
+        "gate": told_gate(allowed),
     }
     if output is not None:
         check_destination(Path(output))
@@ -161,62 +180,18 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     if (
         output is not None or codegen is not None or codegen_options
     ):  # a plan can be made before there is a codegen
-        names = _each(settings.targets, codegen, "codegen", lambda target: target.rules.codegen)
+        names = for_each(settings.targets, codegen, "codegen", lambda target: target.rules.codegen)
         compilers = load_compilers(settings.targets, names, codegen_options or {})
     progress("load model")
     loaded = load_model(model, dims)
-    plan = lowered_plan(loaded, settings, precision, asked, progress)
+    lowering = Lowering(loaded, settings, precision, asked, progress)
     if output is None:
+        plan = lowering.plan()
         return Result(plan, document(plan, "nothing was compiled, since no output was given (-o)"))
-    outcome = emit(plan, Path(output), compilers, verify, progress)
-    verification = None if isinstance(outcome, str) else outcome
-    return Result(plan, document(plan, outcome, Path(output)), Path(output), verification)
-
-
-def load_settings(  # noqa: PLR0913 - as `partition`
-    rules: Sequence[str | Path],
-    *,
-    strategy: str = DEFAULT_STRATEGY,
-    objective: str = "latency",
-    cost_model: str | Mapping[str, str] | None = None,
-    host_cost_model: str = "host",
-    unknown_costs: str = "estimate",
-    trips: Mapping[str, float] | None = None,
-    placement: str | Path | None = None,
-) -> Settings:
-    """Return how models are to be cut, from the names of files and plug-ins; as `partition` takes them.
-
-    Raises InputError when one cannot be loaded.
-    """
-    targets = load_targets(rules)
-    costs = _each(targets, cost_model, "cost model", lambda target: target.cost_model)
-    return Settings(
-        targets=targets,
-        costs=tuple(load_device_costs(costs[target.name]) for target in targets),
-        host=load_host_costs(host_cost_model),
-        strategy=load_plugin(STRATEGIES, strategy),
-        objective=read_objective(objective),
-        unknown=_policy(unknown_costs),
-        trips=trips or {},
-        saved=None if placement is None else read_saved(Path(placement)),
-    )
-
-
-def load_targets(files: Sequence[str | Path]) -> tuple[Target, ...]:
-    """Return the accelerators that rule files describe.
-
-    Raises InputError as `load_rules` does, when there is none, and when two have one name.
-    """
-    targets = tuple(load_rules(str(name)) for name in files)
-    if not targets:
-        raise InputError("no rule file was given")
-    for position, target in enumerate(targets):
-        for other in targets[:position]:
-            if other.name == target.name:
-                raise InputError(
-                    f"{target.source}: its target is called {target.name}, as that of {other.source} is"
-                )
-    return targets
+    compilers = {name: replace(each, isolation=isolation) for name, each in compilers.items()}
+    done = emit_working(lowering.plan, Path(output), compilers, verify, progress, strict, allowed)
+    verification = None if isinstance(done.outcome, str) else done.outcome
+    return Result(done.plan, document(done.plan, done.outcome, Path(output)), Path(output), verification)
 
 
 def save_placement(plan: Plan, path: str | Path) -> None:
@@ -241,53 +216,49 @@ def _plain(choice: str | Mapping[str, str] | None) -> str | dict[str, str] | Non
     return {target: _called(name) for target, name in choice.items()}
 
 
-def _each(
-    targets: Sequence[Target],
-    given: str | Mapping[str, str] | None,
-    what: str,
-    default: Callable[[Target], str],
-) -> dict[str, str]:
-    """Return a choice for each target: that given for it, for all of them, or its own."""
-    if isinstance(given, str):
-        return {target.name: given for target in targets}
-    names = [target.name for target in targets]
-    for name in given or {}:
-        if name not in names:
-            raise InputError(f"{what} for {name}: no such target{nearest(name, names)}")
-    return {target.name: (given or {}).get(target.name) or default(target) for target in targets}
+def verify_against(
+    bundle: str | Path,
+    against: str | Path | None = None,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    regions: bool = False,
+) -> Verification:
+    """Compare a bundle with its original, and return the errors of all outputs.
+
+    `against` is the original as `original_of` takes it, `inputs` are seeded ones unless given. With
+    `regions` every tensor at a border and each region alone are compared, too. Raises InputError when
+    either cannot be read or run, and MissingRuntimeError.
+    """
+    opened = open_bundle(Path(bundle))
+    found = original_of(opened, against)
+    return verify_bundle(
+        opened, found.model, inputs, found.original, found.computed, thresholds, regions
+    )
 
 
-def _policy(name: str) -> Policy:
-    try:
-        return Policy(name)
-    except ValueError:
-        known = ", ".join(Policy)
-        raise InputError(f"{name}: no such policy for unknown costs; there are {known}") from None
-
-
-def verify_against(bundle: str | Path, against: str | Path | None = None) -> Verification:
-    """Compare a bundle with its original on seeded inputs, and return the errors of all outputs.
+def original_of(bundle: Bundle, against: str | Path | None = None) -> Against:
+    """Return what a bundle is to be compared with.
 
     `against` is the original, a path or `zoo:NAME`. Without it a zoo model is found by the name in the
     manifest; for any other, the bundle is compared with its own partitioned model, run whole on plain
-    onnxruntime. Raises InputError when either cannot be read or run, and MissingRuntimeError.
+    onnxruntime, and so is one of lower precision, of which it is told what is left of the original. Raises
+    InputError when the original cannot be read.
     """
-    opened = open_bundle(Path(bundle))
-    asked = opened.manifest.asked
+    asked = bundle.manifest.asked
     name = str(against or asked.get("model", ""))
     if against is None and not name.startswith(_ZOO):
-        own = prepare(opened.model(), f"its own {opened.manifest.model}", opened.folder)
-        return verify_bundle(opened, own)
+        return Against(prepare(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder))
     dims = asked.get("dims") or {}
     if not isinstance(dims, dict) or not all(isinstance(size, int) for size in dims.values()):
-        raise InputError(f"{bundle}: asked.dims in the manifest is not sizes by name")
+        raise InputError(f"{bundle.place}: asked.dims in the manifest is not sizes by name")
     original = load_model(name, dims)
-    if opened.manifest.report.get("precision") is None:
-        return verify_bundle(opened, original)
-    own = replace(original, proto=opened.model(), source=f"its own {opened.manifest.model}")
-    computed = str((opened.manifest.report["precision"] or {}).get("dtype") or "")
-    own = replace(own, folder=opened.folder)
-    return verify_bundle(opened, own, original=original, computed=computed)
+    precision = bundle.manifest.report.get("precision")
+    if precision is None:
+        return Against(original)
+    own = replace(original, proto=bundle.model(), source=f"its own {bundle.manifest.model}")
+    own = replace(own, folder=bundle.folder)
+    return Against(own, original, str((precision or {}).get("dtype") or ""))
 
 
 def _called(model: str | Path | onnx.ModelProto) -> str:

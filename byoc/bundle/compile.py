@@ -7,7 +7,7 @@ from typing import Any
 
 from byoc.bundle.names import is_plain
 from byoc.codegen import Artifact, Codegen, CompileError, Region, ResourceError, Together, chosen_options
-from byoc.codegen.asking import compiled, compiled_together
+from byoc.codegen.asking import ArtifactError, compiled, compiled_together
 from byoc.codegen.fingerprint import identical
 from byoc.codegen.isolate import Isolation, compile_all_isolated, compile_isolated
 from byoc.codegen.made import Made
@@ -48,7 +48,12 @@ class Compiler:
         else:
             timeout = self.isolation.timeout
             found = compile_all_isolated(self.codegen.name, regions, self.options, timeout)
-        return {name: _named(artifact) for name, artifact in found.items()}
+        for name, artifact in found.items():
+            try:
+                _named(artifact)
+            except CompileError as error:
+                raise ArtifactError(str(error), name) from None
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +71,7 @@ def compile_regions(
 
     Of regions that are the same but for names only the first is compiled, and one that was compiled
     before is not compiled again. Raises RefusedError when the codegen refuses regions or gives no
-    artifact: for the first of them where `strict`, else for all.
+    artifact, for all of them; where `strict`, CompileError for the first.
     """
     same = identical(regions)
     first = [region for region in regions if region.name not in same]
@@ -80,7 +85,9 @@ def compile_regions(
             artifacts |= call.made(compiler, progress)
         except CompileError as error:
             if strict:
-                raise RefusedError([call.refusal(compiler, error)]) from error
+                refusal = call.refusal(compiler, error)
+                kind = ResourceError if refusal.too_large else CompileError
+                raise kind(str(refusal), refusal.nodes) from error
             found = call.refusals(compiler, error)
             refusals += found
             if not found:  # all of them at once, and none is named: alone it shows which it was
@@ -118,7 +125,7 @@ class _Call:
 
     def refusals(self, compiler: Compiler, error: CompileError) -> list[Refusal]:
         """Return what a failed call says of its regions; nothing where it may be any of several."""
-        if len(self.regions) == 1:
+        if len(self.regions) == 1 or isinstance(error, ArtifactError):
             return [self.refusal(compiler, error)]
         whole = self.refusal(compiler, error)
         named = [
@@ -132,7 +139,7 @@ class _Call:
         return Refusal(
             self.regions[0].target,
             compiler.codegen.name,
-            self.where,
+            error.region if isinstance(error, ArtifactError) else self.where,
             str(error),
             tuple(error.nodes),
             isinstance(error, ResourceError),

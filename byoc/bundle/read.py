@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 import weakref
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,9 @@ from byoc.bundle.names import quoted
 from byoc.bundle.regions import disagreement, read_region
 from byoc.bundle.unpack import unpack
 from byoc.codegen import Artifact, Region
+from byoc.codegen.fingerprint import structure
 from byoc.errors import InputError
-from byoc.graph.walk import walk_tensors
+from byoc.graph.walk import not_text, walk_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +61,8 @@ class Bundle:
             region = read_region(path, entry.name, entry.target, contracts)
             if entry.name in twins:
                 own = next(own for own in found if own[1].name == twins[entry.name])
-                self._check_twin(entry, region, own[1])
+                if structure(region) != structure(own[1]):
+                    raise self._wrong_twin(entry)
                 found.append((entry.codegen, region, own[2]))
                 continue
             files = {
@@ -88,16 +91,8 @@ class Bundle:
             found[entry.name] = own.name
         return found
 
-    def _check_twin(self, entry: RegionEntry, region: Region, own: Region) -> None:
-        """Raise InputError unless a region has the border of the one that it is to be the same as."""
-        for mine, theirs in ((region.inputs, own.inputs), (region.outputs, own.outputs)):
-            if len(mine) != len(theirs) or not all(
-                a.side.same(b.side) for a, b in zip(mine, theirs, strict=True)
-            ):
-                raise self._wrong_twin(entry)
-
     def _wrong_twin(self, entry: RegionEntry) -> InputError:
-        what = f"it is not the same as '{entry.same_as}'"
+        what = f"it is not the same as {quoted(entry.same_as)}"
         return InputError(f"{self.place / NAME}: regions: {entry.name}: {what}")
 
     def _contracts(self, entry: RegionEntry, path: Path) -> Contracts:
@@ -106,10 +101,10 @@ class Bundle:
         try:
             contracts = Contracts(*(tuple(map(as_contract, entries)) for entries in told))
             wrong = disagreement(path, contracts)
-        except (ValueError, LookupError):  # a layout that is none, an axis that is not there
+        except (ValueError, LookupError, TypeError):  # no layout, a node without its attribute
             wrong = entry.name
         if wrong:
-            what = f"'{wrong}' is not as the region's model has it"
+            what = f"{quoted(wrong)} is not as the region's model has it"
             raise InputError(f"{self.place / NAME}: regions: {entry.name}: {what}")
         return contracts
 
@@ -119,6 +114,9 @@ class Bundle:
             proto = onnx.load(inside(self.folder, name, self.place), load_external_data=False)
         except DecodeError:
             raise InputError(f"{self.place}: {quoted(name)} is not an ONNX model") from None
+        wrong = not_text(proto)
+        if wrong:
+            raise InputError(f"{self.place}: {quoted(name)} is not an ONNX model: {wrong} is not text")
         for tensor in walk_tensors(proto):
             places = [entry.value for entry in tensor.external_data if entry.key == "location"]
             if not places and tensor.data_location == TensorProto.EXTERNAL:
@@ -127,6 +125,11 @@ class Bundle:
                 if place not in self.manifest.files:
                     raise InputError(f"{self.place}: the file {quoted(place)} has no hash in {NAME}")
         return proto
+
+
+def is_bundle(path: Path) -> bool:
+    """Return whether a path can be that of a bundle and not of a model: a folder, or a zip."""
+    return path.is_dir() or (path.is_file() and zipfile.is_zipfile(path))
 
 
 def open_bundle(path: Path) -> Bundle:

@@ -33,8 +33,8 @@ def write_bundle(
 
     `compilers` has one for each target by name.
 
-    Raises RefusedError, naming the region, when a codegen refuses one (unless `strict`, all that are
-    refused), and ContractError when a region and the host disagree on a tensor (a defect).
+    Raises RefusedError for all regions that codegens refuse (where `strict`, CompileError for the first
+    one), and ContractError when a region and the host disagree on a tensor (a defect).
     """
     progress("write weights")
     with WeightFile(folder) as weights:
@@ -55,14 +55,11 @@ def write_bundle(
         try:
             compiled |= compile_regions(own, compiler, progress, strict)
         except RefusedError as error:
-            if strict:
-                raise
             refusals += error.refusals
     if refusals:
         raise RefusedError(refusals)
     return tuple(
-        _store(folder, region, compilers[region.target], compiled[region.name])
-        for region in regions
+        _store(folder, region, compilers[region.target], compiled[region.name]) for region in regions
     )
 
 

@@ -1,7 +1,8 @@
 """Planning in the precision that was asked for: what is concluded goes before, what it cost is kept."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -11,7 +12,7 @@ from byoc.calibrate.precision import FLOATS, Concluded, Precision, conclude, req
 from byoc.calibrate.sensitivity import Kept, kept, outputs, sensitivities
 from byoc.errors import InputError
 from byoc.graph.load import Model
-from byoc.plan import InFloat, Lowered, Plan, Settings, make_plan
+from byoc.plan import Facts, InFloat, Lowered, Plan, Settings, make_plan
 
 Progress = Callable[[str], None]
 
@@ -19,72 +20,114 @@ Progress = Callable[[str], None]
 _MEASURED = 32
 _RANKED = 4
 
+NO_FACTS = Facts()
 
-def lowered_plan(
-    model: Model,
-    settings: Settings,
-    precision: Precision,
-    asked: Mapping[str, Any],
-    progress: Progress,
-) -> Plan:
-    """Return the plan for a model whose regions compute as is asked for.
 
-    Raises InputError as `conclude` and `make_plan` do, and when an accuracy budget cannot be met.
-    """
-    found = conclude(model, settings.targets, precision, progress)
-    settings = replace(settings, targets=found.targets)
-    if found.ranges is None:
-        if precision.budget is not None:
+class Lowering:
+    """A model whose regions compute as is asked for, which can be planned again when more is known."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: Settings,
+        precision: Precision,
+        asked: Mapping[str, Any],
+        progress: Progress,
+    ) -> None:
+        """Conclude the precision. Raises InputError as `conclude`."""
+        self._found = conclude(model, settings.targets, precision, progress)
+        self._settings = replace(settings, targets=self._found.targets)
+        self._model, self._precision = model, precision
+        self._asked, self._progress = asked, progress
+        self._met: Met[Plan] | None = None
+        self._trials: _Trials | None = None
+        if self._found.ranges is None and precision.budget is not None:
             raise InputError(f"accuracy budget {precision.budget}: nothing is quantized")
-        plan = replace(make_plan(found.model, settings, asked, progress), notes=found.notes)
+
+    def plan(self, facts: Facts = NO_FACTS) -> Plan:
+        """Return the plan for what is known of the targets.
+
+        With an accuracy budget the units that are left in floating point are those of the first plan,
+        unless that no longer does. Raises InputError as `make_plan` does, and when a budget cannot be
+        met.
+        """
+        settings = replace(self._settings, refused=facts.refused, split=facts.split)
+        found, precision = self._found, self._precision
+        if precision.budget is not None:
+            return self._within(settings, precision.budget)
+        plan = make_plan(found.model, settings, self._asked, self._progress)
+        plan = replace(plan, notes=found.notes)
+        if found.ranges is not None:
+            return replace(plan, lowered=_lowered(self._model, found, precision))
         if precision.quantize in FLOATS:
-            return replace(plan, lowered=Lowered(model, precision.quantize))
+            return replace(plan, lowered=Lowered(self._model, precision.quantize))
         return plan
-    if precision.budget is None:
-        plan = make_plan(found.model, settings, asked, progress)
-        return replace(plan, notes=found.notes, lowered=_lowered(model, found, precision))
-    met = _within(model, settings, found, precision, precision.budget, asked, progress)
-    plan = met.trial.result
-    lowered = _lowered(model, found, precision)
-    units = {name for name in found.units if name not in met.left}
-    lowered = replace(lowered, units=len(units), **_told(precision.budget, met, plan, found))
-    return replace(plan, notes=found.notes, lowered=lowered)
+
+    def _within(self, settings: Settings, budget: Budget) -> Plan:
+        found, precision, progress = self._found, self._precision, self._progress
+        if self._trials is None:
+            self._trials = _Trials(self._model, settings, found, precision, self._asked, progress)
+        trials = self._trials
+        trials.settings = settings
+        met = self._met
+        if met is not None:
+            met = replace(met, trial=trials.without(list(met.left)))
+        if met is None or not budget.met(met.trial.kept):
+            met = within(budget, trials.without, trials.rank)
+        self._met = met
+        plan = met.trial.result
+        units = {name for name in found.units if name not in met.left}
+        lowered = _lowered(self._model, found, precision)
+        lowered = replace(lowered, units=len(units), **_told(budget, met, plan, found))
+        return replace(plan, notes=found.notes, lowered=lowered)
 
 
-def _within(  # noqa: PLR0913, PLR0917 - all that a plan is made of
-    model: Model,
-    settings: Settings,
-    found: Concluded,
-    precision: Precision,
-    budget: Budget,
-    asked: Mapping[str, Any],
-    progress: Progress,
-) -> Met[Plan]:
-    """Return the plan that keeps within a budget, measured on the partitioned model as a whole."""
-    ranges = found.ranges
-    assert ranges is not None
-    if precision.data is None:
-        raise InputError(f"accuracy budget {budget}: it is measured on samples (--data FOLDER)")
-    data = data_of(precision.data, model, precision.images, _MEASURED)
-    samples = [sample.inputs for sample in islice(data.start(0), _MEASURED)]
-    if not samples:
-        raise InputError(f"{data.name}: there are no samples to measure the accuracy on")
-    progress("run the original")
-    expected = outputs(model.proto, model, samples)
+@dataclass(eq=False)
+class _Trials:
+    """Plans in which some units are left in floating point, measured on the partitioned model whole."""
 
-    def try_without(names: Sequence[str]) -> Trial[Plan]:
-        done = found.model
+    model: Model
+    settings: Settings
+    found: Concluded
+    precision: Precision
+    asked: Mapping[str, Any]
+    progress: Progress
+
+    @cached_property
+    def samples(self) -> list[Mapping[str, Any]]:
+        """The inputs to measure on."""
+        data, budget = self.precision.data, self.precision.budget
+        if data is None:
+            raise InputError(f"accuracy budget {budget}: it is measured on samples (--data FOLDER)")
+        source = data_of(data, self.model, self.precision.images, _MEASURED)
+        samples = [sample.inputs for sample in islice(source.start(0), _MEASURED)]
+        if not samples:
+            raise InputError(f"{source.name}: there are no samples to measure the accuracy on")
+        return samples
+
+    @cached_property
+    def expected(self) -> Any:
+        """What the original gives."""
+        samples = self.samples
+        self.progress("run the original")
+        return outputs(self.model.proto, self.model, samples)
+
+    def without(self, names: Sequence[str]) -> Trial[Plan]:
+        """Return the plan with some units left in floating point, and what it keeps."""
+        expected, done = self.expected, self.found.model
         if names:
-            done = requantize(model, settings.targets, ranges, precision, names).model
-        plan = make_plan(done, settings, asked, progress)
-        progress("measure the accuracy")
-        return Trial(plan, kept(expected, outputs(plan.proto, done, samples)))
+            assert self.found.ranges is not None
+            targets = self.settings.targets
+            done = requantize(self.model, targets, self.found.ranges, self.precision, names).model
+        plan = make_plan(done, self.settings, self.asked, self.progress)
+        self.progress("measure the accuracy")
+        return Trial(plan, kept(expected, outputs(plan.proto, done, self.samples)))
 
-    def rank() -> Mapping[str, Kept]:
+    def rank(self) -> Mapping[str, Kept]:
+        """Return what quantizing each unit alone keeps."""
         few = slice(_RANKED)
-        return sensitivities(found.model, found.units, expected[few], samples[few], progress)
-
-    return within(budget, try_without, rank)
+        found, samples = self.found, self.samples
+        return sensitivities(found.model, found.units, self.expected[few], samples[few], self.progress)
 
 
 def _lowered(model: Model, found: Concluded, precision: Precision) -> Lowered:

@@ -27,6 +27,7 @@ from byoc.cli import (
     place,
     profile,
     rules,
+    run,
     verify,
     zoo,
 )
@@ -41,6 +42,7 @@ app = typer.Typer(
 )
 app.command("partition")(partition.partition)
 app.command("explain")(explain.explain)
+app.command("run")(run.run)
 app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)
 app.command("pack")(pack.pack)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from byoc.bundle.read import open_bundle
+from byoc.bundle.read import is_bundle, open_bundle
 from byoc.cli.common import Format, FormatOption, own_stdout, print_json, print_rows, progress
 from byoc.costs.load import load_cost_model
 from byoc.errors import InputError
@@ -55,7 +55,7 @@ def compare_costs(  # noqa: PLR0913, PLR0917 - the options of the verb
     with progress() as show, own_stdout():
         for name in models:
             show(name)
-            if Path(name).is_dir():
+            if is_bundle(Path(name)):
                 found.append(_bundle(name, Path(name), None, patience))
             elif rules is not None:
                 with TemporaryDirectory(prefix="byoc-") as folder:

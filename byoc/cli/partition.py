@@ -26,10 +26,12 @@ from byoc.cli.common import (
     sizes,
 )
 from byoc.costs.model import Policy
-from byoc.pipeline import DEFAULT_STRATEGY, save_placement
+from byoc.loading import DEFAULT_STRATEGY
 from byoc.pipeline import partition as run
+from byoc.pipeline import save_placement
 from byoc.report.text import print_report
 from byoc.textfile import check_output
+from byoc.verify.thresholds import read_thresholds
 
 
 class Dtype(StrEnum):
@@ -108,6 +110,26 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
         bool, typer.Option("--reasons", help="Print every reason for staying on the host.")
     ] = False,
     verify: Annotated[bool, typer.Option(help="Run the result and the original, and compare.")] = True,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="A region that is not compiled or run is an error, and stays so."),
+    ] = False,
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="Compile each region in a process of its own.")
+    ] = False,
+    compile_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Stop compiling a region after this; implies --isolate."),
+    ] = None,
+    gate: Annotated[
+        bool, typer.Option("--gate", help="Regions that are off, each alone, go back to the host.")
+    ] = False,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DTYPE=ERROR", help="What --gate lets pass, as a share of the range: float32=0.001."
+        ),
+    ] = None,
     form: FormatOption = Format.text,
 ) -> None:
     """Cut a model between the host and one or several accelerators."""
@@ -116,6 +138,9 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     counts = sizes(trips, "--trips")
     if save is not None:
         check_output(save)
+    if threshold and not gate:
+        raise typer.BadParameter("it says what --gate lets pass", param_hint="--threshold")
+    allowed = read_thresholds(pairs(threshold or [], "--threshold")) if gate else False
     budget = None if accuracy_budget is None else read_budget(accuracy_budget)
     asked = Precision(quantize and quantize.value, calibration, data, budget=budget)
     with progress() as show, own_stdout():
@@ -135,6 +160,10 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
             placement=placement,
             precision=asked,
             verify=verify,
+            strict=strict,
+            isolate=isolate,
+            compile_timeout=compile_timeout,
+            gate=allowed,
             progress=show,
         )
     if save is not None:

@@ -173,9 +173,10 @@ class Artifact:
 class Codegen(Protocol):
     """All that a vendor must write. The class is made without arguments.
 
-    It may have two class attributes more: `api`, the version of this interface that it speaks
-    (API_VERSION when it does not say), and `Options`, a frozen dataclass of its own, of which `compile`
-    is handed an instance; without it `compile` gets the user's options as a mapping of texts.
+    It may have three class attributes more: `api`, the version of this interface that it speaks
+    (API_VERSION when it does not say); `Options`, a frozen dataclass of its own, of which `compile` is
+    handed an instance (without it `compile` gets the user's options as a mapping of texts); and
+    `concurrent`, True where its executors can be called by several threads at once.
     """
 
     name: str

@@ -10,6 +10,15 @@ _MOST_CHARACTERS = 500
 _SILENT = "it does not say why"
 
 
+class ArtifactError(CompileError):
+    """What one call made of several regions is no good for one of them, by name."""
+
+    def __init__(self, reason: str, region: str) -> None:
+        """Keep the region beside the message."""
+        super().__init__(reason)
+        self.region = region
+
+
 def compiled(codegen: Codegen, region: Region, options: Any) -> Artifact:
     """Return the artifact of a region; its files' names are not checked.
 
@@ -27,12 +36,16 @@ def compiled_together(codegen: Together, regions: Sequence[Region], options: Any
     if not isinstance(given, Mapping):
         raise CompileError(f"compile_all gave {type(given).__name__}, not artifacts by region")
     names = [region.name for region in regions]
-    for name in (*names, *given):
+    for name in names:
         if name not in given:
-            raise CompileError(f"compile_all gave no artifact for {name}")
+            raise ArtifactError("compile_all gave no artifact for it", name)
+        try:
+            _require(given[name])
+        except CompileError as error:
+            raise ArtifactError(str(error), name) from None
+    for name in given:
         if name not in names:
             raise CompileError(f"compile_all gave an artifact for {name!r}, which it was not asked for")
-        _require(given[name])
     return dict(given)
 
 

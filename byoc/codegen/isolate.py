@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from byoc.codegen.api import Artifact, CompileError, Region, ResourceError
+from byoc.codegen.asking import ArtifactError
 from byoc.errors import InputError, MissingRuntimeError
 
 REQUEST = "request"
@@ -144,6 +145,8 @@ def _failure(told: Any) -> Exception:
         return MissingRuntimeError(reason)
     if kind == "unusable":
         return InputError(reason)
+    if told["region"]:
+        return ArtifactError(reason, str(told["region"]))
     nodes = [name for name in told["nodes"] if isinstance(name, str)]
     return (ResourceError if kind == "too large" else CompileError)(reason, nodes)
 

@@ -27,9 +27,9 @@ class Refusal:
 
 
 class RefusedError(CompileError):
-    """Some regions were refused; the message is that of the first."""
+    """Some regions were refused; the message is that of the first unless another is given."""
 
-    def __init__(self, refusals: Sequence[Refusal]) -> None:
+    def __init__(self, refusals: Sequence[Refusal], message: str = "") -> None:
         """Keep all of them."""
-        super().__init__(str(refusals[0]), refusals[0].nodes)
+        super().__init__(message or str(refusals[0]), refusals[0].nodes)
         self.refusals = tuple(refusals)

@@ -1,9 +1,10 @@
 """Taking a model apart into models of one node, to ask a compiler about each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from onnx import ModelProto, NodeProto
+from onnx.inliner import inline_local_functions
 
 from byoc.graph.extract import nodes_model
 from byoc.graph.load import prepare
@@ -15,6 +16,15 @@ class SingleNode:
 
     node: NodeProto
     model: ModelProto
+
+    def standard(self) -> ModelProto:
+        """Return the model in standard operators: the body of a composite stands in its place."""
+        return inline_local_functions(self.model) if self.model.functions else self.model
+
+
+def called(nodes: Iterable[NodeProto]) -> list[str]:
+    """Return what nodes are called in a CompileError: their names, or their first outputs."""
+    return [node.name or next(filter(None, node.output), "") for node in nodes]
 
 
 def single_nodes(model: ModelProto) -> Iterator[SingleNode]:

@@ -52,7 +52,8 @@ def _answer(request: Request, folder: Path) -> dict[str, Any]:
 def _failed(kind: str, error: ByocError) -> dict[str, Any]:
     if os.environ.get("BYOC_DEBUG"):
         traceback.print_exception(error)
-    return {"error": {"kind": kind, "reason": str(error), "nodes": list(getattr(error, "nodes", ()))}}
+    told = {"kind": kind, "reason": str(error), "nodes": list(getattr(error, "nodes", ()))}
+    return {"error": {**told, "region": getattr(error, "region", "")}}
 
 
 def _written(made: Mapping[str, Artifact], folder: Path) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from byoc.costs.trips import check_trips
 from byoc.errors import ByocError, described
 from byoc.graph.load import Model
 from byoc.graph.unshare import unshared
-from byoc.pipeline import load_model, load_settings
+from byoc.loading import load_settings
+from byoc.pipeline import load_model
 from byoc.placement import Placement, Problem, Strategy, called, moved
 from byoc.placement.strategies.makespan import Scheduled
 from byoc.plan.data import GraphPlan

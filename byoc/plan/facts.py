@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from byoc.graph.index import GraphIndex
+from byoc.graph.marks import is_ours
 from byoc.graph.places import node_names
 from byoc.patterns.joint import JointUnit
 from byoc.plan.data import PlannedRegion
@@ -67,11 +68,9 @@ def nodes_at_fault(region: PlannedRegion, named: Sequence[str]) -> tuple[str, ..
     wanted = set(named)
     blamed = [unit for unit in region.units if wanted & {unit.name, *_called(index, unit.nodes)}]
     names = node_names(index, "")
-    keys = [
-        names.get(node) or _output(index, node)
-        for unit in blamed or region.units
-        for node in unit.nodes
-    ]
+    nodes = [node for unit in blamed or region.units for node in unit.nodes]
+    users = [node for node in nodes if not is_ours(index.nodes[node])]
+    keys = (names.get(node) or _output(index, node) for node in users or nodes)
     return tuple(dict.fromkeys(filter(None, keys)))
 
 

@@ -1,7 +1,7 @@
 """The report as data: what `--format json` prints, the manifest keeps, and the text is made of."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from math import fsum, inf, isfinite
 from pathlib import Path
@@ -13,6 +13,7 @@ from byoc.graph.marks import is_ours
 from byoc.graph.types import TensorType
 from byoc.plan import GraphPlan, Lowered, Plan, PlannedRegion
 from byoc.plan.borders import borders
+from byoc.report.refusals import refusal_notes, refusals
 from byoc.report.units import count, quantity
 from byoc.verify.compare import Verification
 
@@ -21,7 +22,8 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
     """Return the report of a plan. Seconds, joules, bytes; operations count a MAC as two.
 
     `outcome` is the verification, or why there was none. Keys: model, targets, strategy, nodes, compute,
-    predicted, regions, host_reasons, what_if, precision, notes, verification, not_verified, bundle.
+    predicted, regions, refusals, host_reasons, what_if, precision, notes, verification, not_verified,
+    bundle.
     Floats are finite; what is not known or not there is null.
     """
     cost = plan.cost
@@ -53,10 +55,12 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
             "host_only_joules": _host_only_joules(plan.root),
         },
         "regions": [_region(graph, region) for graph in plan.root.walk() for region in graph.regions],
+        "refusals": refusals(plan),
         "host_reasons": _reasons(plan),
         "what_if": [asdict(each) for each in plan.what_ifs],
         "precision": _precision(plan.lowered),
         "notes": [
+            *refusal_notes(plan),
             *plan.notes,
             *plan.model.notes,
             *_open_dimensions(plan),
@@ -181,7 +185,7 @@ def verification_document(verification: Verification) -> dict[str, Any]:
     """
     outputs = [asdict(output) | {"within": output.within} for output in verification.outputs]
     for output in outputs:  # JSON has no infinity
-        output.update({k: None for k in ("absolute", "relative") if not isfinite(output[k])})
+        output.update(finite(output, "absolute", "relative", "signal_to_noise", "cosine"))
     errors = [output["relative"] for output in outputs]
     return {
         "against": verification.against,
@@ -190,6 +194,11 @@ def verification_document(verification: Verification) -> dict[str, Any]:
         "outputs": outputs,
         "accuracy": _accuracy(verification),
     }
+
+
+def finite(data: Mapping[str, Any], *keys: str) -> dict[str, float | None]:
+    """Return some numbers of a document, null for those that JSON has no way to write."""
+    return {key: None if data[key] is None or not isfinite(data[key]) else data[key] for key in keys}
 
 
 def _accuracy(verification: Verification) -> dict[str, Any] | None:

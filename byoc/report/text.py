@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from byoc.report.refusals import returned
 from byoc.report.units import count, objective_unit, quantity, share
 
 _REASONS = 3
@@ -25,7 +26,7 @@ def summary(report: Mapping[str, Any]) -> str:
         f"{report['model']}: {nodes['offloaded']} of {count(nodes['total'], 'node')} "
         f"({share(report['compute']['offloaded'])} of the compute) on {target} in "
         f"{count(regions, 'region')}, {nodes['host']} on the host; "
-        f"{_predicted(report['predicted'])}; {_verified(report)}"
+        f"{returned(report.get('refusals', ()))}{_predicted(report['predicted'])}; {_verified(report)}"
     )
 
 

@@ -1,6 +1,7 @@
 """The only door to onnxruntime, which is not installed everywhere: users bring the build they need."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +23,10 @@ from byoc.runtime.foreign import is_foreign, run_foreign
 HOW_TO_GET_IT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
 _KERNEL = "_kernel_time"  # what the profiler adds to a node's name
 _FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well
+_MOST_THREADS = 512  # of all sessions that are open together: a container may have no more
 _optimized: ContextVar[bool] = ContextVar("optimized", default=True)
+_sessions: ContextVar[int] = ContextVar("sessions", default=1)
+_threads: ContextVar[int] = ContextVar("threads", default=0)
 
 
 @contextmanager
@@ -36,6 +40,26 @@ def unoptimized() -> Iterator[None]:
         yield
     finally:
         _optimized.reset(token)
+
+
+@contextmanager
+def many(sessions: int) -> Iterator[None]:
+    """Open sessions that are to be open together: each has a thread for every core, but not too many."""
+    token = _sessions.set(max(sessions, 1))
+    try:
+        yield
+    finally:
+        _sessions.reset(token)
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Open sessions that run on so many threads; 0 is one for each core."""
+    token = _threads.set(count)
+    try:
+        yield
+    finally:
+        _threads.reset(token)
 
 
 def has_runtime() -> bool:
@@ -101,6 +125,10 @@ def node_seconds(
 def _options(ort: Any, folder: Path | None) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = _FATAL_ONLY
+    share = max(1, _MOST_THREADS // _sessions.get())
+    threads = _threads.get() or os.cpu_count() or 1
+    if _threads.get() or share < threads:
+        options.intra_op_num_threads = min(share, threads)
     # A session has threads of its own; of many sessions, those that spin take the others' time.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if folder is not None:
@@ -126,18 +154,31 @@ def _serialized(model: ModelProto) -> bytes:
     return older.SerializeToString()
 
 
-def run_session(session: Any, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
-    """Return the outputs of a session by name. Raises InputError when onnxruntime refuses to run."""
+def runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Return what runs a session: its inputs by name to its outputs by name.
+
+    Outputs share onnxruntime's memory, and inputs theirs when they are contiguous: nothing is copied,
+    which IO binding would not better. It raises InputError when onnxruntime refuses to run.
+    """
     names = [output.name for output in session.get_outputs()]
     foreign = any(is_foreign(v.type) for v in (*session.get_inputs(), *session.get_outputs()))
-    try:
-        if foreign:
-            values = run_foreign(_onnxruntime(), session, names, inputs)
-        else:
-            values = session.run(names, dict(inputs))
-    except Exception as error:  # as above
-        raise InputError(f"onnxruntime cannot run the model: {_sentence(error)}") from None
-    return dict(zip(names, values, strict=True))
+
+    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            if foreign:
+                values = run_foreign(_onnxruntime(), session, names, inputs)
+            else:
+                values = session.run(names, dict(inputs))
+        except Exception as error:  # as above
+            raise InputError(f"onnxruntime cannot run the model: {_sentence(error)}") from None
+        return dict(zip(names, values, strict=True))
+
+    return run
+
+
+def run_session(session: Any, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
+    """Return the outputs of a session by name. Raises InputError when onnxruntime refuses to run."""
+    return runner(session)(inputs)
 
 
 def output_types(session: Any) -> dict[str, TypeProto]:

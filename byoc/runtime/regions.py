@@ -1,7 +1,11 @@
 """Regions run by their codegen, which is somebody else's code: what it gives is held to its word."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
+from threading import RLock
 from typing import Any
+
+import numpy as np
 
 from byoc.codegen import Artifact, Contract, Executable, Executor, Region, find_codegen
 from byoc.errors import ByocError, InputError, MissingRuntimeError, described, goes_on
@@ -26,6 +30,17 @@ def executable(name: str) -> Executable:
     return codegen
 
 
+_TURNS: dict[str, RLock] = {}  # of all sessions of this process, by codegen
+
+
+def takes_turns(codegen: object) -> bool:
+    """Return whether a codegen's executors are to be called by one thread at a time.
+
+    A codegen whose executors may run at the same time says so by `concurrent = True` in its class.
+    """
+    return not getattr(codegen, "concurrent", False)
+
+
 def executor(codegen: Executable, codegen_name: str, region: Region, artifact: Artifact) -> Executor:
     """Return what runs a region; at each run its outputs are checked against their declared types.
 
@@ -46,9 +61,12 @@ def executor(codegen: Executable, codegen_name: str, region: Region, artifact: A
         why = f"loading failed with {described(error)}"
         raise RegionFailedError(f"{who}: {region.name}: {why}", region.name, why) from error
 
+    turn = _TURNS.setdefault(codegen_name, RLock()) if takes_turns(codegen) else nullcontext()
+
     def checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            given = run(inputs)
+            with turn:
+                given = run(inputs)
             if not isinstance(given, Mapping):
                 raise TypeError(f"it gave a {type(given).__name__} instead of outputs by name")
             return {value.name: _output(value, given) for value in region.outputs}
@@ -82,4 +100,4 @@ def _output(value: Contract, given: Mapping[str, Any]) -> Any:
     made = mismatch(given[value.name], value.type)
     if made:
         raise InputError(f"gave output '{value.name}' as {made}, but it is declared {value.type}")
-    return given[value.name]
+    return np.asarray(given[value.name], order="C")

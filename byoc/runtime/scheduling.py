@@ -1,4 +1,4 @@
-"""One run of a program: stages run as soon as what they read is there, several at once where they can."""
+"""One run of a program: a stage runs as soon as what it reads is there, several at once if they can."""
 
 from bisect import insort
 from collections.abc import Collection, Mapping
@@ -60,11 +60,10 @@ class Run:
                 self._errors.setdefault(-1, error)
             raise
         if self._errors:
-            number = min(self._errors)
-            error = self._errors[number]
-            if isinstance(error, ByocError):
-                raise InputError(f"{self._program.stages[number].name}: {error}") from error
-            raise error
+            number, first = min(self._errors.items())
+            if isinstance(first, ByocError):
+                raise InputError(f"{self._program.stages[number].name}: {first}") from first
+            raise first
         return self._values
 
     def _work(self, to_the_end: bool) -> None:
@@ -111,12 +110,12 @@ class Run:
     def _stage(self, number: int) -> None:
         """Run a stage; free what nobody reads any more, and tell those that wait for it."""
         stage = self._program.stages[number]
+        made: Mapping[str, Any] = {}
+        failed: BaseException | None = None
         try:
             made = self._call(stage)
-        except BaseException as error:  # goes to the caller's thread
-            made, failed = {}, error
-        else:
-            failed = None
+        except BaseException as error:  # the caller's thread raises it
+            failed = error
         with self._changed:
             if failed is not None:
                 self._errors[number] = failed
@@ -124,7 +123,7 @@ class Run:
             for name in set(stage.inputs):
                 self._readers[name] -= 1
                 if not self._readers[name]:
-                    del self._values[name]
+                    self._values.pop(name, None)
             for each in self._program.order.next[number]:
                 self._waits[each] -= 1
                 if not self._waits[each]:

@@ -1,17 +1,26 @@
 """Running a bundle: host segments on onnxruntime, regions on their codegen's executor."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor as Pool
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from byoc.bundle.read import Bundle, open_bundle
-from byoc.codegen import Executor, Region
-from byoc.errors import InputError
+from byoc.codegen import Executor, Region, find_codegen
+from byoc.errors import InputError, nearest
 from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.types import TensorType, write_type
-from byoc.runtime.regions import executable, executor, twin
-from byoc.runtime.stages import Loader, Program, Stage, Values, data_inputs
+from byoc.runtime.onnxrt import many
+from byoc.runtime.program import HOST, Program, Stage, Values
+from byoc.runtime.regions import executable, executor, takes_turns, twin
+from byoc.runtime.scheduling import MOST_AT_ONCE
+from byoc.runtime.stages import Loader, data_inputs
+from byoc.runtime.trace import Trace, traced
 from byoc.runtime.values import mismatch
 
 
@@ -26,7 +35,7 @@ class Session:
     inputs: tuple[str, ...]
     types: Mapping[str, TensorType]
     program: Program
-    bundle: Bundle
+    bundle: Bundle | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -38,22 +47,77 @@ class Session:
         """What runs, in order."""
         return self.program.stages
 
+    @property
+    def borders(self) -> tuple[str, ...]:
+        """The tensors that the main graph's regions read and make, in order of execution.
+
+        Regions in bodies of control flow are left out: their tensors have a value for each trip.
+        """
+        regions = [stage for stage in self.stages if stage.device != HOST]
+        return tuple(dict.fromkeys(n for stage in regions for n in (*stage.inputs, *stage.made)))
+
     def __call__(self, inputs: Values) -> dict[str, Any]:
         """Return the outputs for inputs given as numpy arrays.
 
         Raises InputError naming an input that is missing, unknown or of another dtype or shape, or the
         stage that failed.
         """
+        return self.run(inputs)
+
+    def run(self, inputs: Values, trace: Trace | None = None) -> dict[str, Any]:
+        """Return the outputs, and note in a trace what ran when; raises as a call does.
+
+        A session may be called by several threads at once.
+        """
+        given = self._checked(inputs)
+        with traced(trace):
+            found = self.program.run(given, pool=self._threads)
+        return {name: self._own(name, found[name]) for name in self.outputs}
+
+    def tensors(self, inputs: Values, names: Collection[str] | None = None) -> dict[str, Any]:
+        """Return the values of tensors by name, in the order of the names; by default of `borders`.
+
+        Any tensor that passes between two stages of the main graph, into it or out of it can be asked
+        for. Raises InputError for another one, and as a call does.
+        """
+        wanted = tuple(self.borders if names is None else dict.fromkeys(names))
+        known = {
+            *self.inputs,
+            *self.program.constants,
+            *(n for stage in self.stages for n in stage.made),
+        }
+        for name in wanted:
+            if name not in known:
+                raise InputError(f"no tensor '{name}' passes between stages{nearest(name, known)}")
+        found = self.program.run(self._checked(inputs), wanted, self._threads)
+        return {name: found[name] for name in wanted}
+
+    def _checked(self, inputs: Values) -> dict[str, Any]:
+        """Return the inputs, tensors as contiguous arrays, which for most is what they are."""
         missing = [name for name in self.inputs if name not in {**self.program.constants, **inputs}]
         unknown = [name for name in inputs if name not in self.inputs]
         if missing or unknown:
-            what = f"missing input '{missing[0]}'" if missing else f"no input '{unknown[0]}'"
-            raise InputError(f"{what}; the model's inputs: {', '.join(self.inputs)}")
+            known = ", ".join(self.inputs)
+            if unknown:
+                hint = nearest(unknown[0], self.inputs)
+                raise InputError(f"no input '{unknown[0]}'{hint}; the model's inputs: {known}")
+            raise InputError(f"missing input '{missing[0]}'; the model's inputs: {known}")
         for name, kind in self.types.items():
             given = mismatch(inputs[name], kind) if name in inputs else ""
             if given:
                 raise InputError(f"input '{name}' is {given}, the model takes {kind}")
-        return dict(zip(self.outputs, self.program(inputs), strict=True))
+        return {n: np.asarray(v, order="C") if n in self.types else v for n, v in inputs.items()}
+
+    def _own(self, name: str, value: Any) -> Any:
+        """Return an output, copied where it is stored: what the caller does with it is its affair."""
+        return np.array(value) if value is self.program.constants.get(name) else value
+
+    def _threads(self) -> Pool:
+        return self._pool
+
+    @cached_property
+    def _pool(self) -> Pool:
+        return ThreadPoolExecutor(MOST_AT_ONCE - 1, thread_name_prefix="byoc")
 
 
 def load(path: str | Path) -> Session:
@@ -73,9 +137,12 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
     proto = bundle.model()
     index = GraphIndex(proto, stated_types(proto))
     given = executors(bundle) if runs is None else runs
-    regions = {region.name: _region(region, given[region.name]) for _, region, _ in bundle.regions()}
+    found = bundle.regions()
+    turns = {name: _turn(name) for name in {name for name, _, _ in found}}
+    regions = {r.name: _region(r, given[r.name], turns[codegen]) for codegen, r, _ in found}
     _check_calls(bundle, index.walk(), regions)
-    program = Loader(bundle.folder, regions, _domains(bundle)).program(index, {})
+    with many(2 * len(found) + 1):
+        program = Loader(bundle.folder, regions, _domains(bundle)).program(index, {})
     types = {name: index.types[name] for name in index.inputs if name in index.types}
     return Session(tuple(index.inputs), types, program, bundle)
 
@@ -91,7 +158,8 @@ def executors(bundle: Bundle) -> dict[str, Executor]:
             own, run = runs[twins[region.name]]
             runs[region.name] = region, twin(run, own, region)
         else:
-            runs[region.name] = region, executor(codegens[name], name, region, artifact)
+            with many(2 * len(found) + 1):
+                runs[region.name] = region, executor(codegens[name], name, region, artifact)
     return {name: run for name, (_, run) in runs.items()}
 
 
@@ -114,6 +182,14 @@ def _domains(bundle: Bundle) -> frozenset[str]:
     return frozenset(f"byoc.{name}" for name in bundle.manifest.targets)
 
 
-def _region(region: Region, run: Executor) -> Stage:
+def _turn(codegen: str) -> str:
+    try:
+        return codegen if takes_turns(find_codegen(codegen)) else ""
+    except InputError:  # it is not installed: what runs its regions is somebody else's
+        return codegen
+
+
+def _region(region: Region, run: Executor, turn: str) -> Stage:
     types = {value.name: write_type(value.type) for value in region.outputs}
-    return Stage(region.name, tuple(value.name for value in region.inputs), run, types)
+    inputs = tuple(value.name for value in region.inputs)
+    return Stage(region.name, inputs, run, types, device=region.target, turn=turn)

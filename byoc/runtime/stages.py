@@ -1,7 +1,7 @@
 """Making a partitioned graph ready to run: a stage for each step, bodies of control nodes included."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,56 +11,15 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TypeProto
 
-from byoc.errors import ByocError, InputError
 from byoc.graph.extract import nodes_model
 from byoc.graph.index import GraphIndex
 from byoc.graph.interface import interface
 from byoc.graph.types import knowledge, read_type, without_shape
 from byoc.graph.walk import describe
 from byoc.runtime.control import ReadyBody, control
-from byoc.runtime.onnxrt import open_session, output_types, run_session
+from byoc.runtime.onnxrt import open_session, output_types, runner
+from byoc.runtime.program import Program, Stage, Values
 from byoc.runtime.segments import steps
-
-Values = Mapping[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Stage:
-    """One step made ready: what it is called, what it reads, and the function that runs it.
-
-    `types` has those of its outputs that it knows.
-    """
-
-    name: str
-    inputs: tuple[str, ...]
-    run: Callable[[Values], Values]
-    types: Mapping[str, TypeProto]
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """A graph made ready: its stages, the values that are stored, and its outputs in order.
-
-    `types` has those of the outputs that are known by now.
-    """
-
-    stages: Sequence[Stage]
-    constants: Values
-    outputs: tuple[str, ...]
-    types: Mapping[str, TypeProto]
-
-    def __call__(self, values: Values) -> list[Any]:
-        """Return the outputs for the graph's inputs and what it reads from around it.
-
-        Raises InputError naming the stage that failed.
-        """
-        known = {**self.constants, **values}
-        for stage in self.stages:
-            try:
-                known.update(stage.run({name: known[name] for name in stage.inputs}))
-            except ByocError as error:
-                raise InputError(f"{stage.name}: {error}") from error
-        return [known[name] for name in self.outputs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +79,7 @@ class Loader:
         session = open_session(nodes_model(index, nodes, f"host_{number}", values), self.folder)
         inputs = interface(index, nodes).inputs
         name = f"host segment {number}"
-        return Stage(name, inputs, lambda given: run_session(session, given), output_types(session))
+        return Stage(name, inputs, runner(session), output_types(session))
 
     def _control(self, index: GraphIndex, number: int, values: Mapping[str, TypeProto]) -> Stage:
         """Return a node with regions inside made ready, with what its bodies tell of its outputs."""
@@ -143,7 +102,8 @@ class Loader:
                     found[mine] = kind
             around += body.index.captured
         reads = tuple(dict.fromkeys(around))
-        return Stage(describe(node), reads, control(node, bodies), found)
+        made_here = tuple(name for name in node.output if name)
+        return Stage(describe(node), reads, control(node, bodies), found, made_here)
 
 
 def data_inputs(index: GraphIndex, call: NodeProto) -> list[str]:
@@ -161,7 +121,7 @@ def _called(region: Stage, index: GraphIndex, call: NodeProto) -> Stage:
         return {name: made[inside] for inside, name in outputs.items()}
 
     types = {name: region.types[inside] for inside, name in outputs.items()}
-    return Stage(region.name, tuple(inputs.values()), run, types)
+    return replace(region, inputs=tuple(inputs.values()), run=run, types=types)
 
 
 def _with(own: Values, program: Program) -> Callable[[Values], list[Any]]:

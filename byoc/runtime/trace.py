@@ -40,9 +40,13 @@ class Trace:
     def add(self, stage: Any, start: float, end: float, given: Any, made: Any) -> None:
         """Note that a stage with a name and a device ran, by seconds of one clock."""
         size = (_bytes(given), _bytes(made))
-        self.events.append(
-            Event(stage.name, stage.device, get_native_id(), start, end - start, *size)
-        )
+        self.events.append(Event(stage.name, stage.device, get_native_id(), start, end - start, *size))
+
+    @property
+    def seconds(self) -> float:
+        """From the beginning of the first event to the end of the last."""
+        ends = [event.start + event.seconds for event in self.events]
+        return max(ends, default=0.0) - min((event.start for event in self.events), default=0.0)
 
     def document(self) -> dict[str, Any]:
         """Return the JSON object format of the trace: times since the first event, a track a thread."""

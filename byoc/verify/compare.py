@@ -71,22 +71,51 @@ class Accuracy:
 
 
 @dataclass(frozen=True, slots=True)
+class RegionError:
+    """How far a region alone is off, on what really reaches it, from its own ONNX on plain onnxruntime.
+
+    `outputs` has the worst error of each over its `runs`: more than one in the body of a Loop, none where
+    the region was not reached. `problem` says why it could not be run.
+    """
+
+    name: str
+    outputs: tuple[OutputError, ...] = ()
+    runs: int = 1
+    problem: str = ""
+
+    @property
+    def within(self) -> bool:
+        """Return whether it ran and every output is within its tolerance."""
+        return not self.problem and all(output.within for output in self.outputs)
+
+    @property
+    def worst(self) -> OutputError | None:
+        """The output with the largest error over tolerance; None when there are no outputs."""
+        return max(self.outputs, key=_excess, default=None)
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """The comparison of all outputs; `against` says what the bundle was compared with.
 
     `accuracy` has what lower precision cost, where the model was quantized on the way, against
-    `original`.
+    `original`. `boundary` has every tensor that crosses a region's border, compared with the same bundle
+    whose regions plain onnxruntime runs, and `regions` each region alone; both are empty where only
+    the outputs were asked for, or where `not_compared` says why there are none.
     """
 
     against: str
     outputs: tuple[OutputError, ...]
     original: str = ""
     accuracy: tuple[Accuracy, ...] = ()
+    boundary: tuple[OutputError, ...] = ()
+    regions: tuple[RegionError, ...] = ()
+    not_compared: str = ""
 
     @property
     def passed(self) -> bool:
-        """Return whether every output is within its tolerance."""
-        return all(output.within for output in self.outputs)
+        """Return whether all that was compared is within its tolerance."""
+        return all(each.within for each in (*self.outputs, *self.boundary, *self.regions))
 
     @property
     def worst(self) -> OutputError | None:
@@ -95,14 +124,36 @@ class Verification:
 
 
 def require(verification: Verification) -> None:
-    """Raise InputError when an output is off by more than its tolerance, naming the worst."""
+    """Raise InputError when something is off by more than its tolerance.
+
+    It names the worst output and the first region that is off; without such a tensor of the boundary.
+    """
+    regions = [region for region in verification.regions if not region.within]
     worst = verification.worst
-    if worst is None or worst.within:
-        return
-    what = f"verification failed: output '{worst.name}'"
-    if worst.problem:
-        raise InputError(f"{what} {worst.problem}, compared with {verification.against}")
-    raise InputError(f"{what} differs from {verification.against} {worst.told}")
+    told = []
+    if worst is not None and not worst.within:
+        told.append(_told(f"output '{worst.name}'", worst, verification.against))
+    if regions:
+        told.append(_region_told(regions[0]))
+    tensor = max(verification.boundary, key=_excess, default=None)
+    if not told and tensor is not None and not tensor.within:
+        told.append(_told(f"tensor '{tensor.name}'", tensor, "that of plain onnxruntime"))
+    if told:
+        raise InputError(f"verification failed: {'; '.join(told)}")
+
+
+def _told(what: str, error: OutputError, against: str) -> str:
+    if error.problem:
+        return f"{what} {error.problem}, compared with {against}"
+    return f"{what} differs from {against} {error.told}"
+
+
+def _region_told(region: RegionError) -> str:
+    worst = region.worst
+    if worst is None or region.problem:
+        return f"region {region.name} {region.problem}"
+    what = f"region {region.name} alone: output '{worst.name}'"
+    return _told(what, worst, "its own ONNX on plain onnxruntime")
 
 
 def compare(

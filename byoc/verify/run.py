@@ -1,7 +1,7 @@
 """Verifying: the original on plain onnxruntime against the bundle on its executors."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
@@ -11,44 +11,86 @@ from byoc.errors import InputError
 from byoc.graph.load import Model
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 from byoc.runtime.samples import samples_for
-from byoc.runtime.session import load_bundle
-from byoc.verify.compare import TOLERANCE, OutputError, Verification, accuracy, compare
+from byoc.runtime.session import executors, load_bundle
+from byoc.verify.compare import Verification, accuracy, compare
+from byoc.verify.quantized import quantized_tensors
+from byoc.verify.regions import NotVerifiableError, Watched, alone, boundary, reference_runs
+from byoc.verify.thresholds import DEFAULT, Thresholds
+
+__all__ = ["Against", "NotVerifiableError", "inputs_for", "run_plain", "verify"]
 
 
-class NotVerifiableError(InputError):
-    """The original cannot be run here, so there is nothing to compare a bundle with; says why."""
+@dataclass(frozen=True, eq=False)
+class Against:
+    """What a bundle is compared with; the fields are the arguments of `verify`."""
+
+    model: Model
+    original: Model | None = None
+    computed: str = ""
 
 
-def verify(
+def verify(  # noqa: PLR0913, PLR0917 - each has a default
     bundle: Bundle,
     model: Model,
     inputs: Mapping[str, Any] | None = None,
     original: Model | None = None,
     computed: str = "",
+    thresholds: Thresholds = DEFAULT,
+    regions: bool = False,
 ) -> Verification:
     """Return how far the bundle's outputs are from those of the model it was made from.
 
     `computed` is what is computed in where that is less than the outputs' dtype, such as float16: the
     tolerance is then that of it. `original` is a model of higher precision that `model` was made from:
-    what is left of its accuracy is told, and held to nothing. All run on the same inputs, seeded ones unless given. Whatever runs on
-    onnxruntime does so with its optimizations off, since they move results. Raises MissingRuntimeError,
-    NotVerifiableError when the model does not run, and InputError when the bundle does not.
+    what is left of its accuracy is told, and held to nothing. All run on the same inputs, seeded ones
+    unless given. With `regions` every tensor at a border and each region alone are compared, too. Whatever
+    runs on onnxruntime does so with its optimizations off, since they move results. Raises
+    MissingRuntimeError, NotVerifiableError when the model does not run, and InputError when the bundle
+    does not.
     """
+    thresholds = thresholds.lowered(computed)
     try:
-        given = samples_for(model) if inputs is None else inputs
+        given = inputs_for(model) if inputs is None else inputs
         expected = run_plain(model.proto, model, given)
         precise = {} if original is None else run_plain(original.proto, original, given)
+    except NotVerifiableError:
+        raise
     except InputError as error:
         raise NotVerifiableError(f"{model.source}: {error}") from error
+    watched = {region.name: Watched() for region in bundle.manifest.regions} if regions else {}
     try:
         with unoptimized():
-            session = load_bundle(bundle)
+            runs = executors(bundle)
+            seen = {name: watch.watching(runs[name]) for name, watch in watched.items()}
+            session = load_bundle(bundle, {**runs, **seen})
         actual = session(given)
     except InputError as error:
         raise InputError(f"the bundle does not run: {error}") from error
-    errors = tuple(_tolerated(error, computed) for error in compare(expected, actual))
-    source = "" if original is None else original.source
-    return Verification(model.source, errors, source, tuple(accuracy(precise, actual)))
+    found = Verification(
+        model.source,
+        tuple(compare(expected, actual, thresholds, quantized_tensors(model.proto))),
+        "" if original is None else original.source,
+        tuple(accuracy(precise, actual)),
+    )
+    if not regions:
+        return found
+    try:
+        plain = reference_runs(bundle, given)
+    except NotVerifiableError as error:
+        return replace(found, not_compared=str(error))
+    return replace(
+        found,
+        boundary=boundary(bundle, plain, watched, thresholds),
+        regions=alone(bundle, runs, plain, thresholds),
+    )
+
+
+def inputs_for(model: Model, seed: int = 0) -> Mapping[str, Any]:
+    """Return inputs for a model, the same for the same seed. Raises NotVerifiableError."""
+    try:
+        return samples_for(model, seed)
+    except InputError as error:
+        raise NotVerifiableError(f"{model.source}: {error}") from error
 
 
 def run_plain(proto: onnx.ModelProto, model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,10 +98,3 @@ def run_plain(proto: onnx.ModelProto, model: Model, inputs: Mapping[str, Any]) -
     with unoptimized():
         session = open_session(proto, model.folder)
     return run_session(session, inputs)
-
-
-def _tolerated(error: OutputError, computed: str) -> OutputError:
-    """Return the error of an output whose tolerance is no less than that of what was computed in."""
-    if error.dtype not in TOLERANCE or computed not in TOLERANCE:
-        return error
-    return replace(error, tolerance=max(error.tolerance, TOLERANCE[computed]))

@@ -1,7 +1,7 @@
 """What errors are allowed, by dtype: a share of the range, units in the last place, or a ratio in dB."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from byoc.errors import InputError, nearest
@@ -21,12 +21,14 @@ class Thresholds:
 
     `relative` has for each floating-point dtype the largest error as a share of the expected range. With
     `signal_to_noise` (dB) that is what is asked of floats instead. Quantized integers may differ by `units`
-    of their last place; other integers, booleans and texts must be equal.
+    of their last place; other integers, booleans and texts must be equal. `asked` are the dtypes that the
+    user has set.
     """
 
     relative: Mapping[str, float] = field(default_factory=lambda: dict(TOLERANCE))
     units: float = 1.0
     signal_to_noise: float | None = None
+    asked: frozenset[str] = frozenset()
 
     def of(self, dtype: str, quantized: bool) -> tuple[float, Measure]:
         """Return what bounds the error of a tensor, and what it is measured in."""
@@ -37,10 +39,16 @@ class Thresholds:
         return self.relative.get(dtype, 0.0), "relative"
 
     def lowered(self, dtype: str) -> "Thresholds":
-        """Return the thresholds where something is computed in a dtype: none is below that of it."""
+        """Return the thresholds where something is computed in a dtype: none is below that of it.
+
+        What the user has set stays.
+        """
         least = self.relative.get(dtype, 0.0)
-        relative = {name: max(value, least) for name, value in self.relative.items()}
-        return Thresholds(relative, self.units, self.signal_to_noise)
+        lowered = {
+            name: value if name in self.asked else max(value, least)
+            for name, value in self.relative.items()
+        }
+        return replace(self, relative=lowered)
 
 
 DEFAULT = Thresholds()
@@ -59,7 +67,7 @@ def read_thresholds(given: Mapping[str, str], signal_to_noise: float | None = No
             raise InputError(f"threshold {name}: no such dtype{nearest(name, names)}; there are {known}")
         values[name] = _number(name, text)
     units = values.pop(QUANTIZED, DEFAULT.units)
-    return Thresholds({**TOLERANCE, **values}, units, signal_to_noise)
+    return Thresholds({**TOLERANCE, **values}, units, signal_to_noise, frozenset(values))
 
 
 def _number(name: str, text: str) -> float:

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from byoc.codegen import CompileError
-from byoc.errors import shortened
+from byoc.errors import MissingRuntimeError, shortened
 
 from .options import COptions
 
@@ -23,7 +23,10 @@ _NEWER = {
 
 
 def build(source: bytes, options: COptions) -> bytes:
-    """Return the shared library. Raises CompileError when there is no compiler, or it refuses."""
+    """Return the shared library.
+
+    Raises CompileError when the compiler refuses, and MissingRuntimeError when there is none.
+    """
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         (Path(folder) / "region.c").write_bytes(source)
         flags = ["-shared", "-fPIC", "-w", _APART, *shlex.split(options.cflags)]
@@ -35,7 +38,7 @@ def build(source: bytes, options: COptions) -> bytes:
 
 
 def compiler_version(options: COptions) -> str:
-    """Return the first line in which a compiler says what it is. Raises CompileError without one."""
+    """Return the first line in which a compiler says what it is. Raises MissingRuntimeError."""
     lines = _run([*shlex.split(options.cc), "--version"], options).stdout.splitlines()
     return lines[0] if lines else "unknown"
 
@@ -64,7 +67,7 @@ def _run(
             command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
         )
     except OSError:
-        raise CompileError(
+        raise MissingRuntimeError(
             f"there is no C compiler '{options.cc}' here (install one, or name it with the option cc)"
         ) from None
 

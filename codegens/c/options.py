@@ -1,15 +1,15 @@
 """What a user may choose of the C compiler."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class COptions:
-    """COptions of the codegen `c`: the compiler's command, and the flags it optimizes by."""
+    """Options of the codegen `c`: the compiler's command, and the flags it optimizes by."""
 
-    cc: str = "cc"
-    cflags: str = "-O2"
+    cc: str = field(default="cc", metadata={"help": "the C compiler's command"})
+    cflags: str = field(default="-O2", metadata={"help": "flags to optimize by"})
 
     def __post_init__(self) -> None:
         """Raise ValueError for a command that is none."""

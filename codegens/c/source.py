@@ -14,18 +14,22 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from byoc.codegen import CompileError, Region
-from byoc.codegen.single import single_nodes
-from byoc.errors import ByocError, described, shortened
+from byoc.codegen.single import SingleNode, alike, called, single_nodes
+from byoc.errors import ByocError, MissingRuntimeError, described, shortened
+from byoc.graph.types import read_type
 from byoc.graph.walk import captured, reads, walk_graphs
 from byoc.verdict import YES, Verdict, refuse
 
 Array = NDArray[np.generic]
 
 ENTRY = "region"
-_MISSING = "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]')"
+_MISSING = (
+    "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]'; "
+    "--codegen reference runs on onnxruntime instead)"
+)
 _MOST_INSIDE = 128  # bytes of a constant that is written into the source,
 _MOST_INDICES = 1024  # and of one of int64: shapes, axes and sizes decide what is emitted
 _MOST_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
@@ -76,11 +80,15 @@ class Parts:
 
 
 def take_apart(region: Region) -> Parts:
-    """Return a region as it is handed to emx-onnx-cgen; raises CompileError for open dimensions."""
+    """Return a region as it is handed to emx-onnx-cgen.
+
+    Raises CompileError for open dimensions, with the nodes that read or make a tensor with one.
+    """
     for value in (*region.inputs, *region.outputs):
         if value.type.elements is None:
             raise CompileError(
-                f"'{value.name}' is {value.type}: all extents must be known (--dims gives a model's)"
+                f"'{value.name}' is {value.type}: all extents must be known (--dims gives a model's)",
+                called(_open(region)),
             )
     model = _loaded(region)
     graph = model.graph
@@ -106,12 +114,24 @@ def take_apart(region: Region) -> Parts:
     return Parts(model, weights, known)
 
 
-def _loaded(region: Region) -> ModelProto:
-    """Return a region in standard operators; what constants come to is computed where ONNX can do it."""
+def _open(region: Region) -> list[NodeProto]:
+    """Return the nodes that read or make a tensor of which an extent is not known."""
+    graph = region.model.graph
+    known = {
+        value.name
+        for value in (*graph.input, *graph.output, *graph.value_info)
+        if (kind := read_type(value.type)) is not None and kind.elements is not None
+    }
+    known |= {"", *(tensor.name for tensor in graph.initializer)}
+    return [node for node in graph.node if not {*node.input, *node.output} <= known]
+
+
+def _loaded(region: Region, inline: bool = True) -> ModelProto:
+    """Return a region's model; what constants come to is computed where ONNX can do it."""
     try:
-        return region.load(fold=True, inline=True)
+        return region.load(fold=True, inline=inline)
     except Exception:  # an operator's version that the reference implementation lacks, for one
-        return region.load(inline=True)
+        return region.load(inline=inline)
 
 
 def _suited(model: ModelProto) -> ModelProto:
@@ -147,31 +167,53 @@ def emit(model: ModelProto) -> str:
 
 def judge(model: ModelProto) -> list[Verdict]:
     """Return for each node of a model whether C is emitted for it alone."""
+    answers: dict[bytes, Verdict] = {}
     verdicts = []
+    compiler()
     for single in single_nodes(model):
-        try:
-            _emit(single.model)
-            verdicts.append(YES)
-        except Exception as error:  # as above
-            verdicts.append(refuse(_reason(error)))
+        key = alike(single)
+        if key not in answers:
+            answers[key] = _judged(single)
+        verdicts.append(answers[key])
     return verdicts
+
+
+def _judged(single: SingleNode) -> Verdict:
+    try:
+        _emit(single.standard())
+    except Exception as error:  # as above
+        return refuse(_reason(error))
+    return YES
+
+
+def refused(region: Region) -> list[str]:
+    """Return the nodes of a region for which no C is emitted alone; none where that cannot be said."""
+    try:
+        model = _loaded(region, inline=False)
+        verdicts = judge(model)
+    except ByocError:
+        return []
+    return called(node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes)
 
 
 def _emit(model: ModelProto) -> str:
     with _ONE_AT_A_TIME:
-        source: str = _compiler().compile(_suited(model))
+        source: str = compiler().compile(_suited(model))
     if _STDLIB not in source:
         return source
     return source.replace(_STDLIB, _WATCHED, 1) + _ASKED
 
 
 @cache
-def _compiler() -> Any:
-    """Return the one compiler of this process: it reads its templates once, which takes a second."""
+def compiler() -> Any:
+    """Return the one compiler of this process: it reads its templates once, which takes a second.
+
+    Raises MissingRuntimeError when emx-onnx-cgen is not installed.
+    """
     try:
         from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # noqa: PLC0415 - optional
     except ImportError:
-        raise CompileError(_MISSING) from None
+        raise MissingRuntimeError(_MISSING) from None
     return Compiler(
         CompilerOptions(
             model_name=ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MOST_ON_STACK

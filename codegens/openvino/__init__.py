@@ -5,38 +5,54 @@ Anywhere else the region is compiled anew when it is loaded, from its ONNX model
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import onnx
 
 from byoc.codegen import Artifact, CompileError, Executor, Region, read_options, written_options
+from byoc.codegen.single import called
 from byoc.graph.types import bits
-from byoc.verdict import Verdict
+from byoc.verdict import YES, Verdict, refuse
 
-from .device import compiled, imported, stamp
+from .device import compiled, imported, openvino, stamp
 from .options import OpenVINOOptions
-from .oracle import ask
+from .oracle import ask, refused
 from .program import Program
 
 _BLOB = "region.blob"
+_MARKS = {
+    "openvino": "OpenVINO",
+    "device_name": "the device",
+    "device_abilities": "a device that can do",
+}
 
 
 class OpenVINO:
     """Compiles regions with OpenVINO, and runs them."""
 
     name = "openvino"
+    api = 1
     Options = OpenVINOOptions
+    concurrent = True
 
     def compile(self, region: Region, options: OpenVINOOptions) -> Artifact:
         """Return the compiled blob with its stamp.
 
-        Raises CompileError for an option that there is not, and for what OpenVINO does not take.
+        Raises CompileError for what OpenVINO does not take, with the nodes that it does not take alone,
+        and MissingRuntimeError without OpenVINO or the device.
         """
+        openvino()
         for value in (*region.inputs, *region.outputs):
             if bits(value.type.dtype) < 8:
-                raise CompileError(f"'{value.name}' is {value.type}: packed types do not cross")
+                touching = [node for node in region.nodes if value.inner in (*node.input, *node.output)]
+                raise CompileError(
+                    f"'{value.name}' is {value.type}: packed types do not cross", called(touching)
+                )
         marks = stamp(options.device)
-        model, inputs = compiled(region, options)
+        try:
+            model, inputs = compiled(region, options)
+        except CompileError as error:
+            raise CompileError(str(error), refused(region)) from error
         files = {_BLOB: model.export_model().getvalue()} if options.blob else {}
         metadata = {**written_options(options), **marks, "inputs": json.dumps(inputs)}
         return Artifact(files, metadata)
@@ -46,19 +62,37 @@ class OpenVINO:
 
         Raises CompileError as `compile` does.
         """
-        told = artifact.metadata
-        options = read_options(
-            OpenVINOOptions, {name: told[name] for name in OpenVINOOptions.__dataclass_fields__}
-        )
-        marks = stamp(options.device)
+        options = _options(artifact)
         model = None
-        if _BLOB in artifact.files and all(told.get(name) == mark for name, mark in marks.items()):
+        if _BLOB in artifact.files and self.compatible(region, artifact):
             model = imported(artifact.files[_BLOB], options)
         if model is not None:
-            return Program(model, json.loads(told["inputs"]), region.outputs)
+            return Program(model, json.loads(artifact.metadata["inputs"]), region.outputs)
         model, inputs = compiled(region, options)
         return Program(model, inputs, region.outputs)
+
+    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        """Return whether the blob was made by this OpenVINO for a device like the one here.
+
+        Without a blob there is nothing that would not fit. Raises MissingRuntimeError as `compile`.
+        """
+        if _BLOB not in artifact.files:
+            return YES
+        for name, mark in stamp(_options(artifact).device).items():
+            made = artifact.metadata.get(name, "nothing")
+            if made != mark:
+                what = _MARKS[name]
+                return refuse(f"the blob was made for {what} {made}, and here is {mark}")
+        return YES
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return for each node whether OpenVINO compiles it, or OpenVINO's reason."""
         return ask(model)
+
+
+def _options(artifact: Artifact) -> OpenVINOOptions:
+    """Return the options that an artifact was compiled with."""
+    told = artifact.metadata
+    return read_options(
+        OpenVINOOptions, {name: told[name] for name in OpenVINOOptions.__dataclass_fields__}
+    )

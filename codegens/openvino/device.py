@@ -9,11 +9,14 @@ from typing import Any
 import onnx
 
 from byoc.codegen import CompileError, Region
-from byoc.errors import shortened
+from byoc.errors import MissingRuntimeError, shortened
 
 from .options import OpenVINOOptions
 
-_MISSING = "openvino is not installed (pip install 'onnx-byoc[openvino]')"
+_MISSING = (
+    "openvino is not installed (pip install 'onnx-byoc[openvino]'; "
+    "--codegen reference runs on onnxruntime instead)"
+)
 _MOST_CHARACTERS = 300
 _MOST_IN_MEMORY = 1 << 30  # bytes of constants; a protobuf holds at most 2 GB
 
@@ -24,11 +27,11 @@ _CONTEXT = ("Exception from", "Check '", "While validating", "FrontEnd API faile
 
 @cache
 def openvino() -> Any:
-    """Return the package. Raises CompileError when it is not installed."""
+    """Return the package. Raises MissingRuntimeError when it is not installed."""
     try:
         import openvino as package  # noqa: PLC0415 - optional
     except ImportError:
-        raise CompileError(_MISSING) from None
+        raise MissingRuntimeError(_MISSING) from None
     return package
 
 
@@ -39,12 +42,15 @@ def core() -> Any:
 
 
 def stamp(device: str) -> dict[str, str]:
-    """Return what a compiled blob depends on: OpenVINO's build, the device, and what it can do."""
+    """Return what a compiled blob depends on: OpenVINO's build, the device, and what it can do.
+
+    Raises MissingRuntimeError where there is no such device.
+    """
     try:
         name = core().get_property(device, "FULL_DEVICE_NAME")
         able = core().get_property(device, "OPTIMIZATION_CAPABILITIES")
     except RuntimeError as error:
-        raise CompileError(f"OpenVINO has no device '{device}' here: {reason(error)}") from None
+        raise MissingRuntimeError(f"OpenVINO has no device '{device}' here: {reason(error)}") from None
     return {
         "openvino": str(openvino().__version__),
         "device_name": str(name),

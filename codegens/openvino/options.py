@@ -1,22 +1,26 @@
 """What a user may choose, and what of it OpenVINO is told."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
 @dataclass(frozen=True)
 class OpenVINOOptions:
-    """OpenVINOOptions of the codegen `openvino`.
+    """Options of the codegen `openvino`.
 
     `threads` is how many a run may use, 0 leaves that to OpenVINO. `precision` is what the arithmetic is
     done in; OpenVINO by itself takes bf16 where the CPU has it. Without `blob` the compiled region,
     which holds the weights once more, is not stored, and loading compiles it.
     """
 
-    threads: int = 0
-    precision: Literal["f32", "bf16", "f16"] = "f32"
-    blob: bool = True
-    device: str = "CPU"
+    threads: int = field(default=0, metadata={"help": "threads of a run; 0 leaves it to OpenVINO"})
+    precision: Literal["f32", "bf16", "f16"] = field(
+        default="f32", metadata={"help": "what the arithmetic is done in"}
+    )
+    blob: bool = field(
+        default=True, metadata={"help": "store what was compiled; it holds the weights once more"}
+    )
+    device: str = field(default="CPU", metadata={"help": "OpenVINO's name of a device"})
 
     def __post_init__(self) -> None:
         """Raise ValueError for a number of threads that there is not."""

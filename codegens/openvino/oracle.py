@@ -9,8 +9,9 @@ from pathlib import Path
 
 import onnx
 
-from byoc.codegen import CompileError
-from byoc.codegen.single import alike, single_nodes
+from byoc.codegen import CompileError, Region
+from byoc.codegen.single import alike, called, single_nodes
+from byoc.errors import ByocError
 from byoc.verdict import YES, Verdict, refuse
 
 from .device import core
@@ -29,10 +30,20 @@ def ask(model: onnx.ModelProto) -> Sequence[Verdict]:
             if key not in numbers:
                 numbers[key] = len(numbers)
                 path = Path(folder) / f"{numbers[key]}.onnx"
-                path.write_bytes(single.model.SerializeToString())
+                path.write_bytes(single.standard().SerializeToString())
             order.append(numbers[key])
         answers = _answers(folder, len(numbers))
     return [answers[number] for number in order]
+
+
+def refused(region: Region) -> list[str]:
+    """Return the nodes of a region that OpenVINO does not compile alone; none where it cannot say."""
+    try:
+        model = region.load()
+        verdicts = ask(model)
+    except ByocError:
+        return []
+    return called(node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes)
 
 
 def _answers(folder: str, count: int) -> list[Verdict]:

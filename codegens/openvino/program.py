@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,22 @@ class Program:
     threads: threading.local = field(default_factory=threading.local)
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs by name, arrays of their own."""
+        """Return the outputs by name, arrays of their own.
+
+        Inputs are read where they lie, and outputs of known shape written where they are to be.
+        """
         request = self._request()
-        for position, name in enumerate(self.inputs):
-            kind = self.model.inputs[position].element_type
+        for position, (name, kind) in enumerate(zip(self.inputs, self._kinds, strict=True)):
             request.set_input_tensor(position, _tensor(inputs[name], kind))
+        made = {}
+        for position, name, dtype, shape in self._written:
+            made[name] = np.empty(shape, dtype)
+            request.set_output_tensor(position, openvino().Tensor(made[name], shared_memory=True))
         request.infer()
         return {
-            value.name: _array(request.get_output_tensor(position), value.type.dtype)
+            value.name: made[value.name]
+            if value.name in made
+            else _array(request.get_output_tensor(position), value.type.dtype)
             for position, value in enumerate(self.outputs)
         }
 
@@ -47,17 +56,41 @@ class Program:
             self.threads.request = self.model.create_infer_request()
         return self.threads.request
 
+    @cached_property
+    def _kinds(self) -> list[Any]:
+        return [port.element_type for port in self.model.inputs]
+
+    @cached_property
+    def _written(self) -> list[tuple[int, str, Any, tuple[int, ...]]]:
+        """The outputs that OpenVINO can write into an array: position, name, dtype and shape.
+
+        What numpy has no dtype for is taken from OpenVINO's own memory, and so is what has an open
+        shape, and what is an input under another name, which OpenVINO does not copy.
+        """
+        passed = {name for port in self.model.inputs for name in port.names}
+        return [
+            (position, value.name, dtype, tuple(port.shape))
+            for position, (port, value) in enumerate(zip(self.model.outputs, self.outputs, strict=True))
+            if (dtype := _dtype(value.type.dtype)).isbuiltin == 1
+            and port.partial_shape.is_static
+            and passed.isdisjoint({value.name, *port.names})
+        ]
+
 
 def _tensor(value: Array, kind: Any) -> Any:
-    """Return a copy of an array as a tensor; dtypes that numpy itself does not have go as bits."""
+    """Return an array as a tensor, a view where it can be; foreign dtypes go as bits, copied."""
     array = np.asarray(value, order="C")
     if array.dtype.isbuiltin == 1:
-        return openvino().Tensor(array)
+        return openvino().Tensor(array, shared_memory=array.flags.writeable and array.size > 0)
     return openvino().Tensor(array.view(f"u{array.dtype.itemsize}"), list(array.shape), kind)
 
 
 def _array(tensor: Any, dtype: str) -> Array:
     """Return a copy of a tensor as an array of a dtype."""
-    wanted = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[dtype]))
+    wanted = _dtype(dtype)
     found = np.array(tensor.data)
     return found if wanted.isbuiltin == 1 else found.view(wanted)
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[name]))

@@ -5,7 +5,7 @@ makes nothing, since the region's model is in the bundle already.
 """
 
 from byoc.codegen import Artifact, Executor, NoOptions, Region
-from byoc.runtime.onnxrt import open_session, run_session
+from byoc.runtime.onnxrt import open_session, runner
 
 
 class Reference:
@@ -13,6 +13,7 @@ class Reference:
 
     name = "reference"
     Options = NoOptions
+    concurrent = True
 
     def compile(self, region: Region, options: NoOptions) -> Artifact:
         """Return an artifact without files."""
@@ -20,5 +21,4 @@ class Reference:
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the region's model. Raises MissingRuntimeError."""
-        session = open_session(region.path)
-        return lambda inputs: run_session(session, inputs)
+        return runner(open_session(region.path))

@@ -133,7 +133,8 @@ def _raises(error: BaseException) -> Any:
         (ValueError("half way"), InputError),
         (OSError(28, "No space left on device"), InputError),
         (KeyboardInterrupt(), KeyboardInterrupt),
-        (SystemExit(5), SystemExit),
+        (SystemExit(5), InputError),
+        (SystemExit(128 + 15), SystemExit),
     ],
 )
 @pytest.mark.parametrize("existing", [False, True])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from support import parse
 
 from byoc import load
+from byoc.bundle.manifest import describe_file
 from byoc.bundle.read import open_bundle
 from byoc.bundle.regions import read_region
 from byoc.codegen import Artifact, Executor, NoOptions, Region
@@ -116,6 +117,22 @@ def _retold(bundle: Path, change: Any) -> None:
     manifest = json.loads(path.read_text())
     change(manifest["regions"])
     path.write_text(json.dumps(manifest))
+
+
+def test_a_region_whose_model_was_replaced_is_not_the_same(
+    counting: type[Counting], tmp_path: Path
+) -> None:
+    bundle = tmp_path / "b"
+    cut(blocks(WEIGHT, WEIGHT), bundle, codegen="counting")
+    region = onnx.load(bundle / "dla_1.onnx", load_external_data=False)
+    next(a for a in region.graph.node[1].attribute if a.name == "c_group").i = 2
+    (bundle / "dla_1.onnx").write_bytes(region.SerializeToString())
+    path = bundle / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"]["dla_1.onnx"] = describe_file(bundle / "dla_1.onnx").model_dump()
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="regions: dla_1: it is not the same as 'dla_0'"):
+        load(bundle)
 
 
 @pytest.mark.parametrize("same_as", ["dla_1", "dla_2", "dla_7", "../dla_0"])

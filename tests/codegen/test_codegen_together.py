@@ -95,7 +95,7 @@ def _raising(error: Exception) -> Answer:
         (lambda regions: {"dla_0": Artifact()}, "dla_1: compile_all gave no artifact for it"),
         (
             lambda regions: {**_blob(regions), "dla_9": Artifact()},
-            "compile_all gave an artifact for 'dla_9', which it was not asked for",
+            "dla_0, dla_1: compile_all gave an artifact for 'dla_9', which it was not asked for",
         ),
         (
             lambda regions: {**_blob(regions), "dla_1": None},

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from cutting import original, ramp
 from support import parse
 
 from byoc.bundle.regions import read_region
-from byoc.codegen import Artifact, Executor, Region, find_codegen
+from byoc.codegen import Artifact, CompileError, Executor, Region, chosen_options, find_codegen
 
 WEIGHTS = {
     "w": ramp(4, 3, 3, 3),
@@ -131,8 +132,17 @@ def compiled(
     """Return a model's region, its artifact, and what runs it."""
     made = region(proto, folder)
     found: Any = find_codegen(codegen)
-    artifact = found.compile(made, options)
+    artifact = found.compile(made, chosen_options(found, options))
     return made, artifact, found.load(made, artifact)
+
+
+def refusal(made: Region, codegen: str, **options: str) -> CompileError:
+    """Return the error with which a codegen refuses a region."""
+    found: Any = find_codegen(codegen)
+    with pytest.raises(CompileError) as caught:
+        found.compile(made, chosen_options(found, options))
+    assert "\n" not in str(caught.value)
+    return caught.value
 
 
 def same(given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -156,3 +166,23 @@ def at_once(run: Executor, inputs: list[dict[str, Any]], threads: int = 2) -> li
     """Return what an executor gives for inputs, called from several threads."""
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(run, inputs))
+
+
+def with_composite() -> onnx.ModelProto:
+    """Return a model that calls a composite, whose last input is left out."""
+    make = onnx.helper.make_node
+    proto = model("g (float[1,3,8,8] x) => (float[1,4,8,8] y) { y = Conv(x, w) }")
+    pads = onnx.AttributeProto(name="pads", type=onnx.AttributeProto.INTS, ref_attr_name="c_pads")
+    convolution = make("Conv", ["x", "w", "b"], ["c"])
+    convolution.attribute.append(pads)
+    opset = onnx.helper.make_opsetid("", 17)
+    body = [convolution, make("Relu", ["c"], ["y"])]
+    proto.functions.append(
+        onnx.helper.make_function(
+            "byoc.acc", "conv_relu", ["x", "w", "b"], ["y"], body, [opset], ["c_pads"]
+        )
+    )
+    call = make("conv_relu", ["x", "w", ""], ["y"], domain="byoc.acc", c_pads=[1, 1, 1, 1])
+    proto.graph.node[0].CopyFrom(call)
+    proto.opset_import.append(onnx.helper.make_opsetid("byoc.acc", 1))
+    return proto

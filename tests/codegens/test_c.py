@@ -1,6 +1,7 @@
 """The codegen `c`: real compiles, what runs them again elsewhere, and what is refused."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,23 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from compiling import CASES, at_once, compiled, computes, model, region, same
+from compiling import (
+    CASES,
+    at_once,
+    compiled,
+    computes,
+    model,
+    refusal,
+    region,
+    same,
+    with_composite,
+)
 from cutting import original, ramp
 from support import parse
 
 import byoc
-from byoc.codegen import Artifact, CompileError, Executable, Oracle, find_codegen
-from byoc.errors import InputError
+from byoc.codegen import Artifact, Executable, Oracle, Stamped, find_codegen
+from byoc.errors import InputError, MissingRuntimeError
 
 pytest.importorskip("emx_onnx_cgen")
 
@@ -31,6 +42,7 @@ def test_it_runs_here_and_can_be_asked() -> None:
 
     assert isinstance(found, Executable)
     assert isinstance(found, Oracle)
+    assert isinstance(found, Stamped)
 
 
 def test_the_artifact_is_source_and_library_and_no_weights(tmp_path: Path) -> None:
@@ -147,46 +159,90 @@ def test_an_artifact_of_another_region_is_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "sentence"),
+    ("text", "sentence", "nodes"),
     [
         (
-            "g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }",
-            {},
+            "g (float[N,3] x, float[2] z) => (float[N,3] y, float[2] w) { [n] y = Relu(x) w = Neg(z) }",
             "'x' is float32[N, 3]: all extents must be known (--dims gives a model's)",
+            ("n",),
         ),
         (
-            "g (float[2] x) => (float[2] y) { y = com.acme.Fold(x) }",
-            {},
+            "g (float[2] x) => (float[2] y) { a = Relu(x) y = com.acme.Fold(a) }",
             "emx-onnx-cgen: Unsupported op com.acme.Fold",
-        ),
-        (
-            RELU,
-            {"cc": "/no/such/cc"},
-            "there is no C compiler '/no/such/cc' here (install one, or name it with the option cc)",
-        ),
-        (RELU, {"cc": " "}, "options: cc is empty, but must name a compiler"),
-        (
-            RELU,
-            {"cflag": "-O1"},
-            "there is no option 'cflag' (did you mean cflags?); there are cc, cflags",
+            ("y",),
         ),
     ],
 )
-def test_what_is_refused_is_one_sentence(
-    text: str, options: dict[str, str], sentence: str, tmp_path: Path
+def test_what_is_refused_is_one_sentence_and_names_the_nodes(
+    text: str, sentence: str, nodes: tuple[str, ...], tmp_path: Path
 ) -> None:
-    made = region(parse(text), tmp_path)
+    proto = parse(text)
+    if "acme" in text:
+        proto.opset_import.append(onnx.helper.make_opsetid("com.acme", 1))
 
-    with pytest.raises(CompileError) as caught:
-        find_codegen("c").compile(made, options)
+    error = refusal(region(proto, tmp_path), "c")
+
+    assert (str(error), error.nodes) == (sentence, nodes)
+
+
+def test_composites_are_inlined_and_named_when_refused(tmp_path: Path) -> None:
+    proto = with_composite()
+    x = ramp(1, 3, 8, 8)
+    _, _, run = compiled(proto, tmp_path, "c")
+    same(run({"x": x}), original(proto, {"x": x}))
+
+    proto.functions[0].node[1].op_type = "StringNormalizer"
+    proto.graph.node[0].name = "blamed"
+    assert refusal(region(proto, tmp_path), "c").nodes == ("blamed",)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"cc": " "}, "codegen c refuses its options: cc is empty, but must name a compiler"),
+        (
+            {"cflag": "-O1"},
+            "codegen c has no option 'cflag' (did you mean cflags?); it has: cc, cflags",
+        ),
+    ],
+)
+def test_options_are_checked(options: dict[str, str], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        compiled(parse(RELU), tmp_path, "c", **options)
     assert str(caught.value) == sentence
 
 
-def test_the_compilers_own_refusal_is_told(tmp_path: Path) -> None:
-    made = region(parse(RELU), tmp_path)
+def test_what_is_not_there_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from byoc.codegens.c import source  # noqa: PLC0415 - what is replaced
 
-    with pytest.raises(CompileError, match=r"^'cc' refuses the C source: .*no-such-flag"):
-        find_codegen("c").compile(made, {"cflags": "--no-such-flag"})
+    with pytest.raises(MissingRuntimeError) as caught:
+        compiled(parse(RELU), tmp_path, "c", cc="/no/such/cc")
+    assert str(caught.value) == (
+        "there is no C compiler '/no/such/cc' here (install one, or name it with the option cc)"
+    )
+    monkeypatch.setitem(sys.modules, "emx_onnx_cgen.compiler", None)
+    source.compiler.cache_clear()
+    with pytest.raises(MissingRuntimeError, match=r"^emx-onnx-cgen is not installed \(pip install "):
+        compiled(parse(RELU), tmp_path, "c")
+    source.compiler.cache_clear()
+
+
+def test_it_says_whether_a_library_fits(tmp_path: Path) -> None:
+    made, artifact, _ = compiled(parse(RELU), tmp_path, "c")
+    moved = Artifact(artifact.files, {**artifact.metadata, "machine": "riscv64"})
+    found: Any = find_codegen("c")
+
+    assert found.compatible(made, artifact)
+    assert str(found.compatible(made, moved)).startswith(
+        "the library was made for the machine riscv64, and here is "
+    )
+
+
+def test_the_compilers_own_refusal_is_told(tmp_path: Path) -> None:
+    error = refusal(region(parse(RELU), tmp_path), "c", cflags="--no-such-flag")
+
+    assert str(error).startswith("'cc' refuses the C source: ")
+    assert "no-such-flag" in str(error)
 
 
 def test_a_failure_that_is_no_refusal_names_the_node(
@@ -200,11 +256,13 @@ def test_a_failure_that_is_no_refusal_names_the_node(
                 raise KeyError("t_a")
             return "void region(void) {}"
 
-    monkeypatch.setattr(source, "_compiler", Stumbles)
+    monkeypatch.setattr(source, "compiler", Stumbles)
     made = region(parse("g (float[2] x) => (float[2] y) { a = Relu(x) y = Neg(a) }"), tmp_path)
 
-    with pytest.raises(CompileError, match=r"^emx-onnx-cgen refuses Neg \(y\): KeyError: 't_a'$"):
-        find_codegen("c").compile(made, {})
+    error = refusal(made, "c")
+
+    assert str(error) == "emx-onnx-cgen refuses Neg (y): KeyError: 't_a'"
+    assert error.nodes == ("y",)
 
 
 def test_it_says_of_each_node_whether_it_emits_it() -> None:

@@ -1,17 +1,29 @@
 """The codegen `openvino`: real compiles, blobs that fit and do not fit, and what is refused."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from compiling import CASES, at_once, compiled, computes, model, region, same
+from compiling import (
+    CASES,
+    at_once,
+    compiled,
+    computes,
+    model,
+    refusal,
+    region,
+    same,
+    with_composite,
+)
 from cutting import original, ramp
 from support import parse
 
 import byoc
-from byoc.codegen import Artifact, CompileError, Executable, Oracle, find_codegen
+from byoc.codegen import Artifact, Executable, Oracle, Stamped, find_codegen
+from byoc.errors import InputError, MissingRuntimeError
 
 pytestmark = pytest.mark.openvino
 pytest.importorskip("openvino")
@@ -29,6 +41,7 @@ def test_it_runs_here_and_can_be_asked() -> None:
 
     assert isinstance(found, Executable)
     assert isinstance(found, Oracle)
+    assert isinstance(found, Stamped)
 
 
 def test_outputs_keep_their_order_and_their_names(tmp_path: Path) -> None:
@@ -44,6 +57,16 @@ def test_outputs_keep_their_order_and_their_names(tmp_path: Path) -> None:
         found = one({"x": x, "u": ramp(3)})
         same(found, {"y": -x, "x": x, "b": ramp(4), "z": x})
         assert not np.shares_memory(found["x"], x)
+
+
+def test_arrays_that_are_not_contiguous_or_not_writable(tmp_path: Path) -> None:
+    _, _, run = compiled(parse(RELU), tmp_path, "openvino")
+    x = np.asfortranarray(ramp(2, 3))
+    fixed = ramp(2, 3)
+    fixed.flags.writeable = False
+
+    same(run({"x": x}), {"y": np.maximum(x, 0)})
+    same(run({"x": fixed}), {"y": np.maximum(fixed, 0)})
 
 
 def test_outputs_of_one_run_outlive_the_next(tmp_path: Path) -> None:
@@ -80,7 +103,7 @@ def test_composites_are_inlined(most: int, tmp_path: Path, monkeypatch: pytest.M
     from byoc.codegens.openvino import device  # noqa: PLC0415 - what is replaced
 
     monkeypatch.setattr(device, "_MOST_IN_MEMORY", most)
-    proto = _with_composite()
+    proto = with_composite()
     x = ramp(1, 3, 8, 8)
 
     _, _, run = compiled(proto, tmp_path, "openvino")
@@ -152,47 +175,97 @@ def test_without_a_blob_nothing_is_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "sentence"),
+    ("text", "sentence", "nodes"),
     [
         (
-            "g (float[2,2] x) => (float d, float[2,2] y) { d = Det(x) y = CumProd(x, x) }",
-            {},
-            "OpenVINO has no conversion for CumProd, Det",
+            "g (float[2,2] x) => (float d, float e) { a = Relu(x) [blamed] d = Det(a) e = Det(x) }",
+            "OpenVINO has no conversion for Det",
+            ("blamed", "e"),
         ),
         (
-            "g (float[1,2] x, float[3,2] y) => (float[1,3] z) { z = MatMul(x, y) }",
-            {},
+            "g (float[1,2] x, float[3,2] y) => (float[1,3] z) { a = Neg(x) [blamed] z = MatMul(a, y) }",
             "OpenVINO refuses MatMul: Incompatible MatMul matrix dimension. First input dimension=2 at "
             "COL_INDEX_DIM=1 doesn't match the second input dimension=3 at ROW_INDEX_DIM=0",
+            ("blamed",),
         ),
-        (RELU, {"device": "TPU"}, None),
-        (RELU, {"threads": "-1"}, "options: threads is -1, but must be at least 0"),
-        (RELU, {"precision": "f64"}, "the option precision is 'f64', not one of f32, bf16, f16"),
         (
-            RELU,
-            {"thread": "1"},
-            "there is no option 'thread' (did you mean threads?); "
-            "there are threads, precision, blob, device",
+            "g (int4[2,2] x, float[2,2] z) => (float[2,2] y) { c = Cast<to=1>(x) y = Add(c, z) }",
+            "'x' is int4[2, 2]: packed types do not cross",
+            ("c",),
         ),
     ],
 )
-def test_what_is_refused_is_one_sentence(
-    text: str, options: dict[str, str], sentence: str | None, tmp_path: Path
+def test_what_is_refused_is_one_sentence_and_names_the_nodes(
+    text: str, sentence: str, nodes: tuple[str, ...], tmp_path: Path
 ) -> None:
-    made = region(parse(text), tmp_path)
+    proto = parse(text, 10, 21 if "int4" in text else 17)
 
-    with pytest.raises(CompileError) as caught:
-        find_codegen("openvino").compile(made, options)
-    told = str(caught.value)
-    assert told == sentence if sentence else told.startswith("OpenVINO has no device 'TPU' here: ")
-    assert "\n" not in told
+    error = refusal(region(proto, tmp_path), "openvino")
+
+    assert (str(error), error.nodes) == (sentence, nodes)
 
 
-def test_packed_types_do_not_cross(tmp_path: Path) -> None:
-    proto = parse("g (int4[2,2] x) => (float[2,2] y) { y = Cast<to=1>(x) }", 10, 21)
+def test_a_composite_that_is_refused_is_named(tmp_path: Path) -> None:
+    proto = with_composite()
+    proto.functions[0].node[1].op_type = "Det"
+    proto.graph.node[0].name = "blamed"
+    proto.graph.node.append(onnx.helper.make_node("Relu", ["x"], ["z"]))
+    proto.graph.output.add().CopyFrom(onnx.helper.make_tensor_value_info("z", 1, [1, 3, 8, 8]))
+    proto.graph.output[0].type.tensor_type.shape.dim.pop()
+    proto.graph.output[0].type.tensor_type.shape.dim.pop()
 
-    with pytest.raises(CompileError, match=r"^'x' is int4\[2, 2\]: packed types do not cross$"):
-        find_codegen("openvino").compile(region(proto, tmp_path), {})
+    error = refusal(region(proto, tmp_path), "openvino")
+
+    assert error.nodes == ("blamed",)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"threads": "-1"},
+            "codegen openvino refuses its options: threads is -1, but must be at least 0",
+        ),
+        (
+            {"precision": "f64"},
+            "codegen openvino takes as option 'precision' one of f32, bf16, f16 (did you mean f16?), "
+            "not 'f64'",
+        ),
+        (
+            {"thread": "1"},
+            "codegen openvino has no option 'thread' (did you mean threads?); "
+            "it has: threads, precision, blob, device",
+        ),
+    ],
+)
+def test_options_are_checked(options: dict[str, str], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        compiled(parse(RELU), tmp_path, "openvino", **options)
+    assert str(caught.value) == sentence
+
+
+def test_what_is_not_there_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from byoc.codegens.openvino import device  # noqa: PLC0415 - what is replaced
+
+    with pytest.raises(MissingRuntimeError, match=r"^OpenVINO has no device 'TPU' here: "):
+        compiled(parse(RELU), tmp_path, "openvino", device="TPU")
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    device.openvino.cache_clear()
+    with pytest.raises(MissingRuntimeError, match=r"^openvino is not installed \(pip install "):
+        compiled(parse(RELU), tmp_path, "openvino")
+    device.openvino.cache_clear()
+
+
+def test_it_says_whether_a_blob_fits(tmp_path: Path) -> None:
+    made, artifact, _ = compiled(parse(RELU), tmp_path, "openvino")
+    older = Artifact(artifact.files, {**artifact.metadata, "openvino": "2025.1"})
+    found: Any = find_codegen("openvino")
+
+    assert found.compatible(made, artifact)
+    assert str(found.compatible(made, older)).startswith(
+        "the blob was made for OpenVINO 2025.1, and here is 20"
+    )
+    assert found.compatible(made, Artifact({}, older.metadata))
 
 
 def test_it_says_of_each_node_whether_it_takes_it() -> None:
@@ -220,26 +293,6 @@ def test_a_network_is_cut_compiled_and_verified(name: str, rules: str, tmp_path:
     assert result.verification is not None
     assert result.verification.passed
     assert result.plan.regions
-
-
-def _with_composite() -> onnx.ModelProto:
-    """Return a model that calls a composite, whose last input is left out."""
-    make = onnx.helper.make_node
-    proto = model("g (float[1,3,8,8] x) => (float[1,4,8,8] y) { y = Conv(x, w) }")
-    pads = onnx.AttributeProto(name="pads", type=onnx.AttributeProto.INTS, ref_attr_name="c_pads")
-    convolution = make("Conv", ["x", "w", "b"], ["c"])
-    convolution.attribute.append(pads)
-    opset = onnx.helper.make_opsetid("", 17)
-    body = [convolution, make("Relu", ["c"], ["y"])]
-    proto.functions.append(
-        onnx.helper.make_function(
-            "byoc.acc", "conv_relu", ["x", "w", "b"], ["y"], body, [opset], ["c_pads"]
-        )
-    )
-    call = make("conv_relu", ["x", "w", ""], ["y"], domain="byoc.acc", c_pads=[1, 1, 1, 1])
-    proto.graph.node[0].CopyFrom(call)
-    proto.opset_import.append(onnx.helper.make_opsetid("byoc.acc", 1))
-    return proto
 
 
 def _load(made: Any, artifact: Artifact) -> Any:

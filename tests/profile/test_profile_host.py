@@ -23,8 +23,8 @@ from byoc.profile.machine import this_machine
 from byoc.profile.records import Records
 from byoc.profile.sampling import Patience, Samples
 from byoc.runtime.onnxrt import open_session
+from byoc.runtime.program import Program, Stage
 from byoc.runtime.session import Session
-from byoc.runtime.stages import Program, Stage
 
 TEXT = """
 g (float[1, 8] x, float[N] n) => (float[8] y, float[1, 8] z, float[N] m) <int64[1] s = {8}> {
@@ -141,7 +141,7 @@ def test_a_placement_is_measured_whole_and_stage_by_stage() -> None:
             clock.now += seconds
             return {makes: given[reads] + 1}
 
-        return Stage(name, (reads,), run, {})
+        return Stage(name, (reads,), run, {}, (makes,))
 
     class Slow(Session):
         def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ KEYS = [
     "compute",
     "predicted",
     "regions",
+    "refusals",
     "host_reasons",
     "what_if",
     "precision",
@@ -186,7 +187,11 @@ def test_an_error_that_is_not_finite_is_null(
     assert (made["against"], made["largest_relative_error"], made["passed"]) == ("m", largest, passed)
     assert [o["relative"] for o in made["outputs"]] == [e if isfinite(e) else None for e in errors]
     assert all(
-        list(o) == ["name", "dtype", "absolute", "relative", "tolerance", "problem", "within"]
+        list(o)
+        == [
+            *("name", "dtype", "absolute", "relative", "tolerance", "problem", "measure"),
+            *("signal_to_noise", "cosine", "differing", "within"),
+        ]
         for o in made["outputs"]
     )
     json.dumps(made, allow_nan=False)

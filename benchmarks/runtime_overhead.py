@@ -1,0 +1,134 @@
+"""What running split costs: bundles with all regions on `reference` against unsplit onnxruntime.
+
+    python benchmarks/runtime_overhead.py [MODEL...] [--runs N]
+
+For each model of the zoo two cuts: by the rules `dla`, whose regions want NHWC, and by a rule file that
+leaves what joins branches (Sum, Add, Concat) on the host, so that there are many small regions. Runs of
+the bundle and of the model in plain onnxruntime take turns: with the options of `byoc.runtime.onnxrt`,
+and with onnxruntime's own. A ratio is that of two neighbouring runs; the median and the quartiles are
+printed. On a machine that others use too the ratio of processor time is the steadier one.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from common import machine
+
+import byoc
+from byoc.graph.load import Model
+from byoc.pipeline import load_model
+from byoc.runtime.onnxrt import open_session, run_session
+from byoc.runtime.samples import samples_for
+from byoc.runtime.trace import Trace
+
+_MODELS = ("resnet50", "squeezenet", "shufflenet", "densenet121")
+_WARM_UP = 5
+_PAUSE = 0.06  # seconds; onnxruntime's own options have threads spin for 40 ms after a run
+_COSTS = (
+    "kind: roofline\nname: near\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\n"
+    "link: {bandwidth: 1.0e+12}\n"
+)
+_TAKEN = ("Conv", "BatchNormalization", "Relu", "MaxPool", "AveragePool")
+
+Run = Callable[[], object]
+Times = list[tuple[float, float]]
+"""Seconds on the wall and of processors, run by run."""
+
+
+def main(names: Sequence[str], runs: int) -> None:
+    """Print the figures of some models of the zoo."""
+    print(f"{machine()}, onnxruntime {onnxruntime.__version__}, {runs} runs in turn")
+    with TemporaryDirectory() as place:
+        for name in names or _MODELS:
+            model = load_model(f"zoo:{name}")
+            for rules in ("dla", pieces(Path(place))):
+                measured(model, rules, Path(place) / "bundle", runs)
+
+
+def pieces(place: Path) -> Path:
+    """Write a rule file that takes what stands between two joins, and return its path."""
+    (place / "near.yaml").write_text(_COSTS, encoding="utf-8")
+    path = place / "pieces.yaml"
+    ops = ", ".join(f"{{op: {op}}}" for op in _TAKEN)
+    text = f"target: pieces\ncost_model: {place / 'near.yaml'}\ndtype: any\nops: [{ops}]\n"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def measured(model: Model, rules: str | Path, output: Path, runs: int) -> None:
+    """Cut a model, and print what its bundle takes against the model in one piece."""
+    strategy = "all-supported"
+    byoc.partition(model.source, rules, output=output, strategy=strategy, verify=False)
+    session = byoc.load(output)
+    given = dict(samples_for(model))
+    regions = sum(stage.device != "host" for stage in session.stages)
+    split = partial(session, given)
+    whole = partial(run_session, open_session(model.proto, model.folder), given)
+    print(
+        f"\n{model.source}, {Path(rules).stem}: {len(session.stages)} segments, {regions} of them regions"
+    )
+    times, ours = in_turn(whole, split, runs)
+    print(f"  whole {middle(times):8.2f} ms, split {middle(ours):8.2f} ms")
+    print(f"  split / same options               {ratio(ours, times)}")
+    times, ours = in_turn(partial(plain(model).run, None, given), split, runs)
+    print(f"  split / onnxruntime's own options  {ratio(ours, times)}")
+    where(session, given)
+
+
+def plain(model: Model) -> Any:
+    """Return the model in onnxruntime with all its defaults."""
+    return onnxruntime.InferenceSession(
+        model.proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+
+
+def in_turn(one: Run, other: Run, runs: int) -> tuple[Times, Times]:
+    """Return the times of two, taken in turn; the first few runs do not count."""
+    found: tuple[Times, Times] = ([], [])
+    for _ in range(_WARM_UP + runs):
+        for run, times in zip((one, other), found, strict=True):
+            time.sleep(_PAUSE)
+            wall, processors = time.perf_counter(), time.process_time()
+            run()
+            times.append((time.perf_counter() - wall, time.process_time() - processors))
+    return found[0][_WARM_UP:], found[1][_WARM_UP:]
+
+
+def middle(times: Times) -> float:
+    """Return the median milliseconds on the wall."""
+    return float(np.median([wall for wall, _ in times])) * 1e3
+
+
+def ratio(one: Times, other: Times) -> str:
+    """Return the median and the quartiles of the ratios of neighbouring runs, wall and processors."""
+    pairs = zip(one, other, strict=True)
+    ratios = np.array([[a / b for a, b in zip(mine, theirs, strict=True)] for mine, theirs in pairs])
+    texts = []
+    for column, what in enumerate(("wall", "processors")):
+        low, median, high = np.quantile(ratios[:, column], (0.25, 0.5, 0.75))
+        texts.append(f"{what} {median:.3f} ({low:.3f} to {high:.3f})")
+    return ", ".join(texts)
+
+
+def where(session: byoc.Session, given: Mapping[str, Any]) -> None:
+    """Print what the stages on the host take, and what passes between the stages."""
+    trace = Trace()
+    session.run(given, trace)
+    host = sum(event.seconds for event in trace.events if event.device == "host")
+    between = trace.seconds - sum(event.seconds for event in trace.events)
+    print(f"  one run: host {host * 1e3:.2f} ms, between stages {between * 1e3:.2f} ms")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--runs", type=int, default=50)
+    arguments = parser.parse_args()
+    main(arguments.models, arguments.runs)

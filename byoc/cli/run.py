@@ -1,0 +1,132 @@
+"""`byoc run`: run a bundle on inputs from files, and say where the time went."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from byoc.bundle.read import open_bundle
+from byoc.cli.common import Format, FormatOption, own_stdout, pairs, print_json, print_rows, progress
+from byoc.graph.index import GraphIndex, stated_types
+from byoc.report.units import count, quantity
+from byoc.runtime.arrays import read_npy, read_npz, recovered, write_npz
+from byoc.runtime.samples import sample_inputs
+from byoc.runtime.session import Session, load_bundle
+from byoc.runtime.trace import Trace
+from byoc.textfile import check_output, write_text
+
+_RANDOM = "random"
+
+
+def run(  # noqa: PLR0913, PLR0917 - the options of the verb
+    bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` or `byoc pack` wrote.")],
+    inputs: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.npz|random", help="The inputs by name, or seeded random ones."),
+    ] = None,
+    single: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME=FILE.npy", help="One input; it wins over --inputs."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the outputs to this .npz file.")
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option(min=1, help="Run so often; more than once, after a run that does not count.")
+    ] = 1,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write when what ran, in Chrome's trace format; of the last run."),
+    ] = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Run a bundle, and show what its segments took."""
+    files = pairs(single or [], "--input")
+    if inputs is None and not files:
+        raise typer.BadParameter("give a file, or random", param_hint="--inputs")
+    for path in (output, trace):
+        if path is not None:
+            check_output(path)
+    with progress() as show, own_stdout():
+        show("load")
+        session, given = _prepared(bundle, inputs, files)
+        show("run")
+        if repeat > 1:
+            session.run(given)
+        traces = [Trace() for _ in range(repeat)]
+        outputs: Mapping[str, Any] = {}
+        for each in traces:
+            outputs = session.run(given, each)
+    if output is not None:
+        write_npz(output, outputs)
+    if trace is not None:
+        write_text(trace, traces[-1].text())
+    rows = _rows(session, traces)
+    whole = median(each.seconds for each in traces)
+    made = [_described(name, value) for name, value in outputs.items()]
+    if form is Format.json:
+        print_json({"seconds": whole, "repeats": repeat, "segments": rows, "outputs": made})
+        return
+    print_rows([_shown(row) for row in rows], form)
+    times = f", the median of {count(repeat, 'run')}" if repeat > 1 else ""
+    typer.echo(f"{quantity(whole, 's')} in all{times}")
+    for entry in made:
+        typer.echo(f"{entry['name']}: {entry['type']}")
+    for path in (output, trace):
+        if path is not None:
+            typer.echo(f"Written to {path}")
+
+
+def _prepared(
+    path: Path, inputs: str | None, files: Mapping[str, str]
+) -> tuple[Session, dict[str, Any]]:
+    """Return a bundle ready to run and its inputs from files; those of a wrong name come along."""
+    bundle = open_bundle(path)
+    given: dict[str, Any] = {}
+    if inputs is not None and inputs != _RANDOM:
+        given = dict(read_npz(Path(inputs)))
+    given |= {name: read_npy(Path(file)) for name, file in files.items()}
+    session = load_bundle(bundle)
+    if inputs == _RANDOM:
+        proto = bundle.model()
+        given = {**sample_inputs(GraphIndex(proto, stated_types(proto))), **given}
+    return session, {name: recovered(value, session.types.get(name)) for name, value in given.items()}
+
+
+def _rows(session: Session, traces: Sequence[Trace]) -> list[dict[str, Any]]:
+    """Return a row for each segment in order of execution: the median over runs of what it took."""
+    rows = []
+    for stage in session.stages:
+        of_it = [[e for e in trace.events if e.name == stage.name] for trace in traces]
+        rows.append(
+            {
+                "segment": stage.name,
+                "on": stage.device,
+                "seconds": median(sum(event.seconds for event in events) for events in of_it),
+                "bytes_in": sum(event.read for event in of_it[-1]),
+                "bytes_out": sum(event.made for event in of_it[-1]),
+            }
+        )
+    return rows
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "segment": row["segment"],
+        "on": row["on"],
+        "time": quantity(row["seconds"], "s"),
+        "in": quantity(row["bytes_in"], "B"),
+        "out": quantity(row["bytes_out"], "B"),
+    }
+
+
+def _described(name: str, value: Any) -> dict[str, str]:
+    if value is None:
+        return {"name": name, "type": "empty"}
+    if isinstance(value, list | tuple):
+        return {"name": name, "type": f"a sequence of {len(value)}"}
+    array = np.asarray(value)
+    return {"name": name, "type": f"{array.dtype}{list(array.shape)}"}

@@ -1,0 +1,125 @@
+"""Arrays by name in files: .npz and .npy, as numpy writes them. Nothing pickled is read or written.
+
+Elements that numpy has no dtype for (bfloat16, ...) lie in such files as bytes without a name, which
+`recovered` gives back to their type.
+"""
+
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from byoc.errors import InputError
+from byoc.graph.types import NUMBERS, TensorType
+from byoc.textfile import check_output
+
+_NPY, _ZIP = b"\x93NUMPY", b"PK"
+_UNREADABLE = (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, SyntaxError)
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an .npz file by name. Raises InputError naming the file and the array."""
+    start = _start(path)
+    if start.startswith(_NPY):
+        raise InputError(f"{path}: one array without a name, not an .npz file (see --input NAME=FILE)")
+    if not start.startswith(_ZIP):
+        raise InputError(f"{path}: not an .npz file")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: _member(archive, name, path) for name in archive.files}
+    except _UNREADABLE as error:
+        raise InputError(f"{path}: not an .npz file: {_line(error)}") from None
+
+
+def read_npy(path: Path) -> NDArray[Any]:
+    """Return the array of an .npy file. Raises InputError naming the file."""
+    if not _start(path).startswith(_NPY):
+        raise InputError(f"{path}: not an .npy file")
+    try:
+        array: NDArray[Any] = np.load(path, allow_pickle=False)
+    except _UNREADABLE as error:
+        raise InputError(f"{path}: {_line(error)}") from None
+    return array
+
+
+def recovered(array: NDArray[Any], kind: TensorType | None) -> NDArray[Any]:
+    """Return an array of nameless bytes as the dtype that a type has for them; any other as it is."""
+    if kind is None or array.dtype.kind != "V" or kind.dtype == "string":
+        return array
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[kind.dtype])
+    return array.view(dtype) if dtype.itemsize == array.dtype.itemsize else array
+
+
+def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write arrays by name, whole or not at all; what was there is replaced at once.
+
+    The elements of a sequence become `NAME[0]`, `NAME[1]`, ...; an optional that holds nothing is left
+    out. Raises InputError when the file cannot be written.
+    """
+    check_output(path)
+    handle, name = tempfile.mkstemp(prefix=".byoc-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            _write_members(file, _plain(arrays))
+        mask = os.umask(0)  # mkstemp's files are their owner's alone; this one is like any other
+        os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)
+        Path(name).replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _write_members(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write what `numpy.savez` would, which takes the names as arguments and so not every name."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _plain(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Return arrays alone: sequences taken apart, texts in numpy's kind, foreign elements as bytes."""
+    found: dict[str, NDArray[Any]] = {}
+    for name, value in arrays.items():
+        if isinstance(value, list | tuple):
+            found |= _plain({f"{name}[{i}]": each for i, each in enumerate(value)})
+        elif value is not None:
+            array = np.asarray(value)
+            if array.dtype.kind == "O":
+                array = array.astype(np.str_)
+            elif array.dtype.isbuiltin != 1 and array.dtype.kind != "U":
+                array = array.view(f"V{array.dtype.itemsize}")
+            found[name] = array
+    return found
+
+
+def _member(archive: Any, name: str, path: Path) -> NDArray[Any]:
+    try:
+        member: NDArray[Any] = archive[name]
+    except _UNREADABLE as error:
+        raise InputError(f"{path}: {name}: {_line(error)}") from None
+    if not isinstance(member, np.ndarray):
+        raise InputError(f"{path}: {name}: not an array")
+    return member
+
+
+def _start(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_NPY))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return "it holds pickled objects, which are not read" if "allow_pickle" in text else text

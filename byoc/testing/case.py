@@ -1,0 +1,131 @@
+"""A small model to be cut: an ONNX model by name, what it is run on, and how it is written in a line."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from byoc.graph.types import NUMBERS
+
+Array = NDArray[Any]
+Shape = Sequence[int | str]
+
+OPSET = 17
+IR = 8
+_OPERAND = re.compile(r"([A-Za-z]\w*)([=!])([^\s,()]*)")
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A model, and inputs to run it on: seeded ones unless given."""
+
+    name: str
+    model: ModelProto
+    inputs: Mapping[str, Any] | None = None
+
+
+def draw(dtype: str, shape: Sequence[int], generator: np.random.Generator) -> Array:
+    """Return random values: floats around zero, integers from 1 to 5, either truth value."""
+    kind = helper.tensor_dtype_to_np_dtype(NUMBERS[dtype])
+    if dtype == "bool":
+        return generator.integers(0, 2, shape).astype(kind)
+    if "int" in dtype:
+        return generator.integers(1, 6, shape).astype(kind)
+    return generator.uniform(-1, 1, shape).astype(kind)
+
+
+@dataclass(eq=False)
+class Sketch:
+    """A graph in the making. Nodes are added as text in which operands say what they are.
+
+    In `Conv<group=2>(x, w=4x4x1x1, s!1x2)` `x` is a tensor that is there, `w` a random constant of that
+    shape, above 1 where it is called `var...`, and `s` an int64 constant of those values; `=` and `!`
+    alone mean a scalar and no values. A constant gets a name of its own at each use, unless its name is
+    among the `shared`.
+    """
+
+    dtype: str = "float32"
+    opset: int = OPSET
+    shared: Sequence[str] = ()
+    nodes: list[NodeProto] = field(default_factory=list)
+    constants: dict[str, Array] = field(default_factory=dict)
+    inputs: dict[str, tuple[str, tuple[int | str, ...]]] = field(default_factory=dict)
+
+    def input(self, name: str, shape: Shape, dtype: str = "") -> str:
+        """Add an input, and return its name."""
+        self.inputs[name] = (dtype or self.dtype, tuple(shape))
+        return name
+
+    def add(self, text: str, makes: str, **renamed: str) -> str:
+        """Add a node that makes a tensor, or several (`y, z`), and return their names."""
+        constants: dict[str, str] = {}
+
+        def bare(match: re.Match[str]) -> str:
+            name, mark, told = match.groups()
+            own = name if name in self.shared else f"{name}_{len(self.constants)}"
+            constants[name] = own
+            if own not in self.constants:
+                self.constants[own] = self._constant(mark, told, name.startswith("var"))
+            return name
+
+        before, mark, operands = text.rpartition("(")
+        plain = f"{before}{mark}{_OPERAND.sub(bare, operands)}"
+        node = onnx.parser.parse_node(f"{makes} = {plain}")
+        names = {**constants, **renamed}
+        node.input[:] = [names.get(name, name) for name in node.input]
+        self.nodes.append(node)
+        return makes
+
+    def _constant(self, mark: str, told: str, positive: bool) -> Array:
+        numbers = [int(part) for part in told.split("x") if part]
+        if mark == "!":
+            return np.array(numbers, np.int64)
+        drawn = draw(self.dtype, numbers, np.random.default_rng(len(self.constants)))
+        return np.abs(drawn) + np.ones((), drawn.dtype) if positive else drawn
+
+    def model(self, outputs: Sequence[str]) -> ModelProto:
+        """Return the model, the types of its outputs inferred. Raises an exception of ONNX's for none."""
+        graph = helper.make_graph(
+            self.nodes,
+            "case",
+            [helper.make_tensor_value_info(n, NUMBERS[d], s) for n, (d, s) in self.inputs.items()],
+            [onnx.ValueInfoProto(name=name) for name in outputs],
+            [numpy_helper.from_array(value, name) for name, value in self.constants.items()],
+        )
+        opsets = [helper.make_opsetid("", self.opset)]
+        model = helper.make_model(graph, ir_version=IR, opset_imports=opsets)
+        return onnx.shape_inference.infer_shapes(model, strict_mode=True)
+
+    def case(self, name: str, outputs: Sequence[str], batch: int = 2) -> Case:
+        """Return the graph as a case; an extent that is a name is so large in its inputs."""
+        generator = np.random.default_rng(len(name))
+        inputs = {
+            name: draw(dtype, [dim if isinstance(dim, int) else batch for dim in shape], generator)
+            for name, (dtype, shape) in self.inputs.items()
+        }
+        return Case(name, self.model(outputs), inputs)
+
+
+def one_node(text: str, dtype: str, opset: int = OPSET) -> Case | None:
+    """Return a case of one node; None where there is no such node in ONNX.
+
+    In front of a `|` stand the inputs: `x:1x4x8x8 i:3:int64 | Gather(x, i)`; after a second one the
+    outputs that are not just `y`.
+    """
+    inputs, node, *rest = (part.strip() for part in text.split("|"))
+    sketch = Sketch(dtype, opset)
+    for told in inputs.split():
+        name, shape, *kind = told.split(":")
+        sketch.input(name, [int(part) for part in shape.split("x") if part], *kind)
+    outputs = rest[0].split(", ") if rest else ["y"]
+    try:
+        sketch.add(node, ", ".join(outputs))
+        return sketch.case(f"{node} in {dtype}" + (f" on {inputs}" if inputs else ""), outputs)
+    except Exception:  # a type that the operator does not have, told by onnx in several ways
+        return None
+

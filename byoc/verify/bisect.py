@@ -1,0 +1,198 @@
+"""Narrowing a region that is off to the first operation at fault, and to the smallest model that shows it.
+
+First prefixes of the region, the longer or the shorter half at a time: the first operation with which a prefix
+is off is at fault, or the last of those that are. Then as few operations as possible, that one alone if it
+will do. All with the codegen and the options that the bundle was made with.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from byoc.bundle.compile import Compiler
+from byoc.bundle.read import Bundle
+from byoc.codegen import Executable, Region, find_codegen
+from byoc.errors import InputError
+from byoc.graph.marks import noted
+from byoc.runtime.onnxrt import unoptimized
+from byoc.runtime.regions import executor, twin
+from byoc.verify.compare import OutputError
+from byoc.verify.cutting import Cutting, Values
+from byoc.verify.minimize import Outcome, earliest, shrunk
+from byoc.verify.regions import Watched, reference_runs, region_error, samples_of
+from byoc.verify.thresholds import DEFAULT, Thresholds
+from byoc.verify.trial import Bench, Trial, weight_layout
+
+
+@dataclass(frozen=True, eq=False)
+class Fault:
+    """The smallest model that shows why a region is off.
+
+    `codegen` and `options` compiled it, `weights` is the layout of its weights (empty: as ONNX has it).
+    `operation` is the first that is, by its name or first output, `op` its operator or composite, and `inside`
+    the nodes of a composite. `operations` are those of the model, in order: more than one where the fault does not show in any of them
+    alone, as that of a wrong fusion. `tried` is how many models were compiled to find it.
+    """
+
+    region: str
+    target: str
+    codegen: str
+    options: dict[str, str]
+    weights: str
+    operation: str
+    op: str
+    inside: str
+    operations: tuple[str, ...]
+    trial: Trial
+    tried: int
+
+    @property
+    def together(self) -> bool:
+        """Whether no single operation shows it."""
+        return len(self.operations) > 1
+
+    @property
+    def worst(self) -> OutputError:
+        """The output of the smallest model that is off the most."""
+        return max(self.trial.errors, key=lambda error: (not error.within, error.relative))
+
+    def __str__(self) -> str:
+        """Return it in one sentence."""
+        worst = self.worst
+        how = worst.problem or f"differs {worst.told}"
+        first = f"{self.region}: {self.op} '{self.operation}' is the first operation that is off"
+        if self.inside:
+            first += f" (it is {self.inside})"
+        if not self.together:
+            return f"{first}: its output '{worst.name}' {how}"
+        others = ", ".join(f"'{name}'" for name in self.operations if name != self.operation)
+        return f"{first}, and right alone: together with {others}, output '{worst.name}' {how}"
+
+
+def bisect(
+    bundle: Bundle,
+    region: str,
+    inputs: Values | None = None,
+    thresholds: Thresholds = DEFAULT,
+    progress: Callable[[str], None] = lambda step: None,
+) -> Fault:
+    """Return the smallest part of a region that is off, on what really reaches it.
+
+    `inputs` are those of the model, seeded ones unless given; `thresholds` say what is off. Raises
+    InputError where there is no such region, its codegen cannot run here, it is not off, or it is no
+    longer when it is compiled again; NotVerifiableError when plain onnxruntime cannot run the regions.
+    """
+    found, run = _region(bundle, region)
+    entry = next(entry for entry in bundle.manifest.regions if entry.name == region)
+    compiler = Compiler(find_codegen(entry.codegen), entry.codegen_options)
+    reached = reference_runs(bundle, samples_of(bundle) if inputs is None else inputs)[region]
+    bench = Bench(Cutting(found, _first_off(found, run, reached, thresholds)), compiler, thresholds)
+    _require_again(bench, entry.codegen)
+    operations = bench.cutting.operations
+
+    def prefix(length: int) -> Outcome:
+        progress(f"{region}: the first {length} of {len(operations)} operations")
+        return bench.outcome(operations[:length])
+
+    length = earliest(len(operations), prefix)
+    first = operations[length - 1]
+    progress(f"{region}: fewer operations than {length}")
+    smallest = _smallest(bench, operations[:length], first)
+    trial = bench.trial(smallest)
+    assert isinstance(trial, Trial)
+    if first not in smallest:
+        first = smallest[-1]
+    node = bench.cutting.index.nodes[first]
+    return Fault(
+        region=region,
+        target=found.target,
+        codegen=entry.codegen,
+        options=dict(entry.codegen_options),
+        weights=str(weight_layout(found) or ""),
+        operation=bench.cutting.name(first),
+        op=noted(node, "byoc.composite") or node.op_type,
+        inside=noted(node, "byoc.nodes"),
+        operations=tuple(map(bench.cutting.name, smallest)),
+        trial=trial,
+        tried=len(bench.tried),
+    )
+
+
+def _region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], Values]]:
+    """Return a region of a bundle, and what runs it."""
+    found = {region.name: (codegen, region, artifact) for codegen, region, artifact in bundle.regions()}
+    if name not in found:
+        there = ", ".join(found) or "none"
+        raise InputError(f"{bundle.place}: no region '{name}'; there are: {there}")
+    codegen, region, artifact = found[name]
+    able = find_codegen(codegen)
+    if not isinstance(able, Executable):
+        raise InputError(
+            f"region {name}: codegen {codegen} cannot run here what it compiles (it has no `load`), "
+            "so that which of its operations are off cannot be tried"
+        )
+    own = found[bundle.twins.get(name, name)][1]
+    with unoptimized():
+        run = executor(able, codegen, own, artifact)
+    return region, run if own is region else twin(run, own, region)
+
+
+def _first_off(
+    region: Region, run: Callable[[Values], Values], reached: Watched, thresholds: Thresholds
+) -> Values:
+    """Return the first inputs that reached a region on which it is off."""
+    for each in reached.kept:
+        error = region_error(region, run, Watched(1, [each]), thresholds)
+        if error.problem:
+            raise InputError(f"region {region.name} {error.problem}")
+        if not error.within:
+            return each[0]
+    raise InputError(
+        f"region {region.name} is not off on these inputs"
+        if reached.kept
+        else f"region {region.name} is not reached by these inputs"
+    )
+
+
+def _require_again(bench: Bench, codegen: str) -> None:
+    """Raise InputError unless the region is off when all of it is compiled again."""
+    name = bench.cutting.region.name
+    found = bench.trial(bench.cutting.operations)
+    if isinstance(found, str):
+        raise InputError(f"region {name} cannot be tried again: {found}")
+    if found.outcome is Outcome.RIGHT:
+        raise InputError(
+            f"region {name} is right when it is compiled again: its artifact in the bundle is not what "
+            f"codegen {codegen} makes of it here"
+        )
+
+
+def _smallest(bench: Bench, prefix: tuple[int, ...], first: int) -> list[int]:
+    """Return as few of a prefix's operations as are off together: connected, in order.
+
+    The operation at fault alone, else what is ever farther around it, made smaller.
+    """
+    around = {first}
+    while bench.outcome(around) is not Outcome.OFF:
+        wider = around | {n for i in around for n in bench.cutting.neighbours(i)} & {*prefix}
+        if wider == around:
+            around = {*prefix}
+            break
+        around = wider
+    left = shrunk(sorted(around), bench.outcome)
+    for piece in _connected(bench, left):
+        if len(piece) < len(left) and bench.outcome(piece) is Outcome.OFF:
+            return piece
+    return left
+
+
+def _connected(bench: Bench, operations: Collection[int]) -> list[list[int]]:
+    """Return operations in groups that are connected, each in order."""
+    pending, groups = [*operations], []
+    while pending:
+        group, reached = set[int](), {pending[0]}
+        while reached:
+            group |= reached
+            reached = {n for i in reached for n in bench.cutting.neighbours(i)} & {*pending} - group
+        groups.append(sorted(group))
+        pending = [i for i in pending if i not in group]
+    return groups

@@ -1,0 +1,126 @@
+"""A fault on disk: the smallest model that shows it, its inputs, what came out and what should have.
+
+A folder that a vendor can be sent: `byoc verify FOLDER` compiles the model with the codegen once more, and tells
+whether it is still off.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from byoc.bundle.compile import Compiler
+from byoc.bundle.regions import read_region
+from byoc.codegen import find_codegen
+from byoc.codegen.api import Region
+from byoc.errors import InputError
+from byoc.graph.layout import parse_layout
+from byoc.runtime.arrays import read_npz, recovered, write_npz
+from byoc.textfile import write_text
+from byoc.verify.bisect import Fault
+from byoc.verify.compare import RegionError
+from byoc.verify.cutting import Part
+from byoc.verify.thresholds import DEFAULT, Thresholds
+from byoc.verify.trial import save_part, tried
+from byoc.yamlfile import Strict
+
+NAME = "fault.json"
+MODEL = "model.onnx"
+INPUTS = "inputs.npz"
+
+
+class FaultFile(Strict):
+    """What `fault.json` holds: how the model was compiled, and what is at fault."""
+
+    format: int = Field(ge=1, le=1)
+    region: str
+    target: str
+    codegen: str
+    codegen_options: dict[str, str]
+    weights: str
+    operation: str
+    op: str
+    operations: tuple[str, ...]
+    told: str
+    thresholds: dict[str, Any]
+
+
+def write_fault(fault: Fault, folder: Path, thresholds: Thresholds = DEFAULT) -> None:
+    """Write a fault into a folder, which is made; an earlier fault there is replaced.
+
+    Raises InputError when the folder holds something else, or cannot be written.
+    """
+    if folder.exists() and not (folder / NAME).is_file() and (folder.is_file() or any(folder.iterdir())):
+        raise InputError(f"{folder}: there is something else than a fault of byoc verify")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_part(fault.trial.part.model, folder / MODEL)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    write_npz(folder / INPUTS, fault.trial.part.inputs)
+    write_npz(folder / "expected.npz", fault.trial.expected)
+    write_npz(folder / "actual.npz", fault.trial.actual)
+    content = FaultFile(
+        format=1,
+        region=fault.region,
+        target=fault.target,
+        codegen=fault.codegen,
+        codegen_options=fault.options,
+        weights=fault.weights,
+        operation=fault.operation,
+        op=fault.op,
+        operations=fault.operations,
+        told=str(fault),
+        thresholds=asdict(thresholds) | {"asked": sorted(thresholds.asked)},
+    )
+    text = json.dumps(content.model_dump(mode="json"), indent=1, sort_keys=True)
+    write_text(folder / NAME, text + "\n")
+    write_text(folder / "README.txt", _readme(fault, folder.name))
+
+
+def is_fault(path: Path) -> bool:
+    """Return whether a folder holds a fault."""
+    return (path / NAME).is_file()
+
+
+def see_again(folder: Path) -> tuple[FaultFile, RegionError]:
+    """Compile the model of a fault once more and run it; return the fault, and how far it is off now.
+
+    Raises InputError when the folder holds no fault, the codegen is missing, refuses or fails.
+    """
+    path = folder / NAME
+    try:
+        fault = FaultFile.model_validate_json(path.read_bytes(), strict=True)
+        thresholds = Thresholds(**fault.thresholds)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValidationError, TypeError, ValueError) as error:
+        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise InputError(f"{path}: not a fault of byoc verify: {first}") from None
+    weights = parse_layout(fault.weights) if fault.weights else None
+    region = read_region(folder / MODEL, fault.region, fault.target, None, weights)
+    compiler = Compiler(find_codegen(fault.codegen), fault.codegen_options)
+    trial = tried(Part(region.model, _inputs(folder / INPUTS, region)), region, compiler, thresholds)
+    return fault, RegionError(fault.region, trial.errors)
+
+
+def _inputs(path: Path, region: Region) -> dict[str, Any]:
+    types = {contract.name: contract.type for contract in region.inputs}
+    return {name: recovered(array, types.get(name)) for name, array in read_npz(path).items()}
+
+
+def _readme(fault: Fault, folder: str) -> str:
+    options = "".join(f" --codegen-option {key}={value}" for key, value in fault.options.items())
+    return f"""{fault}.
+
+{MODEL}     the part of region {fault.region} that shows it: {", ".join(fault.operations)}
+{INPUTS}     what reaches them
+expected.npz   what plain onnxruntime makes of that, its optimizations off
+actual.npz     what codegen {fault.codegen} made of it{options and f" (with{options})"}
+
+To compile it and run it again:
+
+    byoc verify {folder}
+"""

@@ -1,0 +1,183 @@
+"""Each region alone, and every tensor that crosses a border, against plain onnxruntime."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from byoc.bundle.read import Bundle
+from byoc.codegen import Executor, Region
+from byoc.errors import InputError
+from byoc.graph.index import GraphIndex
+from byoc.graph.load import Model, prepare
+from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.runtime.samples import samples_for
+from byoc.runtime.session import executors, load_bundle
+from byoc.runtime.stages import data_inputs
+from byoc.verify.compare import OutputError, RegionError, compare
+from byoc.verify.quantized import quantized_tensors
+from byoc.verify.thresholds import DEFAULT, Thresholds
+
+Values = Mapping[str, Any]
+
+# A region in a Loop may run any number of times; what reaches it is kept for so many.
+_MOST_RUNS = 64
+
+
+class NotVerifiableError(InputError):
+    """The original cannot be run here, so there is nothing to compare a bundle with; says why."""
+
+
+@dataclass(eq=False)
+class Watched:
+    """A region's runs: how many, and what went in and came out of the first of them."""
+
+    runs: int = 0
+    kept: list[tuple[Values, Values]] = field(default_factory=list)
+
+    def watching(self, run: Executor) -> Executor:
+        """Return an executor that does the same, and keeps what it was given and gave."""
+
+        def watched(inputs: Values) -> Values:
+            outputs = run(inputs)
+            self.runs += 1
+            if len(self.kept) < _MOST_RUNS:
+                self.kept.append((dict(inputs), dict(outputs)))
+            return outputs
+
+        return watched
+
+
+def verify_regions(
+    bundle: Bundle,
+    model: Model | None = None,
+    inputs: Values | None = None,
+    thresholds: Thresholds = DEFAULT,
+) -> tuple[RegionError, ...]:
+    """Return how far each region alone is off, in order of execution.
+
+    What reaches a region is what reaches it when plain onnxruntime runs all regions, so that the error of one
+    is not another's. `inputs` are those of the model; seeded ones of `model`, or else of the bundle's own,
+    unless given. Raises InputError when a codegen is missing, cannot run here or fails to load, and
+    NotVerifiableError when plain onnxruntime cannot run the regions.
+    """
+    with unoptimized():
+        runs = executors(bundle)
+    expected = reference_runs(bundle, inputs or samples_of(bundle, model))
+    return alone(bundle, runs, expected, thresholds)
+
+
+def samples_of(bundle: Bundle, model: Model | None = None) -> Values:
+    """Return seeded inputs for a model, by default for the partitioned model of the bundle."""
+    if model is None:
+        model = prepare(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder)
+    return samples_for(model)
+
+
+def reference_runs(bundle: Bundle, inputs: Values) -> dict[str, Watched]:
+    """Return what reaches each region, and what plain onnxruntime makes of it, by region.
+
+    Raises NotVerifiableError when it cannot run them.
+    """
+    found = {region.name: Watched() for _, region, _ in bundle.regions()}
+    try:
+        with unoptimized():
+            plain = {r.name: found[r.name].watching(reference(r)) for _, r, _ in bundle.regions()}
+            load_bundle(bundle, plain)(inputs)
+    except InputError as error:
+        raise NotVerifiableError(f"plain onnxruntime does not run the regions: {error}") from error
+    return found
+
+
+def reference(region: Region) -> Executor:
+    """Return what runs a region's own ONNX in plain onnxruntime, its optimizations off."""
+    with unoptimized():
+        session = open_session(region.path)
+    return lambda inputs: run_session(session, inputs)
+
+
+def alone(
+    bundle: Bundle,
+    runs: Mapping[str, Executor],
+    expected: Mapping[str, Watched],
+    thresholds: Thresholds,
+) -> tuple[RegionError, ...]:
+    """Return how far each region is off on what reached it, in order of execution."""
+    return tuple(
+        region_error(region, runs[region.name], expected[region.name], thresholds)
+        for _, region, _ in bundle.regions()
+    )
+
+
+def region_error(
+    region: Region, run: Executor, expected: Watched, thresholds: Thresholds
+) -> RegionError:
+    """Return how far a region's executor is off from what was expected of it."""
+    quantized = quantized_in(region)
+    found = []
+    for inputs, outputs in expected.kept:
+        try:
+            actual = run(inputs)
+        except InputError as error:
+            return RegionError(region.name, (), expected.runs, f"does not run: {error}")
+        found.append(tuple(compare(outputs, actual, thresholds, quantized)))
+    return RegionError(region.name, worst_of(found), expected.runs)
+
+
+def boundary(
+    bundle: Bundle,
+    expected: Mapping[str, Watched],
+    actual: Mapping[str, Watched],
+    thresholds: Thresholds,
+) -> tuple[OutputError, ...]:
+    """Return the errors of the tensors that cross borders, by their names in the partitioned model.
+
+    Regions in order of execution, of each what it reads and then what it gives; each tensor once.
+    """
+    proto = bundle.model()
+    names = _names(GraphIndex(proto, {}), {region.name for _, region, _ in bundle.regions()})
+    found: dict[str, OutputError] = {}
+    for _, region, _ in bundle.regions():
+        wanted, got = expected[region.name], actual[region.name]
+        quantized = quantized_in(region)
+        rounds = [
+            tuple(compare({**one[0], **one[1]}, {**other[0], **other[1]}, thresholds, quantized))
+            for one, other in zip(wanted.kept, got.kept, strict=False)
+        ]
+        for error in worst_of(rounds):
+            name = names[region.name][error.name]
+            found.setdefault(name, replace(error, name=name))
+    return tuple(found.values())
+
+
+def quantized_in(region: Region) -> frozenset[str]:
+    """Return the tensors of a region's model that stand for real numbers as integers."""
+    borders = (*region.inputs, *region.outputs)
+    told = {contract.name for contract in borders if contract.scale is not None}
+    return quantized_tensors(region.model) | told
+
+
+def worst_of(rounds: Sequence[tuple[OutputError, ...]]) -> tuple[OutputError, ...]:
+    """Return the worst error of each tensor over several runs, in the order of the first."""
+    by_name: dict[str, list[OutputError]] = {}
+    for errors in rounds:
+        for error in errors:
+            by_name.setdefault(error.name, []).append(error)
+    return tuple(
+        max(errors, key=lambda error: (not error.within, error.relative)) for errors in by_name.values()
+    )
+
+
+def _names(index: GraphIndex, regions: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return what the graph around a region calls what crosses its border, by region and inner name."""
+    functions = {(f.domain, f.name): f for f in index.proto.functions}
+    found = {}
+    for graph in index.walk():
+        for node in graph.nodes:
+            function = functions.get((node.domain, node.op_type))
+            if function is None or node.op_type not in regions:
+                continue
+            data = set(data_inputs(graph, node))
+            reads = zip(function.input, node.input, strict=True)
+            inner = {formal: name for formal, name in reads if name in data}
+            found[node.op_type] = inner | dict(zip(function.output, node.output, strict=True))
+    return found
