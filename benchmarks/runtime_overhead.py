@@ -71,9 +71,8 @@ def measured(model: Model, rules: str | Path, output: Path, runs: int) -> None:
     regions = sum(stage.device != "host" for stage in session.stages)
     split = partial(session, given)
     whole = partial(run_session, open_session(model.proto, model.folder), given)
-    print(
-        f"\n{model.source}, {Path(rules).stem}: {len(session.stages)} segments, {regions} of them regions"
-    )
+    stages = f"{len(session.stages)} segments, {regions} of them regions"
+    print(f"\n{model.source}, {Path(rules).stem}: {stages}")
     times, ours = in_turn(whole, split, runs)
     print(f"  whole {middle(times):8.2f} ms, split {middle(ours):8.2f} ms")
     print(f"  split / same options               {ratio(ours, times)}")

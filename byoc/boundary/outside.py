@@ -151,8 +151,9 @@ class Host:
         self, index: GraphIndex, path: Way, neighbour: Contract | None, node: NodeProto | None
     ) -> axes.Terms | None:
         """Return how a tensor lies where a way ends, in the axes of what the region knows."""
-        kind = _type(index, path.at)
-        rank = len(kind.shape) if kind is not None and kind.shape is not None else 0
+        rank = self._rank(index, path)
+        if rank is None:
+            return None
         if neighbour is not None:
             return _turned(
                 axes.read_word(neighbour.layout, rank), self._relation(path, neighbour.tensor)
@@ -160,6 +161,18 @@ class Host:
         word = noted(node, LAYOUT) if node is not None else ""
         form = axes.plain(rank) if not word or path.at in self.types else self._form(word, rank)
         return _turned(form, self._relation(path, self._meant(path.at, node)))
+
+    def _rank(self, index: GraphIndex, path: Way) -> int | None:
+        """Return the rank of the tensor where a way has come to, None where nothing says it.
+
+        What a body is given may have no shape there; a Transpose on the way then tells.
+        """
+        known = read_type(self.types[path.at]) if path.at in self.types else None
+        for kind in (_type(index, path.at), known):
+            if kind is not None and kind.shape is not None:
+                return len(kind.shape)
+        orders = (a.ints for node in path.steps for a in node.attribute if a.name == "perm")
+        return next((len(order) for order in orders), None)
 
     def _meant(self, name: str, node: NodeProto | None) -> str:
         """Return the tensor of the user's that one is where a node reads or makes it.

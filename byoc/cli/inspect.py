@@ -156,4 +156,4 @@ def _plain(value: object) -> str:
         return " ".join(f"{name}={inner}" for name, inner in value.items() if inner is not None)
     if isinstance(value, list):
         return " ".join(map(str, value))
-    return "" if value is None else str(value)
+    return "" if value is None or value is False else str(value)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from byoc.errors import ByocError
+from byoc.graph.marks import is_ours
 from byoc.placement import Problem, Strategy
 from byoc.placement.strategies.launch_aware import LaunchAware
 from byoc.plan.data import GraphPlan, WhatIf
@@ -60,7 +61,10 @@ _Candidate = tuple[int, str, str, list[int]]
 def _candidates(plan: GraphPlan) -> Iterable[tuple[_Candidate, float]]:
     """Yield the units that a device refuses for a reason, and the time that is at stake."""
     groups: dict[tuple[int, str, str], list[int]] = {}
+    nodes = plan.index.nodes
     for row, unit in enumerate(plan.units):
+        if all(is_ours(nodes[number]) for number in unit.nodes):
+            continue  # what byoc puts at borders costs nothing by itself, and goes with its neighbours
         for device, verdict in enumerate(unit.verdicts, 1):
             if not verdict and np.isfinite(plan.posed.willing[row, device - 1]):
                 key = device, _called(plan, row, device), str(verdict)

@@ -59,6 +59,33 @@ def sampled(run: Callable[[], object], patience: Patience, clock: Clock = perf_c
     return found
 
 
+def in_turn(
+    runs: Sequence[Callable[[], object]], patience: Patience, clock: Clock = perf_counter
+) -> list[list[float]]:
+    """Return the seconds of each of some things, run in turn, so that what slows one slows all.
+
+    Every round begins with another one. It is enough when all have settled, or a round for each run of
+    `patience` has been; its seconds are for each of them.
+    """
+    for _ in range(patience.warmup):
+        for run in runs:
+            run()
+    found: list[list[float]] = [[] for _ in runs]
+    start = clock()
+    for first in range(max(patience.most, 1)):
+        for number in range(len(runs)):
+            turn = (first + number) % len(runs)
+            before = clock()
+            runs[turn]()
+            found[turn].append(clock() - before)
+        if first + 1 >= patience.least and (
+            clock() - start >= patience.seconds * len(runs)
+            or all(_settled(each, patience.settled) for each in found)
+        ):
+            break
+    return found
+
+
 def _settled(found: Sequence[float], part: float) -> bool:
     samples = Samples.of(found)
     return samples.spread / sqrt(samples.count) <= part * samples.median

@@ -79,6 +79,13 @@ class Cutting:
             inputs |= self._entered(model, value.name, taken)
         for value in list(model.graph.output):
             self._left(model, value.name, taken)
+        border = {value.name for value in (*model.graph.input, *model.graph.output)}
+        inside = (name for node in model.graph.node for name in node.output)
+        model.graph.value_info.extend(
+            helper.make_value_info(tensor, self._types[tensor])
+            for tensor in dict.fromkeys(inside)
+            if tensor in self._types and tensor not in border
+        )
         return Part(model, inputs)
 
     @cached_property

@@ -167,7 +167,7 @@ def test_each_tensor_is_off_by_no_more_than_a_step(model: Model, to: Target) -> 
         assert np.abs(back - clipped).max() <= scale * 0.501
 
 
-@SETTINGS
+@settings(SETTINGS, max_examples=15)  # each runs several models
 @given(model=networks(), to=targets(), seed=st.integers(0, 99))
 def test_wherever_units_are(model: Model, to: Target, seed: int) -> None:
     found = quantize(model, [to], ranges(model))

@@ -1,0 +1,134 @@
+"""The trace: what each run of a stage noted, and the fields that the format asks for."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cutting import CHAIN, cut, ramp
+from support import parse
+
+from byoc import load
+from byoc.runtime.program import Program, Stage
+from byoc.runtime.trace import Event, Trace, traced
+
+
+def check(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Hold a trace to the rules of the format, and return its complete events.
+
+    From "Trace Event Format": the JSON object format has `traceEvents`; every event has a phase, a
+    process and a thread; a complete event (X) has a name, categories, a time stamp and a duration in
+    microseconds; metadata (M) gives a name in `args.name`. Events of one track nest.
+    """
+    assert document["displayTimeUnit"] in ("ms", "ns")
+    complete = []
+    for event in document["traceEvents"]:
+        assert isinstance(event["name"], str)
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+        if event["ph"] == "M":
+            assert event["name"] in ("process_name", "thread_name")
+            assert isinstance(event["args"]["name"], str)
+            continue
+        assert event["ph"] == "X"
+        assert isinstance(event["cat"], str)
+        assert event["ts"] >= 0
+        assert event["dur"] >= 0
+        complete.append(event)
+    named = {e["tid"] for e in document["traceEvents"] if e["name"] == "thread_name"}
+    for track in {event["tid"] for event in complete}:
+        assert track in named
+        spans = [(e["ts"], e["ts"] + e["dur"]) for e in complete if e["tid"] == track]
+        for i, (start, end) in enumerate(spans):
+            slack = 1e-3  # a nanosecond, lost when seconds become microseconds
+            for begins, ends in spans[i + 1 :]:
+                assert begins >= end - slack or (begins >= start and ends <= end + slack)
+    return complete
+
+
+def test_the_document_by_hand() -> None:
+    events = [
+        Event("b", "acme", 71, 5.5, 0.25, 8, 16),
+        Event("a", "host", 70, 5.0, 0.5, 4, 8),
+    ]
+    trace = Trace(events)
+    document = trace.document()
+    assert trace.seconds == 0.75
+    assert [event["name"] for event in check(document)] == ["a", "b"]
+    assert document["traceEvents"][-1] == {
+        "name": "b",
+        "cat": "acme",
+        "ph": "X",
+        "ts": 5e5,
+        "dur": 2.5e5,
+        "pid": 1,
+        "tid": 1,
+        "args": {"device": "acme", "bytes in": 8, "bytes out": 16},
+    }
+    assert json.loads(trace.text()) == document
+    assert check(Trace().document()) == []
+    assert Trace().seconds == 0
+
+
+def test_a_bundle_notes_each_stage_with_its_bytes(tmp_path: Path) -> None:
+    cut(parse(CHAIN), tmp_path / "b")
+    session, trace = load(tmp_path / "b"), Trace()
+    given = session.run({"x": ramp(1, 4)}, trace)
+    events = check(trace.document())
+    names = ["dla_0", "host segment 0", "dla_1"]
+    assert [(e["name"], e["cat"]) for e in events] == list(zip(names, ["dla", "host", "dla"], strict=True))
+    assert all(e["args"]["bytes in"] == e["args"]["bytes out"] == 16 for e in events)
+    assert np.array_equal(given["y"], session({"x": ramp(1, 4)})["y"])
+    assert len(trace.events) == 3  # what ran without it is not in it
+
+
+def test_stages_in_bodies_are_noted_inside_their_node(tmp_path: Path) -> None:
+    model = parse("""g (float[1, 4] x, int64 m) => (float[1, 4] y) {
+        y = Loop (m, , x) <body = b (int64 i, bool go, float[1, 4] c) => (bool on, float[1, 4] d) {
+            on = Identity (go)
+            e = Relu (c)
+            d = Add (e, e)
+        }>
+    }""")
+    cut(model, tmp_path / "b")
+    session, trace = load(tmp_path / "b"), Trace()
+    given = session.run({"x": ramp(1, 4), "m": np.array(3)}, trace)
+    np.testing.assert_array_equal(given["y"], np.maximum(ramp(1, 4), 0) * 8)
+    events = check(trace.document())
+    assert [e["name"] for e in events if e["cat"] == "dla"] == ["dla_0"] * 3
+    assert len(session.stages) == 1
+    assert events[0]["name"] == session.stages[0].name
+    assert session.borders == ()
+
+
+def test_threads_have_tracks_of_their_own() -> None:
+    both = threading.Barrier(2)
+
+    def meet(values: Any) -> Any:
+        both.wait(60)
+        return {"a": values["x"]}
+
+    def meet_too(values: Any) -> Any:
+        return {"b": meet(values)["a"]}
+
+    stages = [Stage("one", ("x",), meet, {}, ("a",)), Stage("two", ("x",), meet_too, {}, ("b",))]
+    trace = Trace()
+    with ThreadPoolExecutor(3) as pool, traced(trace):
+        Program(stages, {}, ("a", "b"), {}).run({"x": [np.zeros(2), np.zeros(1)]}, pool=lambda: pool)
+    events = check(trace.document())
+    assert {e["tid"] for e in events} == {0, 1}
+    assert [e["args"]["bytes in"] for e in events] == [24, 24]
+
+
+@pytest.mark.parametrize("given", [None, {"x": ramp(1, 5)}])
+def test_a_trace_ends_with_its_run(given: Any, tmp_path: Path) -> None:
+    cut(parse(CHAIN), tmp_path / "b")
+    session, trace = load(tmp_path / "b"), Trace()
+    if given is not None:
+        with pytest.raises(ValueError, match="takes float32"):
+            session.run(given, trace)
+    session({"x": ramp(1, 4)})
+    assert trace.events == []
