@@ -52,6 +52,9 @@ class Faulty:
             raise CompileError(REASON, [each.name for each in operations if each.op == options.op])
         if options.fault == "names the first":
             raise CompileError(REASON, [next(each.name for each in operations if each.op == options.op)])
+        if options.fault in ("composite", "inside") and operations[0].inner:
+            first = operations[0] if options.fault == "composite" else operations[0].inner[0]
+            raise CompileError(REASON, [*first.outputs, first.name])
         if options.fault in FAULTS:
             return cast(Artifact, FAULTS[options.fault](region))
         return Artifact({"code": b"1"}, {"fault": options.fault})

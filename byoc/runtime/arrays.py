@@ -32,7 +32,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     if not start.startswith(_ZIP):
         raise InputError(f"{path}: not an .npz file")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: _member(archive, name, path) for name in archive.files}
     except _UNREADABLE as error:
         raise InputError(f"{path}: not an .npz file: {_line(error)}") from None

@@ -17,9 +17,7 @@ from byoc.runtime.program import Program, Stage
 WAIT = 60  # seconds, after which a test that hangs fails
 
 
-def stage(
-    name: str, reads: Sequence[str], makes: str, run: Callable[..., Any], turn: str = ""
-) -> Stage:
+def stage(name: str, reads: Sequence[str], makes: str, run: Callable[..., Any], turn: str = "") -> Stage:
     """Return a stage that makes one value of some, called with them in order."""
 
     def call(values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -170,3 +170,48 @@ def test_strings_pass_in_and_out(tmp_path: Path) -> None:
     session = load(tmp_path / "b")
     for text in (np.array(["a", "é"]), np.array(["a", "é"], dtype=object)):
         assert session({"s": text, "x": ramp(1, 4)})["t"].tolist() == ["a", "é"]
+
+
+def test_the_tensors_at_the_borders_of_regions(two: Path) -> None:
+    session = load(two)
+    assert session.borders == ("x", "a", "b", "y")
+    found = session.tensors(GOOD)
+    assert list(found) == ["x", "a", "b", "y"]
+    positive = np.maximum(ramp(1, 4), 0)
+    assert np.array_equal(found["a"], positive)
+    np.testing.assert_allclose(found["b"], 1 / (1 + np.exp(-positive.astype(np.float64))), rtol=1e-6)
+    assert np.array_equal(found["y"], session(GOOD)["y"])
+    chosen = session.tensors(GOOD, ["j", "a", "i"])
+    assert list(chosen) == ["j", "a", "i"]
+    assert chosen["j"].tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_tensor_that_does_not_pass_is_said(tmp_path: Path) -> None:
+    text = """g (float[1, 4] x) => (float[1, 4] y) {
+        features = Relu(x)
+        inside = Sigmoid(features)
+        y = Tanh(inside)
+    }"""
+    cut(parse(text), tmp_path / "b")
+    session = load(tmp_path / "b")
+    with pytest.raises(InputError) as caught:
+        session.tensors({"x": ramp(1, 4)}, ["feature"])
+    assert str(caught.value) == "no tensor 'feature' passes between stages (did you mean features?)"
+    with pytest.raises(InputError, match="no tensor 'inside'"):
+        session.tensors({"x": ramp(1, 4)}, ["inside"])
+
+
+def test_inputs_that_are_not_contiguous_are_taken(two: Path) -> None:
+    wide = np.arange(8, dtype=np.float32).reshape(1, 8)
+    given = load(two)(GOOD | {"x": wide[:, ::2], "i": np.array([[1, 2], [3, 4]]).T})
+    assert given["j"].tolist() == [[1, 3], [2, 4]]
+    expected = 1 / (1 + np.exp(-np.array([[0.0, 2.0, 4.0, 6.0]])))
+    np.testing.assert_allclose(given["y"], expected, rtol=1e-6)
+
+
+def test_a_stored_output_can_be_written_to(tmp_path: Path) -> None:
+    text = "g (float[2] x) => (float[2] y, float[2] k) <float[2] k = {1, 2}> { y = Add(x, k) }"
+    cut(parse(text), tmp_path / "b")
+    session = load(tmp_path / "b")
+    session({"x": np.zeros(2, np.float32)})["k"][:] = 9
+    assert session({"x": np.zeros(2, np.float32)})["k"].tolist() == [1, 2]

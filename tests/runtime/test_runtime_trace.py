@@ -12,6 +12,7 @@ from cutting import CHAIN, cut, ramp
 from support import parse
 
 from byoc import load
+from byoc.errors import InputError
 from byoc.runtime.program import Program, Stage
 from byoc.runtime.trace import Event, Trace, traced
 
@@ -79,7 +80,9 @@ def test_a_bundle_notes_each_stage_with_its_bytes(tmp_path: Path) -> None:
     given = session.run({"x": ramp(1, 4)}, trace)
     events = check(trace.document())
     names = ["dla_0", "host segment 0", "dla_1"]
-    assert [(e["name"], e["cat"]) for e in events] == list(zip(names, ["dla", "host", "dla"], strict=True))
+    assert [(e["name"], e["cat"]) for e in events] == list(
+        zip(names, ["dla", "host", "dla"], strict=True)
+    )
     assert all(e["args"]["bytes in"] == e["args"]["bytes out"] == 16 for e in events)
     assert np.array_equal(given["y"], session({"x": ramp(1, 4)})["y"])
     assert len(trace.events) == 3  # what ran without it is not in it
@@ -123,12 +126,10 @@ def test_threads_have_tracks_of_their_own() -> None:
     assert [e["args"]["bytes in"] for e in events] == [24, 24]
 
 
-@pytest.mark.parametrize("given", [None, {"x": ramp(1, 5)}])
-def test_a_trace_ends_with_its_run(given: Any, tmp_path: Path) -> None:
+def test_a_trace_ends_with_its_run(tmp_path: Path) -> None:
     cut(parse(CHAIN), tmp_path / "b")
     session, trace = load(tmp_path / "b"), Trace()
-    if given is not None:
-        with pytest.raises(ValueError, match="takes float32"):
-            session.run(given, trace)
+    with pytest.raises(InputError):
+        session.run({"x": ramp(1, 5)}, trace)
     session({"x": ramp(1, 4)})
     assert trace.events == []

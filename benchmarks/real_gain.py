@@ -1,0 +1,224 @@
+"""What a cut is worth on this CPU: bundles against all-onnxruntime and all-OpenVINO, by the clock.
+
+`python benchmarks/real_gain.py [MODEL ...] [--threads 1] [--limit 1.03] [--seconds 20]`
+
+Each model is profiled first (every node on onnxruntime, every unit on OpenVINO, and how both do as a
+whole), then cut twice: `predicted` is what launch-aware makes of these costs, `chosen` the fastest of
+that and of both wholes, as `byoc partition --measure` finds it. Then all four run in turn in one process,
+on the same inputs and number of threads. A ratio is a bundle's time over that of the better of onnxruntime
+and OpenVINO in the same round; the median is printed, and what lies between the quartiles. The exit code
+is 1 when the median ratio of a chosen bundle is above the limit.
+
+onnxruntime has its default optimizations; OpenVINO reads the model's file, computes in float32, and is
+handed arrays without a copy.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+from common import machine
+
+import byoc
+from byoc import zoo
+from byoc.codegen import find_codegen
+from byoc.errors import ByocError
+from byoc.fastest import fastest
+from byoc.graph.load import Model
+from byoc.pipeline import load_model, partition
+from byoc.profile.device import Device, copies, launch, time_units
+from byoc.profile.host import time_nodes
+from byoc.profile.machine import this_machine
+from byoc.profile.records import Records
+from byoc.profile.sampling import Patience, Samples, in_turn, sampled
+from byoc.profile.write import write_costs
+from byoc.rules.load import load_rules
+from byoc.runtime.onnxrt import on_threads, open_session, runner
+from byoc.runtime.samples import samples_for
+
+RULES = "openvino-cpu"
+MODELS = (
+    *("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50"),
+    *("shufflenet", "squeezenet", "vgg19", "zfnet512"),
+    *("efficientnet_b0", "mobilenet_v3_large", "convnext_tiny", "vit_tiny", "bert"),
+)
+_NODES = Patience(seconds=3.0, most=30)
+_UNITS = Patience(warmup=1, least=3, most=20, seconds=0.1, settled=0.05)
+_WHOLE = Patience(warmup=2, least=5, most=20, seconds=3.0)
+
+Runs = dict[str, Callable[[], object]]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What came of a model: seconds of all four, ratios to the better of the first two, the cuts."""
+
+    model: str
+    seconds: Mapping[str, float]
+    ratios: Mapping[str, tuple[float, float, float]]
+    regions: Mapping[str, int]
+    chosen: str
+    rounds: int
+
+
+def main() -> int:
+    """Print a row for each model, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=1.03)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of the final runs of a model")
+    asked = parser.parse_intermixed_args()
+    print(f"{machine()}, {asked.threads} of them used; milliseconds, ratios to the better library")
+    print(
+        f"{'model':20}{'onnxruntime':>12}{'OpenVINO':>10}{'predicted':>11}{'chosen':>9}"
+        f"  {'predicted':<24}{'chosen':<24}{'which':<15}{'regions':>8}{'rounds':>7}"
+    )
+    above = []
+    for name in asked.models:
+        try:
+            gain = measured(name, asked.threads, asked.seconds)
+        except ByocError as error:
+            print(f"{name:20} {error}")
+            above.append(name)
+            continue
+        print(_line(gain), flush=True)
+        if gain.ratios["chosen"][1] > asked.limit:
+            above.append(name)
+    print(f"{len(asked.models) - len(above)} of {len(asked.models)} within {asked.limit:g}", *above)
+    return int(bool(above))
+
+
+def _line(gain: Gain) -> str:
+    times = "".join(
+        f"{gain.seconds[name] * 1e3:{width}.2f}"
+        for name, width in (("onnxruntime", 12), ("openvino", 10), ("predicted", 11), ("chosen", 9))
+    )
+    ratios = "".join(
+        f"{f'{middle:.3f} ({low:.3f}..{high:.3f})':<24}"
+        for low, middle, high in (gain.ratios["predicted"], gain.ratios["chosen"])
+    )
+    regions = f"{gain.regions['predicted']}, {gain.regions['chosen']}"
+    return f"{gain.model:20}{times}  {ratios}{gain.chosen:<15}{regions:>8}{gain.rounds:>7}"
+
+
+def measured(name: str, threads: int, seconds: float) -> Gain:
+    """Return what comes of a model of the zoo. Raises ByocError where it cannot be cut or run."""
+    with TemporaryDirectory(prefix="byoc-") as place, on_threads(threads):
+        folder = Path(place)
+        model = load_model(f"zoo:{name}")
+        inputs = dict(samples_for(model))
+        options: dict[str, Any] = {
+            "codegen_options": {"threads": str(threads), "blob": "no"},
+            "verify": False,
+            **profiled(model, inputs, threads, folder),
+        }
+        asked = f"zoo:{name}"
+        predicted = partition(asked, RULES, output=folder / "predicted", **options)
+        best, candidates = fastest(asked, RULES, output=folder / "chosen", **options)
+        chosen = min((c for c in candidates if c.seconds), key=lambda c: c.seconds or 0.0)
+        runs: Runs = {
+            "onnxruntime": _onnxruntime(model, inputs),
+            "openvino": _openvino(model, inputs, threads, folder),
+            "predicted": _bundle(folder / "predicted", inputs),
+            "chosen": _bundle(folder / "chosen", inputs),
+        }
+        patience = Patience(warmup=2, least=11, most=1000, seconds=seconds / len(runs), settled=0.002)
+        found = dict(zip(runs, in_turn(list(runs.values()), patience), strict=True))
+    medians = {key: Samples.of(times).median for key, times in found.items()}
+    better = np.array(found[min(("onnxruntime", "openvino"), key=medians.__getitem__)])
+    ratios = {key: _quartiles(np.array(found[key]) / better) for key in ("predicted", "chosen")}
+    regions = {"predicted": len(predicted.plan.regions), "chosen": len(best.plan.regions)}
+    return Gain(name, medians, ratios, regions, chosen.strategy, len(better))
+
+
+def _quartiles(ratios: Any) -> tuple[float, float, float]:
+    low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75)).tolist()
+    return low, middle, high
+
+
+def profiled(model: Model, inputs: Mapping[str, Any], threads: int, folder: Path) -> dict[str, str]:
+    """Measure a model on both libraries; return the cost models of host and accelerator, as files."""
+    host, device = folder / "host.yaml", folder / "device.yaml"
+    times = time_nodes(model, _NODES)
+    records = Records()
+    times.record(records)
+    write_costs(
+        host,
+        records.table("host", "measured", this_machine(), together=times.together, otherwise="host"),
+    )
+    codegen = Device(find_codegen("openvino"), {"threads": str(threads), "blob": "no"}, _UNITS)
+    units = Records()
+    time_units(model, load_rules(RULES), codegen, units)
+    start = launch(codegen, units)
+    link = copies(_UNITS)
+    alone = units.table(RULES, "measured", this_machine(), link=link, launch=start, otherwise=RULES)
+    write_costs(device, alone)
+    costs = {"host_cost_model": str(host), "cost_model": str(device)}
+    together = _together(model, inputs, threads, folder, costs)
+    write_costs(device, alone.model_copy(update={"together": together}))
+    return costs
+
+
+def _together(
+    model: Model, inputs: Mapping[str, Any], threads: int, folder: Path, costs: Mapping[str, str]
+) -> float:
+    """Return what OpenVINO takes for regions over the sum of what it takes for their units alone."""
+    place = folder / "whole"
+    result = partition(
+        model.source,
+        RULES,
+        output=place,
+        strategy="all-supported",
+        codegen_options={"threads": str(threads), "blob": "no"},
+        verify=False,
+        **costs,
+    )
+    session = byoc.load(place)
+    known = {**session.program.constants, **inputs}
+    taken = 0.0
+    for stage in session.stages:
+        given = {name: known[name] for name in stage.inputs}
+        if stage.device != "host":
+            seconds = sampled(lambda stage=stage, given=given: stage.run(given), _WHOLE)
+            taken += Samples.of(seconds).median
+        known.update(stage.run(given))
+    regions = result.plan.regions
+    launches = result.plan.cost.launch
+    predicted = sum(region.seconds for region in regions) - launches
+    return max(taken - launches, 1e-6) / max(predicted, 1e-6) if regions else 1.0
+
+
+def _onnxruntime(model: Model, inputs: Mapping[str, Any]) -> Callable[[], object]:
+    run = runner(open_session(model.proto, model.folder))
+    return lambda: run(inputs)
+
+
+def _openvino(
+    model: Model, inputs: Mapping[str, Any], threads: int, folder: Path
+) -> Callable[[], object]:
+    import openvino  # noqa: PLC0415 - optional
+
+    path = folder / "whole.onnx"
+    onnx.save(zoo.load(model.source.removeprefix("zoo:")), path)
+    core = openvino.Core()
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
+    compiled = core.compile_model(core.read_model(path), "CPU", properties)
+    request = compiled.create_infer_request()
+    given = [inputs[next(name for name in inputs if name in port.names)] for port in compiled.inputs]
+    return lambda: request.infer(given, share_inputs=True, share_outputs=True)
+
+
+def _bundle(path: Path, inputs: Mapping[str, Any]) -> Callable[[], object]:
+    session = byoc.load(path)
+    return lambda: session(inputs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

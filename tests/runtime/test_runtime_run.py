@@ -1,0 +1,224 @@
+"""`byoc run`: inputs from files, outputs to files, where the time went, and what is refused."""
+
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cutting import CHAIN, cut, ramp
+from support import Ran, parse
+from test_runtime_trace import check
+
+from byoc.graph.types import TensorType
+from byoc.runtime.arrays import read_npy, read_npz, recovered, write_npz
+
+Byoc = Callable[..., Ran]
+
+TWO = """two (float[1, 4] image, int64[N] rows) => (float[1, 4] y, int64[N] j) {
+  a = Relu(image)
+  b = Sigmoid(a)
+  y = Relu(b)
+  j = Abs(rows)
+}"""
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("two") / "b"
+    cut(parse(TWO), path)
+    return path
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    path = tmp_path / "x.npz"
+    np.savez(path, image=ramp(1, 4), rows=np.array([-3, 4, 0]))
+    return path
+
+
+def test_a_run_from_file_to_file(byoc: Byoc, two: Path, given: Path, tmp_path: Path) -> None:
+    ran = byoc("run", two, "--inputs", given, "-o", tmp_path / "y.npz")
+    assert (ran.code, ran.err) == (0, "")
+    for name in ("host segment 0", "dla_0", "dla_1", "y: float32[1, 4]", "j: int64[3]", "in all"):
+        assert name in ran.out
+    with np.load(tmp_path / "y.npz", allow_pickle=False) as found:
+        assert sorted(found.files) == ["j", "y"]
+        assert found["j"].tolist() == [3, 4, 0]
+        positive = np.maximum(ramp(1, 4).astype(np.float64), 0)
+        np.testing.assert_allclose(found["y"], 1 / (1 + np.exp(-positive)), rtol=1e-6)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.npz", "y.npz"]
+
+
+def test_json_repeats_and_a_trace(byoc: Byoc, two: Path, given: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "t.json"
+    ran = byoc(
+        *("run", two, "--inputs", given, "--repeat", "3"), *("--trace", trace, "--format", "json")
+    )
+    assert ran.code == 0
+    document = json.loads(ran.out)
+    rows = document["segments"]
+    assert [(row["segment"], row["on"]) for row in rows][:2] == [
+        ("host segment 0", "host"),
+        ("dla_0", "dla"),
+    ]
+    assert [(row["bytes_in"], row["bytes_out"]) for row in rows if row["segment"] == "dla_0"] == [
+        (16, 16)
+    ]
+    assert document["repeats"] == 3
+    assert document["seconds"] > 0
+    assert document["outputs"] == [
+        {"name": "y", "type": "float32[1, 4]"},
+        {"name": "j", "type": "int64[3]"},
+    ]
+    events = check(json.loads(trace.read_text(encoding="utf-8")))
+    assert sorted(event["name"] for event in events) == sorted(row["segment"] for row in rows)
+
+
+def test_random_inputs_and_one_from_a_file(byoc: Byoc, two: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "r.npy", np.array([-7, 7, 1, 0]))
+    row = ("--input", f"rows={tmp_path / 'r.npy'}")
+    for name in ("one.npz", "two.npz"):
+        assert byoc("run", two, "--inputs", "random", *row, "-o", tmp_path / name).code == 0
+    one, other = read_npz(tmp_path / "one.npz"), read_npz(tmp_path / "two.npz")
+    assert one["j"].tolist() == [7, 7, 1, 0]
+    assert np.array_equal(one["y"], other["y"])
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
+
+
+def _evil(path: Path) -> None:
+    np.savez(path, image=np.array([{}], dtype=object), rows=np.zeros(1, np.int64))
+
+
+def _garbled(path: Path) -> None:
+    np.savez(path, image=ramp(1, 4), rows=np.zeros(900, np.int64))
+    content = path.read_bytes()
+    path.write_bytes(content[:200] + bytes(64) + content[264:])
+
+
+def _huge(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive, archive.open("image.npy", "w") as member:
+        np.lib.format.write_array_header_1_0(
+            member, {"descr": "<f4", "fortran_order": False, "shape": (1 << 50,)}
+        )
+
+
+@pytest.mark.parametrize(
+    ("write", "sentence"),
+    [
+        (lambda path: np.savez(path, image=ramp(1, 4)), "missing input 'rows'"),
+        (
+            lambda path: np.savez(path, imagge=ramp(1, 4), rows=np.zeros(1, np.int64)),
+            "no input 'imagge' (did you mean image?); the model's inputs: image, rows",
+        ),
+        (
+            lambda path: np.savez(path, image=np.zeros((1, 4)), rows=np.zeros(1, np.int64)),
+            "input 'image' is float64[1, 4], the model takes float32[1, 4]",
+        ),
+        (
+            lambda path: np.savez(path, image=ramp(1, 5), rows=np.zeros(1, np.int64)),
+            "input 'image' is float32[1, 5], the model takes float32[1, 4]",
+        ),
+        (_evil, "x.npz: image: it holds pickled objects, which are not read"),
+        (_garbled, "x.npz: "),
+        (_huge, "x.npz: image: "),
+        (lambda path: path.write_bytes(pickle.dumps([1])), "x.npz: not an .npz file"),
+        (lambda path: path.write_bytes(b""), "x.npz: not an .npz file"),
+        (lambda path: path.write_bytes(b"PK\x03\x04 and no more"), "x.npz: not an .npz file: "),
+        (lambda path: path.mkdir(), "x.npz: cannot be read: "),
+        (lambda path: None, "x.npz: cannot be read: No such file or directory"),
+    ],
+)
+def test_inputs_that_are_refused(
+    write: Callable[[Path], Any], sentence: str, byoc: Byoc, two: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "x.npz")
+    ran = byoc(
+        *("run", two, "--inputs", tmp_path / "x.npz"),
+        *("-o", tmp_path / "y.npz", "--trace", tmp_path / "t.json"),
+    )
+    assert ran.code == 1
+    assert ran.out == ""
+    assert sentence in ran.err
+    assert len(ran.err.splitlines()) == 1
+    assert not (tmp_path / "y.npz").exists()
+    assert not (tmp_path / "t.json").exists()
+
+
+def test_an_array_is_no_archive_and_an_archive_no_array(byoc: Byoc, two: Path, given: Path) -> None:
+    single = given.with_name("x.npy")
+    np.save(single, ramp(1, 4))
+    ran = byoc("run", two, "--inputs", single)
+    assert (ran.code, ran.err) == (
+        1,
+        f"byoc: {single}: one array without a name, not an .npz file (see --input NAME=FILE)\n",
+    )
+    ran = byoc("run", two, "--input", f"image={given}")
+    assert (ran.code, ran.err) == (1, f"byoc: {given}: not an .npy file\n")
+
+
+def test_usage_is_checked(byoc: Byoc, two: Path) -> None:
+    assert byoc("run", two).code == 2
+    assert byoc("run", two, "--input", "image").code == 2
+    assert byoc("run", two, "--inputs", "random", "--repeat", "0").code == 2
+
+
+def test_nothing_runs_when_an_output_cannot_be_written(byoc: Byoc, two: Path, tmp_path: Path) -> None:
+    ran = byoc("run", two, "--inputs", "random", "-o", tmp_path / "no/y.npz")
+    assert ran.code == 1
+    assert "cannot be written: there is no folder" in ran.err
+    there = tmp_path / "y.npz"
+    there.write_text("mine", encoding="utf-8")
+    ran = byoc("run", two, "--inputs", "random", "-o", there, "--trace", tmp_path)
+    assert (ran.code, there.read_text(encoding="utf-8")) == (1, "mine")
+
+
+def test_any_name_and_dtype_goes_through_a_file(tmp_path: Path) -> None:
+    """Names that are arguments of numpy's own function, foreign dtypes, texts, sequences, nothing."""
+    bfloat = onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16)
+    float8 = onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.FLOAT8E4M3FN)
+    half = np.array([1.5, -2.0], np.float32)
+    arrays: dict[str, Any] = {
+        "file": np.array(3.0),
+        "gpu_0/data": np.arange(3, dtype=np.int8),
+        "b": half.astype(bfloat),
+        "f8": half.astype(float8),
+        "texts": np.array(["a", "é"], dtype=object),
+        "parts": [np.zeros(2), np.ones(1)],
+        "nothing": None,
+    }
+    write_npz(tmp_path / "a.npz", arrays)
+    found = read_npz(tmp_path / "a.npz")
+    assert sorted(found) == ["b", "f8", "file", "gpu_0/data", "parts[0]", "parts[1]", "texts"]
+    assert found["file"].shape == ()
+    assert found["texts"].tolist() == ["a", "é"]
+    for name, kind in (("b", "bfloat16"), ("f8", "float8e4m3fn")):
+        back = recovered(found[name], TensorType(kind, (2,)))
+        assert back.dtype == arrays[name].dtype
+        assert back.astype(np.float32).tolist() == half.tolist()
+    assert found["parts[1]"].tolist() == [1.0]
+
+
+def test_a_single_array_is_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(4).reshape(2, 2))
+    assert read_npy(tmp_path / "a.npy").tolist() == [[0, 1], [2, 3]]
+
+
+def test_what_is_no_bundle_is_said(byoc: Byoc, tmp_path: Path) -> None:
+    ran = byoc("run", tmp_path / "none", "--inputs", "random")
+    assert (ran.code, ran.out) == (1, "")
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_a_chain_without_a_host_part(byoc: Byoc, tmp_path: Path) -> None:
+    cut(parse(CHAIN), tmp_path / "b")
+    ran = byoc("run", tmp_path / "b", "--inputs", "random", "--format", "json")
+    assert [row["segment"] for row in json.loads(ran.out)["segments"]] == [
+        "dla_0",
+        "host segment 0",
+        "dla_1",
+    ]
