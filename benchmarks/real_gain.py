@@ -4,10 +4,10 @@
 
 Each model is profiled first (every node on onnxruntime, every unit on OpenVINO, and how both do as a
 whole), then cut twice: `predicted` is what launch-aware makes of these costs, `chosen` the fastest of
-that and of both wholes, as `byoc partition --measure` finds it. Then all four run in turn in one process,
-on the same inputs and number of threads. A ratio is a bundle's time over that of the better of onnxruntime
-and OpenVINO in the same round; the median is printed, and what lies between the quartiles. The exit code
-is 1 when the median ratio of a chosen bundle is above the limit.
+that and of both wholes, as `byoc partition --measure` finds it. Then all four run in turn in one
+process, on the same inputs and number of threads. A ratio is a bundle's time over that of the better of
+onnxruntime and OpenVINO in the same round; the median is printed, and what lies between the quartiles.
+The exit code is 1 when the median ratio of a chosen bundle is above the limit.
 
 onnxruntime has its default optimizations; OpenVINO reads the model's file, computes in float32, and is
 handed arrays without a copy.
@@ -29,7 +29,6 @@ import byoc
 from byoc import zoo
 from byoc.codegen import find_codegen
 from byoc.errors import ByocError
-from byoc.fastest import fastest
 from byoc.graph.load import Model
 from byoc.pipeline import load_model, partition
 from byoc.profile.device import Device, copies, launch, time_units
@@ -41,6 +40,7 @@ from byoc.profile.write import write_costs
 from byoc.rules.load import load_rules
 from byoc.runtime.onnxrt import on_threads, open_session, runner
 from byoc.runtime.samples import samples_for
+from byoc.trials import fastest
 
 RULES = "openvino-cpu"
 MODELS = (
@@ -121,8 +121,9 @@ def measured(name: str, threads: int, seconds: float) -> Gain:
         }
         asked = f"zoo:{name}"
         predicted = partition(asked, RULES, output=folder / "predicted", **options)
-        best, candidates = fastest(asked, RULES, output=folder / "chosen", **options)
-        chosen = min((c for c in candidates if c.seconds), key=lambda c: c.seconds or 0.0)
+        best = fastest(asked, RULES, output=folder / "chosen", **options)
+        candidates = [each for each in best.report["measured"] if not each["problem"]]
+        chosen = min(candidates, key=lambda each: each["seconds"])
         runs: Runs = {
             "onnxruntime": _onnxruntime(model, inputs),
             "openvino": _openvino(model, inputs, threads, folder),
@@ -135,7 +136,7 @@ def measured(name: str, threads: int, seconds: float) -> Gain:
     better = np.array(found[min(("onnxruntime", "openvino"), key=medians.__getitem__)])
     ratios = {key: _quartiles(np.array(found[key]) / better) for key in ("predicted", "chosen")}
     regions = {"predicted": len(predicted.plan.regions), "chosen": len(best.plan.regions)}
-    return Gain(name, medians, ratios, regions, chosen.strategy, len(better))
+    return Gain(name, medians, ratios, regions, chosen["strategy"], len(better))
 
 
 def _quartiles(ratios: Any) -> tuple[float, float, float]:

@@ -11,6 +11,7 @@ from byoc.calibrate.precision import Precision
 from byoc.errors import ByocError, InputError, MissingRuntimeError
 from byoc.pipeline import Result, load_model, partition, verify_against
 from byoc.runtime.session import Session, load
+from byoc.trials import fastest
 
 __all__ = [
     "Budget",
@@ -20,6 +21,7 @@ __all__ = [
     "Precision",
     "Result",
     "Session",
+    "fastest",
     "load",
     "load_model",
     "partition",

@@ -64,6 +64,7 @@ def _known(
 ) -> tuple[Facts, list[Refused]]:
     """Return the facts with what some refusals add to them, and what is told of each."""
     regions = {region.name: region for region in plan.regions}
+    places = {region.name: graph.place for graph in plan.root.walk() for region in graph.regions}
     told = []
     splits: dict[str, list[Refusal]] = {}
     for refusal in refusals:
@@ -74,7 +75,7 @@ def _known(
         found = Refused(refusal.target, refusal.region, refusal.codegen, refusal.reason)
         if rounds < _MOST:
             named = refusal.nodes if rounds < _PATIENT and not refusal.too_large else ()
-            found = replace(found, nodes=nodes_at_fault(region, named))
+            found = replace(found, nodes=nodes_at_fault(region, places[region.name], named))
             facts = facts.refusing(refusal.target, found.nodes, found.why)
         else:
             reason = f"regions still fail after {rounds} rounds: {refusal.reason}"

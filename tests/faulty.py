@@ -1,4 +1,4 @@
-"""A codegen that goes wrong in the way it is told to, installed as a package that a new process finds."""
+"""A codegen that goes wrong in the way it is told to, installed so that a new process finds it."""
 
 import os
 import signal
@@ -52,9 +52,13 @@ class Faulty:
             raise CompileError(REASON, [each.name for each in operations if each.op == options.op])
         if options.fault == "names the first":
             raise CompileError(REASON, [next(each.name for each in operations if each.op == options.op)])
-        if options.fault in ("composite", "inside") and operations[0].inner:
-            first = operations[0] if options.fault == "composite" else operations[0].inner[0]
-            raise CompileError(REASON, [*first.outputs, first.name])
+        if options.fault == "composite" and operations[0].inner:
+            raise CompileError(REASON, [operations[0].name])
+        if options.fault == "inside" and operations[0].inner:
+            raise CompileError(REASON, [operations[0].inner[0].name])
+        if options.fault == "inlined" and operations[0].inner:
+            first = next(each for each in region.load(inline=True).graph.node if each.op_type == "Conv")
+            raise CompileError(REASON, first.output[0])
         if options.fault in FAULTS:
             return cast(Artifact, FAULTS[options.fault](region))
         return Artifact({"code": b"1"}, {"fault": options.fault})
@@ -134,7 +138,7 @@ def _leaves_a_child(region: Region) -> Artifact:
 
 def _prints(region: Region) -> Artifact:
     for _ in range(1000):
-        print("x" * 1000)
+        sys.stdout.write("x" * 1000 + "\n")
     os.write(2, b"y" * 100_000)
     return Artifact()
 

@@ -11,7 +11,7 @@ from byoc.codegen.asking import ArtifactError, compiled, compiled_together
 from byoc.codegen.fingerprint import identical
 from byoc.codegen.isolate import Isolation, compile_all_isolated, compile_isolated
 from byoc.codegen.made import Made
-from byoc.codegen.refusal import Refusal, RefusedError
+from byoc.codegen.refusal import Refusal, RefusedError, own_nodes
 
 Progress = Callable[[str], None]
 
@@ -129,7 +129,7 @@ class _Call:
             return [self.refusal(compiler, error)]
         whole = self.refusal(compiler, error)
         named = [
-            (region.name, tuple(name for name in error.nodes if name in _names(region)))
+            (region.name, tuple(n for n in own_nodes(region, error.nodes) if n in _names(region)))
             for region in self.regions
         ]
         return [replace(whole, region=region, nodes=nodes) for region, nodes in named if nodes]
@@ -141,7 +141,7 @@ class _Call:
             compiler.codegen.name,
             error.region if isinstance(error, ArtifactError) else self.where,
             str(error),
-            tuple(error.nodes),
+            own_nodes(self.regions[0], error.nodes) if len(self.regions) == 1 else tuple(error.nodes),
             isinstance(error, ResourceError),
         )
 

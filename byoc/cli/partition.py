@@ -1,5 +1,6 @@
 """`byoc partition`: cut a model, and write the bundle."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -27,10 +28,11 @@ from byoc.cli.common import (
 )
 from byoc.costs.model import Policy
 from byoc.loading import DEFAULT_STRATEGY
+from byoc.pipeline import Result, save_placement
 from byoc.pipeline import partition as run
-from byoc.pipeline import save_placement
 from byoc.report.text import print_report
 from byoc.textfile import check_output
+from byoc.trials import fastest
 from byoc.verify.thresholds import read_thresholds
 
 
@@ -106,6 +108,13 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
             help="Leave the most sensitive units in floating point, until so much is kept on --data.",
         ),
     ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Cut it as host-only and all-supported do, too, run all here, and keep the fastest.",
+        ),
+    ] = False,
     reasons: Annotated[
         bool, typer.Option("--reasons", help="Print every reason for staying on the host.")
     ] = False,
@@ -140,11 +149,14 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
         check_output(save)
     if threshold and not gate:
         raise typer.BadParameter("it says what --gate lets pass", param_hint="--threshold")
+    if measure and output is None:
+        raise typer.BadParameter("it runs the bundles that it writes (-o)", param_hint="--measure")
+    cut: Callable[..., Result] = fastest if measure else run
     allowed = read_thresholds(pairs(threshold or [], "--threshold")) if gate else False
     budget = None if accuracy_budget is None else read_budget(accuracy_budget)
     asked = Precision(quantize and quantize.value, calibration, data, budget=budget)
     with progress() as show, own_stdout():
-        result = run(
+        result = cut(
             model,
             rules,
             output=output,

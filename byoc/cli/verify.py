@@ -80,7 +80,12 @@ def verify(  # noqa: PLR0913, PLR0917 - the options of the verb
 
 
 def _narrowed(  # noqa: PLR0913, PLR0917 - what `bisect` takes, and where to write
-    bundle: Bundle, region: str, inputs: Mapping[str, Any], thresholds: Thresholds, folder: Path, show: Any
+    bundle: Bundle,
+    region: str,
+    inputs: Mapping[str, Any],
+    thresholds: Thresholds,
+    folder: Path,
+    show: Any,
 ) -> tuple[Fault, Path] | str:
     """Return a region's fault and where it was written, or why there is none."""
     try:

@@ -1,9 +1,14 @@
 """What a codegen did not take, as facts that the placement can be solved again with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from byoc.codegen.api import CompileError
+import onnx.inliner
+from onnx import NodeProto
+
+from byoc.codegen.api import CompileError, Region
+from byoc.codegen.operations import Operation
 
 
 @dataclass(frozen=True)
@@ -33,3 +38,43 @@ class RefusedError(CompileError):
         """Keep all of them."""
         super().__init__(message or str(refusals[0]), refusals[0].nodes)
         self.refusals = tuple(refusals)
+
+
+def own_nodes(region: Region, named: Sequence[str]) -> tuple[str, ...]:
+    """Return what a codegen calls nodes, where it is inside a composite as the composite's output.
+
+    A codegen may have read the composite as an operation, or inlined its function.
+    """
+    if set(named) <= set(_names(region.nodes)):
+        return tuple(named)
+    inside: dict[str, str] = {}
+    for operation in region.operations(fold=False, boundary=True):
+        inner = (name for each in operation.inner for name in _inside(each))
+        inside.update(dict.fromkeys(inner, operation.outputs[0]))
+    for node, made in _inlined(region):
+        inside.update(dict.fromkeys(_names(made), node.output[0]))
+    own = set(_names(region.nodes))
+    return tuple(name if name in own else inside.get(name, name) for name in named)
+
+
+def _inside(operation: Operation) -> Iterator[str]:
+    yield operation.name
+    yield from operation.outputs
+    for inner in operation.inner:
+        yield from _inside(inner)
+
+
+def _inlined(region: Region) -> Iterator[tuple[NodeProto, list[NodeProto]]]:
+    """Yield each call of a function with the nodes that stand in its place once it is inlined."""
+    sizes = {(f.domain, f.name): len(f.node) for f in region.model.functions}
+    nodes = iter(onnx.inliner.inline_local_functions(region.model).graph.node)
+    for node in region.nodes:
+        size = sizes.get((node.domain, node.op_type))
+        made = list(islice(nodes, 1 if size is None else size))
+        if size is not None:
+            yield node, made
+
+
+def _names(nodes: Iterable[NodeProto]) -> Iterator[str]:
+    for node in nodes:
+        yield from filter(None, (node.name, *node.output))

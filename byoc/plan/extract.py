@@ -59,8 +59,12 @@ def pose_units(
     found: Units,
     settings: Settings,
     bodies: Mapping[int, BodyCost] = MappingProxyType({}),
+    place: str = "",
 ) -> Posed:
-    """Return the placement problem of some units; `bodies` has the cost of nodes with bodies."""
+    """Return the placement problem of some units; `bodies` has the cost of nodes with bodies.
+
+    `place` says which body the graph is, empty for the main one.
+    """
     facts = settings.facts
     return pose(
         index,
@@ -71,5 +75,5 @@ def pose_units(
         settings.unknown,
         settings.objective,
         found.alternatives,
-        [facts.rows(index, found.units, target.name) for target in settings.targets],
+        [facts.rows(index, place, found.units, target.name) for target in settings.targets],
     )

@@ -26,8 +26,9 @@ class Split:
 class Facts:
     """What is known of targets, by name, that their rules do not say.
 
-    `refused` has the nodes that a target does not take, each by its name or its first output, with the
-    reason; EVERYTHING stands for all of them. `split` has the targets whose regions were too large.
+    `refused` has the nodes that a target does not take, each by its name or its first output, in a body
+    behind its place (`Loop_0/body/add`), with the reason; EVERYTHING stands for all of them. `split` has
+    the targets whose regions were too large.
     """
 
     refused: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
@@ -42,13 +43,18 @@ class Facts:
         """Return these facts with regions of at most so many nodes."""
         return replace(self, split={**self.split, target: split})
 
-    def rows(self, index: GraphIndex, units: Sequence[JointUnit], target: str) -> dict[int, str]:
-        """Return the units of a graph, by number, that a target turned out not to take, and why."""
+    def rows(
+        self, index: GraphIndex, place: str, units: Sequence[JointUnit], target: str
+    ) -> dict[int, str]:
+        """Return the units of a graph, by number, that a target turned out not to take, and why.
+
+        `place` says which body it is, empty for the main graph.
+        """
         refused, split = self.refused.get(target, {}), self.split.get(target)
         found = {}
-        names = node_names(index, "") if refused else {}
+        names = node_names(index, place) if refused else {}
         for row, unit in enumerate(units):
-            keys = (key for node in unit.nodes for key in (names.get(node, ""), _output(index, node)))
+            keys = (key for node in unit.nodes for key in (names.get(node), _output(index, place, node)))
             why = next((refused[key] for key in keys if key and key in refused), None)
             why = why or refused.get(EVERYTHING)
             if why is None and split is not None and len(unit.nodes) > split.nodes:
@@ -58,19 +64,19 @@ class Facts:
         return found
 
 
-def nodes_at_fault(region: PlannedRegion, named: Sequence[str]) -> tuple[str, ...]:
+def nodes_at_fault(region: PlannedRegion, place: str, named: Sequence[str]) -> tuple[str, ...]:
     """Return the nodes of a region's units that have nodes of some names in them; all where none has.
 
-    A codegen may name a node, a tensor that it makes, or one inside a body; what comes back is as in
-    `Facts.refused`.
+    `place` says in which body the region is. A codegen may name a node, a tensor that it makes, or one
+    inside a body; what comes back is as in `Facts.refused`.
     """
     index = region.index
     wanted = set(named)
     blamed = [unit for unit in region.units if wanted & {unit.name, *_called(index, unit.nodes)}]
-    names = node_names(index, "")
+    names = node_names(index, place)
     nodes = [node for unit in blamed or region.units for node in unit.nodes]
     users = [node for node in nodes if not is_ours(index.nodes[node])]
-    keys = (names.get(node) or _output(index, node) for node in users or nodes)
+    keys = (names.get(node) or _output(index, place, node) for node in users or nodes)
     return tuple(dict.fromkeys(filter(None, keys)))
 
 
@@ -82,5 +88,6 @@ def _called(index: GraphIndex, nodes: Sequence[int]) -> set[str]:
     return found - {""}
 
 
-def _output(index: GraphIndex, node: int) -> str:
-    return next(filter(None, index.nodes[node].output), "")
+def _output(index: GraphIndex, place: str, node: int) -> str:
+    name = next(filter(None, index.nodes[node].output), "")
+    return f"{place}/{name}" if place and name else name

@@ -77,7 +77,7 @@ class Planner:
             costs[number] = self._body_cost(index, number, each, inner.get(number, ()))
         extracted = self._units(index)
         units = extracted.units
-        found = pose_units(index, extracted, settings, costs)
+        found = pose_units(index, extracted, settings, costs, place.rstrip("/"))
         names = keys(index, units)
         pins = self.pins.of(index, units, found.problem) if self.pins else {}
         problem, left = pinned(found.problem, pins)

@@ -66,7 +66,7 @@ def _on_host(plan: Plan, refused: Refused) -> int:
     number = [target.name for target in plan.targets].index(refused.target)
     found = 0
     for graph in plan.root.walk():
-        names, keys = node_names(graph.index, ""), set(refused.nodes)
+        names, keys = node_names(graph.index, graph.place), set(refused.nodes)
         for row, label in enumerate(graph.placement.labels.tolist()):
             if label == 0 and graph.posed.kept[number].get(row) == refused.why:
                 nodes = (n for n in graph.units[row].nodes if not is_ours(graph.index.nodes[n]))

@@ -1,6 +1,6 @@
 """The report as text: one line that says it all, a table of regions, the commonest reasons."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich import box
@@ -42,6 +42,19 @@ def _predicted(predicted: Mapping[str, Any]) -> str:
     return f"predicted {seconds}, host alone {quantity(predicted['host_only'], 's')}{also}"
 
 
+def _measured(candidates: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each cut that was tried, the fastest first."""
+    for each in sorted(candidates, key=lambda one: (bool(one["problem"]), one["seconds"] or 0.0)):
+        if each["problem"]:
+            yield f"  {each['strategy']}: {each['problem']}"
+            continue
+        seconds, spread = quantity(each["seconds"], "s"), quantity(each["spread"], "s")
+        yield (
+            f"  {each['strategy']}: measured {seconds} (quartiles {spread} apart, "
+            f"{count(each['samples'], 'run')}), predicted {quantity(each['predicted'], 's')}"
+        )
+
+
 def _unit(predicted: Mapping[str, Any]) -> str:
     return objective_unit(predicted.get("objective", "latency"))
 
@@ -50,6 +63,8 @@ def print_report(report: Mapping[str, Any], console: Console, every_reason: bool
     """Print the summary, the regions, and the commonest reasons for staying on the host, or all."""
     shown = len(report["host_reasons"]) if every_reason else _REASONS
     console.print(escape(summary(report)), soft_wrap=True, highlight=False)
+    for line in _measured(report.get("measured", ())):
+        console.print(escape(line), soft_wrap=True, highlight=False)
     if report["regions"]:
         console.print(_regions(report))
     if report["host_reasons"]:

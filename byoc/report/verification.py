@@ -14,7 +14,7 @@ _NUMBERS = ("absolute", "relative", "signal_to_noise", "cosine")
 
 
 def full_document(verification: Verification) -> dict[str, Any]:
-    """Return a whole verification: what `verification_document` has, with boundary, regions, not_compared."""
+    """Return all of a verification: `verification_document`, and boundary, regions, not_compared."""
     return verification_document(verification) | {
         "boundary": [error_document(error) for error in verification.boundary],
         "regions": [region_document(region) for region in verification.regions],

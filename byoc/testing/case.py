@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from byoc.graph.types import NUMBERS
 
@@ -89,7 +89,7 @@ class Sketch:
         return np.abs(drawn) + np.ones((), drawn.dtype) if positive else drawn
 
     def model(self, outputs: Sequence[str]) -> ModelProto:
-        """Return the model, the types of its outputs inferred. Raises an exception of ONNX's for none."""
+        """Return the model, the types of its outputs inferred. Raises what ONNX does for none."""
         graph = helper.make_graph(
             self.nodes,
             "case",
@@ -99,7 +99,9 @@ class Sketch:
         )
         opsets = [helper.make_opsetid("", self.opset)]
         model = helper.make_model(graph, ir_version=IR, opset_imports=opsets)
-        return onnx.shape_inference.infer_shapes(model, strict_mode=True)
+        found = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+        _require_types(found)
+        return found
 
     def case(self, name: str, outputs: Sequence[str], batch: int = 2) -> Case:
         """Return the graph as a case; an extent that is a name is so large in its inputs."""
@@ -109,6 +111,19 @@ class Sketch:
             for name, (dtype, shape) in self.inputs.items()
         }
         return Case(name, self.model(outputs), inputs)
+
+
+def _require_types(model: ModelProto) -> None:
+    """Raise TypeError where an operator does not have the types of what it reads, which onnx lets pass."""
+    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        formals = onnx.defs.get_schema(node.op_type, model.opset_import[0].version).inputs
+        for name, formal in zip(node.input, formals, strict=False):
+            word = TensorProto.DataType.Name(types[name]).lower() if name else ""
+            if name and f"tensor({word})" not in formal.types:
+                raise TypeError(f"{node.op_type} does not take {word}")
 
 
 def one_node(text: str, dtype: str, opset: int = OPSET) -> Case | None:
@@ -128,4 +143,3 @@ def one_node(text: str, dtype: str, opset: int = OPSET) -> Case | None:
         return sketch.case(f"{node} in {dtype}" + (f" on {inputs}" if inputs else ""), outputs)
     except Exception:  # a type that the operator does not have, told by onnx in several ways
         return None
-

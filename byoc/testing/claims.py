@@ -8,7 +8,7 @@ class Claims:
     """What a codegen claims besides computing what ONNX says.
 
     `deterministic`: the same region gives the same bytes, compiled again and in another process.
-    `dynamic_batch`: the first extent may differ from run to run. `threads`: an executor may be called by
+    `dynamic_batch`: extents may differ from run to run, the first above all. `threads`: an executor may be called by
     any thread, and by two at once where the codegen says `concurrent = True`; otherwise they take turns.
     """
 

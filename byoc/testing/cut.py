@@ -1,7 +1,7 @@
 """Cutting a case as `byoc partition` would, so that a codegen is handed the regions that it will be."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,17 @@ from byoc.placement.strategies.all_supported import AllSupported
 from byoc.plan import Plan, Settings
 from byoc.rules.annotate import annotate
 from byoc.rules.load import Target, load_rules
-from byoc.rules.operators import name_of
+from byoc.rules.values import ANY
 from byoc.runtime.samples import samples_for
 from byoc.testing.case import Case, one_node
 from byoc.testing.operators import all_operators, candidates
 from byoc.testing.structures import SHAPES, Words, choices, drawn
 from byoc.verify.regions import NotVerifiableError, Watched, reference_runs
+from byoc.verify.run import run_plain
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 _PREFERRED = (*_FLOATS, "int32", "int64", "int8", "uint8", "int16", "uint16", "bool")
 _FEW = 6  # ways to draw a form that are tried
-ANY = "*"
 
 
 class NotTakenError(Exception):
@@ -59,6 +59,16 @@ class Planned:
     plan: Plan
     inputs: Mapping[str, Any]
 
+    @property
+    def is_static(self) -> bool:
+        """Whether every extent at the border of each region is known."""
+        return all(
+            kind.elements is not None
+            for region in self.plan.regions
+            for name in (*region.border.inputs, *region.border.outputs)
+            if (kind := region.index.types.get(name)) is not None
+        )
+
     @cached_property
     def composites(self) -> set[str]:
         """The operators of the functions that regions call."""
@@ -69,6 +79,13 @@ class Planned:
             for node in function.node
             if node.domain == domain
         }
+
+
+def target_operators(target: Target) -> list[str]:
+    """Return ONNX's operators that a target's rules speak of, in their order; all for a rule for any."""
+    named = dict.fromkeys(op for rule in target.rules.ops for op in rule.op)
+    known = all_operators()
+    return known if ANY in named else [op for op in named if op in known]
 
 
 @dataclass(eq=False)
@@ -89,7 +106,7 @@ class Workshop:
 
     @cached_property
     def precisions(self) -> tuple[Precision, ...]:
-        """What regions are to compute in: as the models say, and quantized, as far as there are rules."""
+        """What regions compute in: as the models say, and quantized, as far as there are rules."""
         floats = has_float_mode(self.target) or not self.target.quantized
         found = (NATIVE,) if floats else ()
         if self.target.quantized:
@@ -104,13 +121,6 @@ class Workshop:
         if not named.isdisjoint(NUMBERS):
             return tuple(d for d in _PREFERRED if d in named)
         return ("float32", "int64") if named else ("float32",)
-
-    @property
-    def operators(self) -> list[str]:
-        """ONNX's operators that the rules speak of, in their order; all for a rule for any."""
-        named = dict.fromkeys(op for rule in self.target.rules.ops for op in rule.op)
-        known = all_operators()
-        return known if ANY in named else [op for op in named if op in known]
 
     def planned(self, case: Case | Model, precision: Precision, inputs: Any = None) -> Planned:
         """Return a case with all that the rules take on the accelerator.
@@ -145,7 +155,11 @@ class Workshop:
         folder = self.folder / str(self._made)
         folder.mkdir(parents=True)
         compilers = {self.target.name: Compiler(self.codegen, self.options)}
-        entries = write_bundle(planned.plan, folder, compilers, _quiet)
+        try:
+            entries = write_bundle(planned.plan, folder, compilers, _quiet)
+        except CompileError:
+            _require_runnable(planned)
+            raise
         manifest = make_manifest(folder, planned.plan, entries)
         write_manifest(folder, manifest)
         bundle = Bundle(folder, manifest)
@@ -218,8 +232,8 @@ class Workshop:
 
     def _spoken(self, dtype: str, shape: tuple[int, ...]) -> Words:
         found: dict[str, list[str]] = {"unary": [], "fixed": [], "binary": []}
-        for kind, text in choices(shape):
-            case = one_node(text, dtype)
+        for kind, text, line in choices(shape):
+            case = one_node(line, dtype)
             try:
                 if case is None:
                     continue
@@ -229,12 +243,21 @@ class Workshop:
                     self.planned(case, self.precisions[0])
             except (NotTakenError, InputError):
                 continue
-            found[kind].append(text.partition("| ")[2])
+            found[kind].append(text)
         return Words(dtype, shape, found["unary"], found["binary"], found["fixed"])
 
     def zoo(self, name: str) -> Planned:
         """Return a model of the zoo. Raises NotTakenError when the rules take nothing of it."""
         return self.planned(load_model(f"zoo:{name}"), self.precisions[0])
+
+
+def _require_runnable(planned: Planned) -> None:
+    """Raise NotTakenError when plain onnxruntime does not run a case."""
+    model = planned.plan.model
+    try:
+        run_plain(model.proto, model, planned.inputs)
+    except InputError as error:
+        raise NotTakenError(str(error)) from None
 
 
 def _quiet(step: str) -> None:

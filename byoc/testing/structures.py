@@ -93,7 +93,9 @@ def _chain(d: Drawing) -> Sequence[str]:
 
 def _outputs(d: Drawing) -> Sequence[str]:
     x = d.x()
-    d.u(x, "a"), d.v(x, "b"), d.v("a", "c")
+    d.u(x, "a")
+    d.v(x, "b")
+    d.v("a", "c")
     return ["c", "b", "a"]
 
 
@@ -187,11 +189,13 @@ def drawn(name: str, words: Words) -> Iterator[Case]:
                 continue
 
 
-def choices(shape: tuple[int, ...]) -> Iterator[tuple[str, str]]:
-    """Yield each node that there could be with its kind: `unary`, `fixed` or `binary`."""
+def choices(shape: tuple[int, ...]) -> Iterator[tuple[str, str, str]]:
+    """Yield each node that there could be: its kind, `unary`, `fixed` or `binary`, it, and it in a line.
+
+    The line is in the notation of `byoc.testing.case.one_node`.
+    """
     extents = "x".join(map(str, shape))
-    given = f"x:{extents}"
     for kind, texts in (("unary", (*UNARY, *POOL)), ("fixed", FIXED), ("binary", BINARY)):
-        inputs = f"{given} z:{extents}" if kind == "binary" else given
+        inputs = f"x:{extents} z:{extents}" if kind == "binary" else f"x:{extents}"
         for text in texts:
-            yield kind, f"{inputs} | {text.replace('SHAPE', extents)}"
+            yield kind, text, f"{inputs} | {text.replace('SHAPE', extents)}"

@@ -1,8 +1,8 @@
-"""Narrowing a region that is off to the first operation at fault, and to the smallest model that shows it.
+"""Narrowing a region that is off to the first operation at fault, and the smallest model that shows it.
 
-First prefixes of the region, the longer or the shorter half at a time: the first operation with which a prefix
-is off is at fault, or the last of those that are. Then as few operations as possible, that one alone if it
-will do. All with the codegen and the options that the bundle was made with.
+First prefixes of the region, the longer or the shorter half at a time: the first operation with which a
+prefix is off is at fault, or the last of those that are. Then as few operations as possible, that one
+alone if it will do. All with the codegen and the options that the bundle was made with.
 """
 
 from collections.abc import Callable, Collection
@@ -28,9 +28,10 @@ class Fault:
     """The smallest model that shows why a region is off.
 
     `codegen` and `options` compiled it, `weights` is the layout of its weights (empty: as ONNX has it).
-    `operation` is the first that is, by its name or first output, `op` its operator or composite, and `inside`
-    the nodes of a composite. `operations` are those of the model, in order: more than one where the fault does not show in any of them
-    alone, as that of a wrong fusion. `tried` is how many models were compiled to find it.
+    `operation` is the first that is, by its name or first output, `op` its operator or composite, and
+    `inside` the nodes of a composite. `operations` are those of the model, in order: more than one where
+    the fault does not show in any of them alone, as that of a wrong fusion. `tried` is how many models
+    were compiled to find it.
     """
 
     region: str

@@ -74,8 +74,8 @@ class Accuracy:
 class RegionError:
     """How far a region alone is off, on what really reaches it, from its own ONNX on plain onnxruntime.
 
-    `outputs` has the worst error of each over its `runs`: more than one in the body of a Loop, none where
-    the region was not reached. `problem` says why it could not be run.
+    `outputs` has the worst error of each over its `runs`: more than one in the body of a Loop, none
+    where the region was not reached. `problem` says why it could not be run.
     """
 
     name: str
@@ -115,7 +115,8 @@ class Verification:
     @property
     def passed(self) -> bool:
         """Return whether all that was compared is within its tolerance."""
-        return all(each.within for each in (*self.outputs, *self.boundary, *self.regions))
+        tensors = (*self.outputs, *self.boundary)
+        return all(each.within for each in tensors) and all(each.within for each in self.regions)
 
     @property
     def worst(self) -> OutputError | None:
@@ -195,7 +196,9 @@ def _error(
         return _incomparable(name, dtype, f"is {found} instead of {expects}", tolerance)
     if dtype not in TOLERANCE and measure != "units":
         if not _equal(wanted, got):
-            return _incomparable(name, dtype, f"is not equal, as {dtype} must be", share=_share(wanted, got))
+            return _incomparable(
+                name, dtype, f"is not equal, as {dtype} must be", share=_share(wanted, got)
+            )
         return OutputError(name, dtype, 0.0, 0.0, tolerance, differing=0.0)
     share = _share(wanted, got)
     wanted, got = wanted.astype(np.float64), got.astype(np.float64)

@@ -1,7 +1,7 @@
 """Parts of a region as models of their own, with the values that really reach them.
 
-A part has at its border what the region has at its: where the region reads and makes images in a layout, so
-does a part, and byoc's own nodes undo it inside. Composites are taken whole.
+A part has at its border what the region has at its: where the region reads and makes images in a layout,
+so does a part, and byoc's own nodes undo it inside. Composites are taken whole.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +30,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some operations of a region as a model, weights in it, and what it reads in the run of the region."""
+    """Some operations of a region as a model with its weights, and what reaches it in the region."""
 
     model: ModelProto
     inputs: Values
@@ -50,7 +50,7 @@ class Cutting:
 
     @cached_property
     def operations(self) -> tuple[int, ...]:
-        """The region's nodes in order, but constant ones and byoc's own that undo a layout at the border."""
+        """The nodes in order, but for constant ones and those that undo a layout at the border."""
         skin = {number for chain in self._skin.values() for number in chain}
         nodes = range(len(self.index.nodes))
         return tuple(i for i in nodes if i not in skin and i not in self.index.constant_nodes)
@@ -73,7 +73,7 @@ class Cutting:
         if not model.graph.output:
             return None
         onnx.load_external_data_for_model(model, str(self.region.path.parent))
-        inputs = {}
+        inputs: dict[str, Any] = {}
         taken = {*self.index.types, *self.values, *(t.name for t in model.graph.initializer)}
         for value in list(model.graph.input):
             inputs |= self._entered(model, value.name, taken)
@@ -106,7 +106,7 @@ class Cutting:
         return {**self.inputs, **run_session(session, self.inputs)}
 
     def _entered(self, model: ModelProto, name: str, taken: set[str]) -> Values:
-        """Let a part read an image in the region's layout; return what it is then called, and its value."""
+        """Let a part read an image in the region's layout; return its value under its name there."""
         layout, kind = self._layouts.get(name), self.index.types.get(name)
         if layout is None or kind is None:
             return {name: self.values[name]}
@@ -135,7 +135,7 @@ class Cutting:
         value.CopyFrom(helper.make_value_info(name, write_type(packed)))
         return name
 
-    def _conversion(  # noqa: PLR0913, PLR0917 - what is converted, and how
+    def _conversion(
         self, layout: Layout, steps: Any, source: str, target: str, taken: set[str]
     ) -> list[NodeProto]:
         nodes = layout_nodes(steps, source, target, lambda name, kind: _fresh(name, taken))

@@ -1,7 +1,7 @@
 """A fault on disk: the smallest model that shows it, its inputs, what came out and what should have.
 
-A folder that a vendor can be sent: `byoc verify FOLDER` compiles the model with the codegen once more, and tells
-whether it is still off.
+A folder that a vendor can be sent: `byoc verify FOLDER` compiles the model with the codegen once more,
+and tells whether it is still off.
 """
 
 import json

@@ -1,10 +1,11 @@
-"""Finding the smallest thing that shows a fault, by trying parts of it: which parts fail is all that is known.
+"""Finding the smallest thing that shows a fault, by trying parts of it and nothing else.
 
 A try may also tell nothing, since a compiler refuses a part that it would take as a piece of the whole.
 """
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import pairwise
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,7 +20,7 @@ class Outcome(Enum):
 
 
 def earliest(count: int, trial: Callable[[int], Outcome]) -> int:
-    """Return the length of a prefix that is off while the longest shorter one that could be tried is right.
+    """Return the length of a prefix that is off, while the next shorter one that tells anything is not.
 
     `trial` tries a prefix by its length from 1 to `count`, of which the last is known to be off. It is
     called about log2(count) times where no prefix is unknown.
@@ -41,7 +42,7 @@ def earliest(count: int, trial: Callable[[int], Outcome]) -> int:
 
 
 def shrunk(items: Sequence[T], trial: Callable[[Sequence[T]], Outcome]) -> list[T]:
-    """Return items that are off together, in their order, while without any one of them they are not known to be.
+    """Return items that are off together, in their order, but not known to be without any one of them.
 
     `items` are known to be off. This is ddmin: A. Zeller, R. Hildebrandt, Simplifying and Isolating
     Failure-Inducing Input, IEEE Transactions on Software Engineering 28 (2), 2002.
@@ -64,7 +65,7 @@ def _smaller(
 ) -> tuple[list[T], int] | None:
     """Return a part, or all but a part, that is off, and in how many parts to cut that next."""
     bounds = [len(items) * i // parts for i in range(parts + 1)]
-    slices = list(zip(bounds, bounds[1:], strict=False))
+    slices = list(pairwise(bounds))
     for first, last in slices:
         if trial(items[first:last]) is Outcome.OFF:
             return items[first:last], 2

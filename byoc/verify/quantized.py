@@ -1,4 +1,4 @@
-"""Which integers of a model stand for real numbers: those that are quantized, or about to be dequantized."""
+"""Which integers of a model stand for real numbers: what is quantized, or about to be dequantized."""
 
 from collections.abc import Iterator
 

@@ -55,10 +55,10 @@ def verify_regions(
 ) -> tuple[RegionError, ...]:
     """Return how far each region alone is off, in order of execution.
 
-    What reaches a region is what reaches it when plain onnxruntime runs all regions, so that the error of one
-    is not another's. `inputs` are those of the model; seeded ones of `model`, or else of the bundle's own,
-    unless given. Raises InputError when a codegen is missing, cannot run here or fails to load, and
-    NotVerifiableError when plain onnxruntime cannot run the regions.
+    What reaches a region is what reaches it when plain onnxruntime runs all regions, so that the error
+    of one is not another's. `inputs` are those of the model; seeded ones of `model`, or else of the
+    bundle's own, unless given. Raises InputError when a codegen is missing, cannot run here or fails to
+    load, and NotVerifiableError when plain onnxruntime cannot run the regions.
     """
     with unoptimized():
         runs = executors(bundle)

@@ -43,8 +43,8 @@ def verify(  # noqa: PLR0913, PLR0917 - each has a default
     `computed` is what is computed in where that is less than the outputs' dtype, such as float16: the
     tolerance is then that of it. `original` is a model of higher precision that `model` was made from:
     what is left of its accuracy is told, and held to nothing. All run on the same inputs, seeded ones
-    unless given. With `regions` every tensor at a border and each region alone are compared, too. Whatever
-    runs on onnxruntime does so with its optimizations off, since they move results. Raises
+    unless given. With `regions` every tensor at a border and each region alone are compared, too.
+    Whatever runs on onnxruntime does so with its optimizations off, since they move results. Raises
     MissingRuntimeError, NotVerifiableError when the model does not run, and InputError when the bundle
     does not.
     """

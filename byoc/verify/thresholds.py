@@ -20,9 +20,9 @@ class Thresholds:
     """How far off a tensor may be.
 
     `relative` has for each floating-point dtype the largest error as a share of the expected range. With
-    `signal_to_noise` (dB) that is what is asked of floats instead. Quantized integers may differ by `units`
-    of their last place; other integers, booleans and texts must be equal. `asked` are the dtypes that the
-    user has set.
+    `signal_to_noise` (dB) that is what is asked of floats instead. Quantized integers may differ by
+    `units` of their last place; other integers, booleans and texts must be equal. `asked` are the dtypes
+    that the user has set.
     """
 
     relative: Mapping[str, float] = field(default_factory=lambda: dict(TOLERANCE))

@@ -1,4 +1,4 @@
-"""Trying a part of a region alone: compiled by the region's codegen, run, held against plain onnxruntime."""
+"""Trying a part of a region alone: compiled by its codegen, run, held against plain onnxruntime."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field

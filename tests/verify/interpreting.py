@@ -1,4 +1,4 @@
-"""A codegen that runs a region node by node, some of them wrong, and rules that take what the tests need."""
+"""A codegen that runs a region node by node, some of them wrong, and rules for what the tests need."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -23,8 +23,8 @@ from byoc.verify.thresholds import read_thresholds
 
 NET = """
 net (float[1, 2, 6, 6] x) => (float[1, 2, 6, 6] y)
-<float[2, 2, 1, 1] w = {1, 2, 3, 4}, float[2, 2, 3, 3] v = {0.5, 1, -1, 2, 0.25, -2, 1, 0, 3, 1, 1, -1, 2,
-  0.5, -2, 1, 0, 1, 0.5, 1, -1, 2, 0.25, -2, 1, 0, 3, 1, 1, -1, 2, 0.5, -2, 1, 0, 1}> {
+<float[2, 2, 1, 1] w = {1, 2, 3, 4}, float[2, 2, 3, 3] v = {0.5, 1, -1, 2, 0.25, -2, 1, 0, 3, 1, 1, -1,
+  2, 0.5, -2, 1, 0, 1, 0.5, 1, -1, 2, 0.25, -2, 1, 0, 3, 1, 1, -1, 2, 0.5, -2, 1, 0, 1}> {
   a = Conv(x, w)
   b = Abs(a)
   c = Conv <pads = [1, 1, 1, 1]> (b, v)
@@ -51,7 +51,7 @@ def narrowed(model: str | ModelProto, folder: Path, **options: Any) -> Fault:
 
 
 def shows_alone(fault: Fault, folder: Path) -> None:
-    """Assert that what is written is whole: plain onnxruntime gives what is expected, the codegen not."""
+    """Assert that what is written shows it: plain onnxruntime gives what is expected, codegen not."""
     write_fault(fault, folder)
     model = onnx.load(folder / "model.onnx")
     onnx.checker.check_model(model)
@@ -85,7 +85,7 @@ def test_any_one_operation_of_a_region(
 def test_openvino_37264_compiles_clean_and_every_answer_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """openvinotoolkit/openvino issue 37264: no refusal, no warning, wrong numbers. One op is enough for it."""
+    """openvinotoolkit/openvino issue 37264: no refusal, no warning, wrong numbers; one op is enough."""
 
     def spoil(node: NodeProto, model: ModelProto, made: list[Any]) -> Sequence[Any]:
         return [value * 1.5 for value in made] if node.op_type == "Mul" else made
@@ -98,7 +98,7 @@ def test_openvino_37264_compiles_clean_and_every_answer_is_wrong(
 
 
 def fused(*ops: str) -> Callable[[NodeProto, ModelProto, list[Any]], Sequence[Any]]:
-    """Return what is wrong in a node of the last operator where it reads one of the others, and so on back."""
+    """Return what is wrong in a node of the last operator where a chain of the others leads to it."""
 
     def spoil(node: NodeProto, model: ModelProto, made: list[Any]) -> Sequence[Any]:
         makers = {name: each for each in model.graph.node for name in each.output}
@@ -182,7 +182,9 @@ def test_a_composite_is_taken_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
       c = Mul(b, x)
       y = Relu(c)
     }"""
-    rules = "target: npu\ncost_model: dla\ndtype: float32\nops:\n  - op: [Conv, Relu, Mul]\ncomposites:\n"
+    rules = (
+        "target: npu\ncost_model: dla\ndtype: float32\nops:\n  - op: [Conv, Relu, Mul]\ncomposites:\n"
+    )
     rules += "  - name: conv_relu\n    pattern: |\n      c = Conv(x, w, b?)\n      y = Relu(c)\n"
     fault = narrowed(text, tmp_path, rules=rules)
     assert (fault.op, fault.operation, fault.inside) == ("conv_relu", "b", "a, b")
@@ -194,7 +196,8 @@ def test_a_region_in_the_body_of_a_loop(tmp_path: Path, monkeypatch: pytest.Monk
     """It is right in the first trips, so that what reaches it in a later one is what shows the fault."""
     text = """
     g (float[1, 4] x) => (float[1, 4] y) <int64 trips = {4}, bool go = {1}> {
-      y = Loop(trips, go, x) <body = body (int64 i, bool go_in, float[1, 4] v) => (bool go_out, float[1, 4] w) {
+      y = Loop(trips, go, x) <body = body
+        (int64 i, bool go_in, float[1, 4] v) => (bool go_out, float[1, 4] w) {
         go_out = Identity(go_in)
         a = Abs(v)
         b = Add(a, a)
@@ -245,8 +248,8 @@ def test_the_options_that_the_bundle_was_made_with(
             return super().compile(region, options)
 
     vendors.install(monkeypatch, wrong=Noting)
-    rules = "target: npu\ncost_model: dla\ndtype: float32\ncodegen: wrong\ncodegen_options: {speed: 5}\nops:\n"
-    rules += "  - op: [Abs, Neg]\n"
+    rules = "target: npu\ncost_model: dla\ndtype: float32\ncodegen: wrong\n"
+    rules += "codegen_options: {speed: 5}\nops:\n  - op: [Abs, Neg]\n"
     text = "g (float[1, 4] x) => (float[1, 4] y) { a = Abs(x) y = Neg(a) }"
     fault = narrowed(text, tmp_path, rules=rules, codegen_options={"npu:mode": "fast"})
     wanted = {"speed": "5", "mode": "fast"}
@@ -299,7 +302,9 @@ def test_an_artifact_that_is_not_what_the_codegen_makes_now(
 def test_a_codegen_that_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vendors.install(monkeypatch, compileonly=vendors.CompileOnly)
     bundle = bundle_of(parse(NET), tmp_path, codegen="compileonly")
-    sentence = r"^region npu_0: codegen compileonly cannot run here what it compiles \(it has no `load`\)"
+    sentence = (
+        r"^region npu_0: codegen compileonly cannot run here what it compiles \(it has no `load`\)"
+    )
     with pytest.raises(InputError, match=sentence):
         bisect(bundle, "npu_0")
 

@@ -64,13 +64,14 @@ def fastest(  # noqa: PLR0913 - as `partition`
     clock: Clock = perf_counter,
     progress: Callable[[str], None] = lambda stage: None,
     **options: Any,
-) -> tuple[Result, tuple[Candidate, ...]]:
+) -> Result:
     """Cut a model by a strategy and by `others`, run all bundles in turn, and keep the fastest.
 
     The inputs are those that the model is verified with. `options` are the further ones of `partition`,
     which writes and verifies each bundle; `patience` is for each of those that differ. Returns what
-    `partition` returns for the fastest, which is at `output`, its report with the candidates as
-    `measured`, and the candidates. The bundle itself tells no times, and is as `partition` writes it.
+    `partition` returns for the fastest, which is at `output`, with all of them in its report as
+    `measured`, as dictionaries of `Candidate`. The bundle itself tells no times, and is as `partition`
+    writes it by that strategy.
 
     Raises InputError as `partition` does for the first strategy, and where a bundle cannot be run here;
     what goes wrong with another is told in its candidate.
@@ -101,9 +102,9 @@ def fastest(  # noqa: PLR0913 - as `partition`
         best = min(measured, key=lambda cut: cut.candidate.seconds or 0.0)
         with staged(Path(output)) as folder:
             shutil.copytree(best.bundle.folder, folder, dirs_exist_ok=True)
-    candidates = (*(cut.candidate for cut in measured), *failed)
-    told = {"bundle": str(output), "measured": [asdict(each) for each in candidates]}
-    return replace(best.result, report={**best.result.report, **told}, bundle=Path(output)), candidates
+    candidates = [asdict(each) for each in (*(cut.candidate for cut in measured), *failed)]
+    told = {"bundle": str(output), "measured": candidates}
+    return replace(best.result, report={**best.result.report, **told}, bundle=Path(output))
 
 
 def _timed(

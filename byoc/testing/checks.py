@@ -1,0 +1,344 @@
+"""What is checked of a codegen, as sentences on what is wrong; empty lists are good news."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.codegen import Artifact, Codegen, Executable, Executor, Region, Stamped
+from byoc.codegen.asking import compiled
+from byoc.codegen.refusal import RefusedError
+from byoc.errors import ByocError, InputError
+from byoc.runtime.onnxrt import unoptimized
+from byoc.runtime.regions import RegionFailedError, executor
+from byoc.testing.cut import Cut
+from byoc.testing.fresh import Answer, Task, fingerprint, run_fresh
+from byoc.verdict import Verdict, refuse
+from byoc.verify.compare import compare
+from byoc.verify.regions import quantized_in, reference
+from byoc.verify.thresholds import Thresholds
+
+Values = Mapping[str, Any]
+
+_CALLS = 32  # of an executor by two threads
+_OTHER_BYTES = (
+    "other bytes (write no times, addresses, paths or sets into it, or claim `deterministic=False`)"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Checks:
+    """Checks of what one codegen compiled with some options, which is to be as exact as `thresholds`."""
+
+    codegen: Codegen
+    options: Any
+    thresholds: Thresholds
+    _runs: dict[str, Executor] = field(default_factory=dict)
+
+    def loaded(self, region: Region, artifact: Artifact) -> Executor:
+        """Return what runs a region as byoc runs it; raises InputError."""
+        assert isinstance(self.codegen, Executable)
+        with unoptimized():
+            return executor(self.codegen, self.codegen.name, region, artifact)
+
+    def differences(self, region: Region, expected: Values, actual: Values) -> Iterator[str]:
+        """Yield a sentence for each output that is not what it should be."""
+        for error in compare(expected, actual, self.thresholds, quantized_in(region)):
+            if not error.within:
+                told = error.problem or f"differs from plain onnxruntime's {error.told}"
+                yield f"output '{error.name}' {told}"
+
+    def computes(self, cut: Cut) -> list[str]:
+        """Check that each region computes what plain onnxruntime does, twice over."""
+        problems: list[str] = []
+        for region, artifact in cut.regions:
+            try:
+                run = self.loaded(region, artifact)
+                for inputs, expected in cut.runs[region.name].kept * 2:
+                    given = run({name: np.array(value) for name, value in inputs.items()})
+                    problems += self.differences(region, expected, given)
+            except InputError as error:
+                problems.append(why(error))
+        return list(dict.fromkeys(f"{cut.name}: {problem}" for problem in problems))
+
+    def other_batch(self, cut: Cut) -> list[str]:
+        """Check that one executor takes a batch of another size, as long as that is not stated."""
+        problems = []
+        for region, artifact in cut.regions:
+            run = self.loaded(region, artifact)
+            for inputs, _ in cut.runs[region.name].kept:
+                for size in (3, 1):
+                    other = {name: np.resize(v, (size, *v.shape[1:])) for name, v in inputs.items()}
+                    found = self.differences(region, reference(region)(other), run(other))
+                    problems += [f"{cut.name} of {size}: {problem}" for problem in found]
+        return problems
+
+    def in_turn(self, first: Cut, second: Cut) -> list[str]:
+        """Check that two regions that are loaded at once do not get in each other's way."""
+        both = [(cut, *cut.regions[0]) for cut in (first, second)]
+        runs = [self.loaded(region, artifact) for _, region, artifact in both]
+        problems = []
+        for run, (cut, region, _) in [*zip(runs, both, strict=True)] * 2:
+            inputs, expected = cut.runs[region.name].kept[0]
+            found = self.differences(region, expected, run(inputs))
+            problems += [f"{cut.name}, with another region loaded: {problem}" for problem in found]
+        return problems
+
+    def stored(self, cut: Cut) -> list[str]:
+        """Check that artifacts come back from a bundle as they were given."""
+        problems = []
+        for region, artifact in cut.regions:
+            made = compiled(self.codegen, region, self.options)
+            for name in made.files.keys() ^ artifact.files.keys():
+                problems.append(f"{cut.name}: the file '{name}' is there at one of two compiles only")
+            for name in made.metadata.keys() ^ artifact.metadata.keys():
+                problems.append(
+                    f"{cut.name}: the metadata '{name}' is there at one of two compiles only"
+                )
+        return problems
+
+    def keeps_files(self, cut: Cut) -> list[str]:
+        """Check that a compile, a load and a run leave the region's files as they are."""
+        before = _files(cut.bundle.folder)
+        for region, artifact in cut.regions:
+            compiled(self.codegen, region, self.options)
+            if isinstance(self.codegen, Executable):
+                self.loaded(region, artifact)(cut.runs[region.name].kept[0][0])
+        after = _files(cut.bundle.folder)
+        changed = sorted(name for name in before.keys() | after if before.get(name) != after.get(name))
+        return [f"{cut.name}: it changed '{name}', which is byoc's: work on a copy" for name in changed]
+
+    def keeps_inputs(self, cut: Cut) -> list[str]:
+        """Check that a run leaves its inputs as they were, and takes some that cannot be written to."""
+        ((region, artifact), inputs, _) = _first(cut)
+        run = self.loaded(region, artifact)
+        given = {name: np.array(value) for name, value in inputs.items()}
+        run(given)
+        problems = [
+            f"{cut.name}: it writes to its input '{name}', which another stage may read: copy it first"
+            for name, value in inputs.items()
+            if not _same(given[name], value)
+        ]
+        for value in given.values():
+            value.flags.writeable = False
+        if problems:
+            return problems
+        try:
+            run(given)
+        except InputError as error:
+            problems.append(f"{cut.name}: it does not take inputs that are read-only: {error}")
+        return problems
+
+    def any_order(self, cut: Cut) -> list[str]:
+        """Check that inputs may lie in memory in any way, not in the order of their elements alone."""
+        assert isinstance(self.codegen, Executable)
+        ((region, artifact), inputs, expected) = _first(cut)
+        with unoptimized():
+            run = self.codegen.load(region, artifact)
+        found = self.differences(region, expected, run({n: _strided(v) for n, v in inputs.items()}))
+        return [f"{cut.name}, inputs not contiguous: {problem}" for problem in found]
+
+    def outputs_last(self, cut: Cut) -> list[str]:
+        """Check that what one run gave is not overwritten by the next."""
+        ((region, artifact), inputs, _) = _first(cut)
+        run = self.loaded(region, artifact)
+        first = run(inputs)
+        kept = {name: np.array(value) for name, value in first.items()}
+        run(_others(inputs, 1))
+        return [
+            f"{cut.name}: the next run overwrites output '{name}' of the one before: give out copies"
+            for name, value in kept.items()
+            if not _same(value, first[name])
+        ]
+
+    def threads(self, cut: Cut) -> list[str]:
+        """Check that two threads that call one executor each get what is theirs."""
+        ((region, artifact), inputs, _) = _first(cut)
+        run = self.loaded(region, artifact)
+        given = [_others(inputs, number) for number in range(_CALLS)]
+        expected = [{n: np.array(v) for n, v in run(each).items()} for each in given]
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(run, given))
+        wrong = sum(
+            any(True for _ in self.differences(region, one, other))
+            for one, other in zip(expected, found, strict=True)
+        )
+        if not wrong:
+            return []
+        at_once = getattr(self.codegen, "concurrent", False)
+        cure = (
+            "keep no state between calls, or leave out `concurrent = True`"
+            if at_once
+            else ("keep nothing that belongs to the thread that loads")
+        )
+        return [f"{cut.name}: {wrong} of {_CALLS} calls by two threads gave other numbers: {cure}"]
+
+    def fresh(self, cuts: Sequence[Cut], options: Mapping[str, str], folder: Path) -> "Fresh":
+        """Return what regions give in a fresh process; raises InputError when that does not end well."""
+        regions = [(cut, *each) for cut in cuts for each in cut.regions]
+        tasks = [
+            Task(cut.bundle.folder, region.name, cut.runs[region.name].kept[0][0])
+            for cut, region, _ in regions
+        ]
+        return Fresh(regions, run_fresh(self.codegen.name, options, tasks, folder))
+
+    def reloads(self, fresh: "Fresh") -> list[str]:
+        """Check that what was loaded in a fresh process computes what it does here."""
+        problems = []
+        for (cut, region, artifact), answer in fresh.pairs:
+            if answer.problem:
+                problems.append(f"{cut.name}, in a fresh process: {answer.problem}")
+                continue
+            here = self.loaded(region, artifact)(cut.runs[region.name].kept[0][0])
+            found = self.differences(region, here, answer.outputs)
+            problems += [
+                f"{cut.name}: in a fresh process {problem.replace('plain onnxruntime', 'this process')}"
+                for problem in found
+            ]
+        return problems
+
+    def repeats(self, fresh: "Fresh") -> list[str]:
+        """Check that the same region is compiled to the same bytes, here and in another process."""
+        problems = []
+        for (cut, region, artifact), answer in fresh.pairs:
+            here = self._unlike(cut, region, artifact)
+            if here or answer.compiled in ("", fingerprint(artifact)):
+                problems += here
+                continue
+            problems.append(f"{cut.name}: compiled in another process, its artifact has {_OTHER_BYTES}")
+        return problems
+
+    def repeats_here(self, cut: Cut) -> list[str]:
+        """Check that the same region is compiled to the same bytes in this process."""
+        return [problem for each in cut.regions for problem in self._unlike(cut, *each)]
+
+    def _unlike(self, cut: Cut, region: Region, artifact: Artifact) -> list[str]:
+        again = compiled(self.codegen, region, self.options)
+        if fingerprint(again) == fingerprint(artifact):
+            return []
+        what = ", ".join(_unlike(artifact, again))
+        return [f"{cut.name}: compiled again, its artifact has {_OTHER_BYTES}: {what}"]
+
+    def repeats_numbers(self, cut: Cut) -> list[str]:
+        """Check that the same region compiled again computes the same."""
+        ((region, _), inputs, expected) = _first(cut)
+        run = self.loaded(region, compiled(self.codegen, region, self.options))
+        return [
+            f"{cut.name}, compiled again: {p}" for p in self.differences(region, expected, run(inputs))
+        ]
+
+    def stamp(self, cut: Cut) -> list[str]:
+        """Check that an artifact fits here, and that one with another stamp does not."""
+        assert isinstance(self.codegen, Stamped)
+        region, artifact = cut.regions[0]
+        verdict = self.codegen.compatible(region, artifact)
+        if not isinstance(verdict, Verdict):
+            return [f"`compatible` gave a {type(verdict).__name__}, not a Verdict"]
+        if not verdict:
+            return [f"{cut.name}: what was compiled here does not fit here: {verdict}"]
+        others = [
+            Artifact(artifact.files, {**artifact.metadata, key: f"not {value}"})
+            for key, value in artifact.metadata.items()
+        ]
+        verdicts = [self._compatible(region, other) for other in others]
+        refused = [verdict for verdict in verdicts if not verdict]
+        if not refused:
+            return [
+                f"{cut.name}: `compatible` takes any artifact: compile must write into its metadata "
+                "what it depends on, and `compatible` must compare that"
+            ]
+        return [f"{cut.name}: `compatible` refuses without a reason" for v in refused if not str(v)]
+
+    def _compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        """Return what is said of an artifact; one that is refused otherwise is refused."""
+        assert isinstance(self.codegen, Stamped)
+        try:
+            return self.codegen.compatible(region, artifact)
+        except ByocError as error:
+            return refuse(str(error))
+
+
+@dataclass(frozen=True, eq=False)
+class Fresh:
+    """What regions gave in a fresh process."""
+
+    regions: Sequence[tuple[Cut, Region, Artifact]]
+    answers: Sequence[Answer]
+
+    @property
+    def pairs(self) -> Iterator[tuple[tuple[Cut, Region, Artifact], Answer]]:
+        """The regions, each with its answer."""
+        return zip(self.regions, self.answers, strict=True)
+
+
+def why(error: ByocError) -> str:
+    """Return what an error says, without the codegen's name, which is known."""
+    if isinstance(error, RefusedError):
+        return error.refusals[0].reason
+    return error.reason if isinstance(error, RegionFailedError) else str(error)
+
+
+def refuses(codegen: Codegen, region: Region, options: Any) -> list[str]:
+    """Check that a region that nobody can run is refused with a reason: by compile, or else by load."""
+    try:
+        artifact = codegen.compile(region, options)
+    except ByocError as error:
+        if not str(error).strip():
+            return ['it refuses a region without a reason: CompileError("why", nodes=[...])']
+        return []
+    except Exception as error:  # whatever a plug-in raises is what is looked for
+        return [
+            f"for an operator that there is not, compile raises {type(error).__name__} ({error}): "
+            "raise CompileError with a reason for what it cannot compile"
+        ]
+    if not isinstance(codegen, Executable):
+        return ["it compiles an operator that there is not: raise CompileError with the reason"]
+    try:
+        executor(codegen, codegen.name, region, artifact)({"x": np.ones((2, 3), np.float32)})
+    except ByocError:
+        return []
+    return ["it compiles and runs an operator that there is not: raise CompileError with the reason"]
+
+
+def _first(cut: Cut) -> tuple[tuple[Region, Artifact], Values, Values]:
+    """Return the first region of a case, and what goes in and comes out of it."""
+    region, artifact = cut.regions[0]
+    return (region, artifact), *cut.runs[region.name].kept[0]
+
+
+def _unlike(one: Artifact, other: Artifact) -> list[str]:
+    names = sorted(one.files.keys() | other.files.keys())
+    found = [f"'{n}'" for n in names if one.files.get(n) != other.files.get(n)]
+    keys = sorted(one.metadata.keys() | other.metadata.keys())
+    return found + [f"metadata '{k}'" for k in keys if one.metadata.get(k) != other.metadata.get(k)]
+
+
+def _files(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return one.tobytes() == other.tobytes()
+
+
+def _others(inputs: Values, number: int) -> dict[str, Any]:
+    """Return other inputs of the same types: the elements moved along by a number of places."""
+    return {name: np.roll(value, number) for name, value in inputs.items()}
+
+
+def _strided(value: NDArray[Any]) -> NDArray[Any]:
+    """Return the same array with gaps between its elements."""
+    if not value.ndim:
+        return value
+    wide = np.zeros((*value.shape[:-1], 2 * value.shape[-1]), value.dtype)
+    wide[..., ::2] = value
+    return wide[..., ::2]

@@ -1,0 +1,110 @@
+"""Models that a composite of a rule file is found in, made from its pattern."""
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from types import MappingProxyType
+
+from onnx import helper
+
+from byoc.errors import InputError
+from byoc.patterns.form import Form
+from byoc.patterns.pattern import Pattern
+from byoc.patterns.syntax import PatternNode
+from byoc.testing.case import Case, Sketch
+from byoc.testing.cut import NotTakenError, Planned, Workshop
+
+_SHAPES = ((1, 4, 8, 8), (8, 8), (1, 8, 8))
+_MOST = 12  # models that are tried
+
+# What operators read besides their first operand, in the notation of `Sketch.add`. By default that is
+# another tensor of the same shape.
+_OPERANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "Conv": ("w=4x4x3x3", "b=4"),
+        "ConvTranspose": ("w=4x4x1x1", "b=4"),
+        "BatchNormalization": ("scale=4", "b=4", "mean=4", "var=4"),
+        "InstanceNormalization": ("s=4", "b=4"),
+        "LayerNormalization": ("s=8", "b=8"),
+        "Gemm": ("w=8x8", "b=8"),
+        "MatMul": ("w=8x8",),
+        "Clip": ("lo=", "hi="),
+    }
+)
+_ATTRIBUTES = MappingProxyType(
+    {
+        "Conv": "<kernel_shape=[3,3], pads=[1,1,1,1]>",
+        "MaxPool": "<kernel_shape=[3,3], pads=[1,1,1,1]>",
+        "AveragePool": "<kernel_shape=[3,3], pads=[1,1,1,1]>",
+    }
+)
+
+
+def composite_case(workshop: Workshop, name: str) -> Planned:
+    """Return a model that has the composite in a region. Raises NotTakenError when none is made."""
+    pattern = next(each for each in workshop.target.patterns if each.name == name)
+    tried = 0
+    for case in _models(pattern, workshop.dtypes[0]):
+        for precision in workshop.precisions:
+            try:
+                found = workshop.planned(case, precision)
+            except (NotTakenError, InputError):
+                continue
+            if any(called == name or called.startswith(f"{name}_") for called in found.composites):
+                return found
+        tried += 1
+        if tried == _MOST:
+            break
+    raise NotTakenError("this kit makes none from its pattern; name a model of the zoo that has it")
+
+
+def _models(pattern: Pattern, dtype: str) -> Iterator[Case]:
+    for form, shape, constant in product(pattern.forms, _SHAPES, (False, True)):
+        try:
+            yield _model(pattern.name, form, dtype, shape, constant)
+        except Exception:  # a pattern that these operands do not do for, told by onnx in several ways
+            continue
+
+
+def _model(name: str, form: Form, dtype: str, shape: tuple[int, ...], constant: bool) -> Case:
+    """Return the lines of a form as a model; with `constant`, all but the first operand are stored."""
+    sketch = Sketch(dtype)
+    for node in form.nodes:
+        operator = node.ops[0]
+        operands = [
+            _operand(sketch, form, node, position, shape, constant)
+            for position in range(len(node.operands))
+        ]
+        makes = [output or f"unread_{number}" for number, output in enumerate(node.outputs)]
+        text = f"{operator}{_ATTRIBUTES.get(operator, '')}({', '.join(operands)})"
+        sketch.add(text, ", ".join(makes))
+        _attribute(sketch, node)
+    return sketch.case(f"composite {name}", form.outputs)
+
+
+def _operand(  # noqa: PLR0913, PLR0917 - where the operand stands
+    sketch: Sketch,
+    form: Form,
+    node: PatternNode,
+    position: int,
+    shape: tuple[int, ...],
+    constant: bool,
+) -> str:
+    operand = node.operands[position]
+    if operand.name in form.made or operand.name in sketch.inputs:
+        return operand.name
+    if operand.value is not None:
+        raise ValueError("a literal")
+    known = _OPERANDS.get(node.ops[0], ())
+    if position and position <= len(known):
+        return known[position - 1]
+    if (constant or operand.constant) and position:
+        return f"c={'x'.join(map(str, shape))}"
+    return sketch.input(operand.name, shape)
+
+
+def _attribute(sketch: Sketch, node: PatternNode) -> None:
+    """Give a node the attributes that its line asks for, as far as a value is written there."""
+    made = sketch.nodes[-1]
+    for asked in node.attributes:
+        if asked.values and asked.name not in [attribute.name for attribute in made.attribute]:
+            made.attribute.append(helper.make_attribute(asked.name, asked.values[0]))

@@ -1,0 +1,139 @@
+"""Having a model compiled in a process of its own, and reading what came of it."""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import EncodeError
+from onnx import NodeProto
+
+from byoc.codegen import CompileError
+from byoc.errors import MissingRuntimeError, shortened
+
+from . import provider
+from .options import QNNOptions
+from .standard import Standard
+
+_MISSING = (
+    "onnxruntime-qnn is not installed (pip install 'onnx-byoc[qnn]'; "
+    "--codegen reference runs on onnxruntime instead)"
+)
+_MOST_CHARACTERS = 300
+_FAILED = re.compile(
+    r"Validation FAILED for \d+ nodes in OrtNodeUnit \([^)]*\) :\s*\n"
+    r"(?P<nodes>(?:\s*Operator type: [^\n]*\n)+)\s*REASON : (?P<reason>[^\n]*)"
+)
+_NAME = re.compile(r"Node name: (\S*) Node index:")
+_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What came of compiling: the context's model, if there is one, and who is to run which node.
+
+    `left` are the original's nodes that the provider leaves to others, with the provider's reason or an
+    empty text; None where nobody knows. `error` is why there is no context, in onnxruntime's words.
+    """
+
+    standard: Standard
+    context: onnx.ModelProto | None
+    left: Sequence[tuple[NodeProto, str]] | None
+    error: str
+
+    def require(self) -> NodeProto:
+        """Return the one node of the context. Raises CompileError with the reason when there is none."""
+        if self.left:
+            given = [(node, why) for node, why in self.left if why]
+            nodes = [node for node, _ in given or self.left]
+            names = self.standard.told(nodes)
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            why = f": {given[0][1]}" if given else ", and does not say why"
+            text = f"QNN leaves {nodes[0].op_type} '{names[0]}'{more} to the CPU{why}"
+            raise CompileError(shortened(text, _MOST_CHARACTERS), names)
+        if self.error or self.context is None:
+            raise CompileError(shortened(f"QNN does not compile it: {self.error}", _MOST_CHARACTERS))
+        nodes = list(self.context.graph.node)
+        if [node.op_type for node in nodes] != ["EPContext"]:
+            made = ", ".join(sorted({node.op_type for node in nodes})) or "nothing"
+            raise CompileError(f"QNN made {len(nodes)} nodes of it ({made}) instead of one context")
+        return nodes[0]
+
+
+def installed() -> Any:
+    """Return the package onnxruntime_qnn. Raises MissingRuntimeError when it, or its library, is not."""
+    try:
+        provider.devices()
+        import onnxruntime_qnn  # noqa: PLC0415 - optional
+    except ImportError:
+        raise MissingRuntimeError(_MISSING) from None
+    except Exception as error:  # as in provider
+        raise MissingRuntimeError(f"onnxruntime-qnn cannot be used here: {sentence(error)}") from None
+    return onnxruntime_qnn
+
+
+def ask(model: Standard, options: QNNOptions) -> Answer:
+    """Return what the provider makes of a model. Raises CompileError when its process fails or hangs."""
+    with tempfile.TemporaryDirectory(prefix="byoc-") as name:
+        folder = Path(name)
+        try:
+            (folder / provider.MODEL).write_bytes(model.proto.SerializeToString())
+        except (ValueError, EncodeError):
+            raise CompileError("it holds more than 2 GB, which a model without files cannot") from None
+        (folder / provider.SETTINGS).write_text(json.dumps(options.settings), encoding="utf-8")
+        log = _run(folder, options.timeout)
+        told = json.loads((folder / provider.ANSWER).read_text(encoding="utf-8"))
+        path = folder / provider.CONTEXT
+        context = onnx.load(path) if path.exists() and not told["error"] else None
+    left = None if told["nodes"] is None else _left(model, told["nodes"], _reasons(log))
+    error = _CODE.sub("", told["error"]) or ("" if context else "it took no node")
+    return Answer(model, context, left, " ".join(error.split()))
+
+
+def sentence(error: Exception) -> str:
+    """Return what onnxruntime says in one line, without its codes."""
+    return shortened(" ".join(_CODE.sub("", str(error)).split()), _MOST_CHARACTERS)
+
+
+def _run(folder: Path, timeout: float) -> str:
+    """Run the provider on a folder and return what it logged."""
+    log = folder / "log.txt"
+    with log.open("wb") as file:
+        command = [sys.executable, "-P", str(Path(provider.__file__)), str(folder)]
+        try:
+            ran = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=timeout, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"QNN took longer than {timeout:g} s and was stopped") from None
+    if not (folder / provider.ANSWER).exists():
+        raise CompileError(f"QNN's compiler crashes: its process ended with {ran.returncode}")
+    return log.read_text(encoding="utf-8", errors="replace")
+
+
+def _reasons(log: str) -> dict[str, str]:
+    """Return why the provider does not take a node, by the node's name, as it says in its log."""
+    found: dict[str, str] = {}
+    for match in _FAILED.finditer(log):
+        for name in _NAME.findall(match["nodes"]):
+            found[name] = match["reason"].strip().rstrip(".")
+    return found
+
+
+def _left(
+    model: Standard, nodes: Sequence[Sequence[str]], reasons: Mapping[str, str]
+) -> list[tuple[NodeProto, str]]:
+    """Return the nodes that others are to run, and why as far as it is known."""
+    left: dict[int, tuple[NodeProto, str]] = {}
+    others = [(name, op) for provided, name, op in nodes if provided != provider.PROVIDER]
+    for name, op in others:
+        node = model.origin(name) or NodeProto(op_type=op, output=[name])
+        why = reasons.get(name.partition("_")[0], "") or left.get(id(node), (node, ""))[1]
+        left[id(node)] = (node, why)
+    return list(left.values())

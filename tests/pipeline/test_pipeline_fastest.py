@@ -1,0 +1,86 @@
+"""Choosing by the clock: the fastest of several cuts is kept, and the others are told."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cutting import CHAIN, HOST_ONLY, ramp, same_as_original
+from support import parse
+
+from byoc import fastest, partition
+from byoc.errors import InputError
+
+
+@pytest.fixture
+def takes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return what sets the seconds that each of the distinct cuts takes."""
+
+    def replace(*seconds: float) -> None:
+        def in_turn(runs: Sequence[Callable[[], Any]], *_: Any) -> list[list[float]]:
+            assert len(runs) == len(seconds)
+            for run in runs:
+                run()
+            return [[each - 0.001, each, each + 0.001] for each in seconds]
+
+        monkeypatch.setattr("byoc.trials.in_turn", in_turn)
+
+    return replace
+
+
+@pytest.mark.parametrize(
+    ("seconds", "strategy"), [((2.0, 1.0), "all-supported"), ((1.0, 2.0), "launch-aware")]
+)
+def test_the_fastest_is_written_as_its_strategy_alone_writes_it(
+    seconds: tuple[float, ...], strategy: str, takes: Callable[..., None], tmp_path: Path
+) -> None:
+    takes(*seconds)  # for so small a model launch-aware does as host-only does
+    model = parse(CHAIN)
+
+    result = fastest(model, "dla", output=tmp_path / "b")
+
+    partition(model, "dla", output=tmp_path / "alone", strategy=strategy)
+    assert _content(tmp_path / "b") == _content(tmp_path / "alone")
+    assert result.bundle == tmp_path / "b"
+    assert result.plan.asked["strategy"] == strategy
+    told = [
+        (each["strategy"], each["seconds"], each["samples"], each["regions"])
+        for each in result.report["measured"]
+    ]
+    assert told == [("launch-aware", seconds[0], 3, 0), ("all-supported", seconds[1], 3, 2)]
+    same_as_original(model, tmp_path / "b", {"x": ramp(1, 4)})
+
+
+def test_cuts_that_are_the_same_run_once(takes: Callable[..., None], tmp_path: Path) -> None:
+    takes(1.0)
+
+    result = fastest(parse(HOST_ONLY), "dla", output=tmp_path / "b.zip")
+
+    assert [each["strategy"] for each in result.report["measured"]] == ["launch-aware"]
+    assert (tmp_path / "b.zip").is_file()
+
+
+def test_what_goes_wrong_with_another_is_told(takes: Callable[..., None], tmp_path: Path) -> None:
+    takes(1.0)
+
+    result = fastest(parse(CHAIN), "dla", output=tmp_path / "b", others=("no-such",))
+
+    assert "no-such" in result.report["measured"][1]["problem"]
+    with pytest.raises(InputError, match="no-such"):
+        fastest(parse(CHAIN), "dla", output=tmp_path / "c", strategy="no-such")
+    assert not (tmp_path / "c").exists()
+
+
+def test_it_is_run_for_real(tmp_path: Path) -> None:
+    result = fastest(parse(CHAIN), "dla", output=tmp_path / "b")
+
+    assert len(result.report["measured"]) == 2
+    assert all(each["seconds"] > 0 and each["samples"] >= 9 for each in result.report["measured"])
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

@@ -1,0 +1,131 @@
+"""What is allowed, by dtype; what the integers are that stand for real numbers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from support import parse
+
+from byoc.errors import InputError
+from byoc.verify.compare import OutputError, compare
+from byoc.verify.quantized import quantized_tensors
+from byoc.verify.thresholds import DEFAULT, Thresholds, read_thresholds
+
+I8 = np.array([-128, 0, 127, 5], np.int8)
+
+
+def one(
+    expected: Any, actual: Any, allowed: Thresholds = DEFAULT, quantized: bool = False
+) -> OutputError:
+    (error,) = compare({"y": expected}, {"y": actual}, allowed, {"y"} if quantized else ())
+    return error
+
+
+def test_one_unit_of_a_quantized_integer() -> None:
+    off = np.array([-127, 0, 126, 5], np.int8)
+    error = one(I8, off, quantized=True)
+    assert (error.measure, error.absolute, error.tolerance, error.differing) == ("units", 1, 1, 0.5)
+    assert error.within
+    assert not one(I8, off).within, "without a scale it is an index"
+    two = np.array([-126, 0, 127, 5], np.int8)
+    assert not one(I8, two, quantized=True).within
+    assert one(I8, two, quantized=True).told == "by 2 units, at most 1 is allowed for int8"
+    assert one(I8, two, read_thresholds({"quantized": "2"}), quantized=True).within
+
+
+def test_integers_do_not_wrap_around() -> None:
+    low, high = np.array([-128], np.int8), np.array([127], np.int8)
+    assert one(low, high, quantized=True).absolute == 255
+
+
+@pytest.mark.parametrize("kind", [np.bool_, np.int64])
+def test_what_stands_for_no_real_number_is_equal(kind: Any) -> None:
+    wanted, got = np.array([0, 1], kind), np.array([1, 1], kind)
+    assert not one(wanted, got).within
+    assert one(wanted, got).differing == 0.5
+    assert one(wanted, wanted).within
+
+
+def test_a_threshold_for_each_dtype() -> None:
+    wanted = np.array([0, 1], np.float32)
+    got = wanted + np.float32(5e-4)
+    assert not one(wanted, got).within
+    assert one(wanted, got, read_thresholds({"float32": "1e-3"})).within
+    assert not one(wanted, got, read_thresholds({"float16": "1e-3"})).within
+
+
+def test_a_signal_to_noise_ratio_instead() -> None:
+    wanted = np.array([3, 4], np.float32)
+    got = np.array([3, 4.05], np.float32)  # 25 over 0.0025: 40 dB
+    assert one(wanted, got, read_thresholds({}, 39.9)).within
+    error = one(wanted, got, read_thresholds({}, 40.1))
+    assert not error.within
+    assert error.told == "by a noise of 40.0 dB, no less than 40.1 dB is allowed for float32"
+    assert one(wanted, wanted, read_thresholds({}, 400)).within
+    assert not one(wanted, np.array([3, np.nan], np.float32), read_thresholds({}, -400)).within
+    assert not one(I8, I8 + np.int8(1), read_thresholds({}, 1)).within, "integers are as they were"
+
+
+def test_lower_precision_allows_more_but_for_what_the_user_asked() -> None:
+    assert DEFAULT.lowered("float16").relative["float32"] == 1e-2
+    assert DEFAULT.lowered("bfloat16").relative["float16"] == 5e-2
+    assert DEFAULT.lowered("int8") == DEFAULT
+    asked = read_thresholds({"float32": "1e-6"})
+    assert asked.lowered("float16").relative == {**DEFAULT.relative, "float32": 1e-6, "float64": 1e-2}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"float23": "1"},
+            r"^threshold float23: no such dtype \(did you mean float32\?\); there are float64,",
+        ),
+        ({"float32": "much"}, "^threshold float32: 'much' is not a number of at least 0$"),
+        ({"float32": "-1"}, "^threshold float32: '-1' is not a number of at least 0$"),
+        ({"quantized": "nan"}, "^threshold quantized: 'nan' is not a number of at least 0$"),
+    ],
+)
+def test_what_is_no_threshold(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        read_thresholds(given)
+
+
+def test_which_tensors_are_quantized() -> None:
+    model = parse("""
+    g (float[1, 4] x, uint8[1, 4] pixels, int64[2] shape) => (int8[4, 1] out, uint8[1, 4] same)
+    <float s = {0.1}, int8 z = {0}> {
+      q = QuantizeLinear(x, s, z)
+      t = Transpose(q)
+      out = Reshape(t, shape)
+      same = Identity(pixels)
+      i = ArgMax(x)
+    }""")
+    assert quantized_tensors(model) == {"q", "t", "out"}
+
+
+def test_which_tensors_are_quantized_behind_a_function() -> None:
+    """What a DequantizeLinear inside of a composite reads is quantized outside, and before a view."""
+    body = [
+        helper.make_node("DequantizeLinear", ["a", "b", "c"], ["d"]),
+        helper.make_node("Relu", ["d"], ["e"]),
+        helper.make_node("QuantizeLinear", ["e", "b", "c"], ["f"]),
+    ]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("byoc.npu", 1)]
+    function = helper.make_function("byoc.npu", "relu", ["a", "b", "c"], ["f"], body, opsets[:1])
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["v"]),
+        helper.make_node("relu", ["v", "s", "z"], ["y"], domain="byoc.npu"),
+    ]
+    i8 = TensorProto.INT8
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", i8, [1, 4])],
+        [helper.make_tensor_value_info("y", i8, [1, 4])],
+        [helper.make_tensor("s", TensorProto.FLOAT, [], [0.1]), helper.make_tensor("z", i8, [], [0])],
+    )
+    model = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=8)
+    assert {"x", "v", "y"} <= quantized_tensors(model)
+    assert not {"s", "z"} & quantized_tensors(model)
