@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from byoc.bundle.compile import Compiler
+from byoc.bundle.epcontext import write_context_model
 from byoc.bundle.read import Bundle
 from byoc.bundle.staging import staged
-from byoc.bundle.write import make_manifest, write_bundle, write_manifest
+from byoc.bundle.write import MODEL, make_manifest, write_bundle, write_manifest
 from byoc.codegen import Executable
 from byoc.codegen.refusal import Refusal, RefusedError
 from byoc.errors import InputError, MissingRuntimeError
@@ -31,10 +32,12 @@ def emit(  # noqa: PLR0913, PLR0917 - what is emitted, and how
     progress: Callable[[str], None],
     strict: bool = True,
     gate: Thresholds | None = None,
+    contexts: bool = False,
 ) -> Verification | str:
     """Write a plan's bundle to `output`, and return its verification or why there was none.
 
-    `compilers` has one for each target by name.
+    `compilers` has one for each target by name. With `contexts` the model with EPContext nodes is put in,
+    too.
 
     Raises RefusedError when regions are not compiled, loaded or run, or are off by more than `gate`,
     each alone; where `strict`, CompileError for the first that is not compiled. Raises InputError when
@@ -43,6 +46,9 @@ def emit(  # noqa: PLR0913, PLR0917 - what is emitted, and how
     with staged(output) as folder:
         try:
             regions = write_bundle(plan, folder, compilers, progress, strict)
+            if contexts:
+                codegens = {name: compiler.codegen for name, compiler in compilers.items()}
+                write_context_model(folder, MODEL, regions, codegens)
             manifest = make_manifest(folder, plan, regions)
             bundle = Bundle(folder, manifest)
             if gate is not None:

@@ -4,6 +4,8 @@ What ONNX Runtime first had to learn the same way: a region that its provider cl
 compile must not end the run (microsoft/onnxruntime pull request 6580, issue 25334).
 """
 
+import os
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +38,7 @@ def emit_working(  # noqa: PLR0913, PLR0917 - what `emit` takes
     progress: Callable[[str], None],
     strict: bool = False,
     gate: Thresholds | None = None,
+    contexts: bool = False,
 ) -> Emitted:
     """Write the bundle of a plan all of whose regions their codegens take, and return it.
 
@@ -49,10 +52,14 @@ def emit_working(  # noqa: PLR0913, PLR0917 - what `emit` takes
     while True:
         plan = replace(plan_for(facts), refusals=tuple(told))
         try:
-            return Emitted(plan, emit(plan, output, compilers, verify, progress, strict, gate))
+            return Emitted(
+                plan, emit(plan, output, compilers, verify, progress, strict, gate, contexts)
+            )
         except RefusedError as error:
             if strict:
                 raise
+            if error.__cause__ is not None and os.environ.get("BYOC_DEBUG"):
+                traceback.print_exception(error.__cause__)
             rounds += 1
             facts, more = _known(facts, plan, error.refusals, rounds)
             told += more

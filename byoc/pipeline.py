@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import onnx
 
 from byoc import zoo
 from byoc.bundle.compile import Compiler
 from byoc.bundle.compilers import load_compilers
+from byoc.bundle.epcontext import require_contexts
 from byoc.bundle.read import Bundle, open_bundle
 from byoc.bundle.staging import check_destination
 from byoc.calibrate.lower import Lowering
@@ -107,6 +108,7 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     isolate: bool = False,
     compile_timeout: float | None = None,
     gate: bool | float | Thresholds = False,
+    emit: Literal["epcontext"] | None = None,
     progress: Progress = lambda stage: None,
 ) -> Result:
     """Cut a model between the host and the accelerators that rule files describe.
@@ -137,6 +139,8 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         gate: compare each region alone with plain onnxruntime; those that are off by more than this go
             elsewhere, as if they were refused. True takes verification's thresholds; a number is the
             largest error of floats as a share of the range.
+        emit: `epcontext` puts `model_ctx.onnx` into the bundle, the host's model with an EPContext node
+            for each region, which ONNX Runtime loads where the codegen's provider is.
         progress: called with the name of each step as it begins.
 
     Raises:
@@ -163,6 +167,7 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         "isolate": isolate,
         "compile_timeout": compile_timeout,
         "gate": told_gate(allowed),
+        **({"emit": emit} if emit else {}),
     }
     if output is not None:
         check_destination(Path(output))
@@ -182,6 +187,8 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     ):  # a plan can be made before there is a codegen
         names = for_each(settings.targets, codegen, "codegen", lambda target: target.rules.codegen)
         compilers = load_compilers(settings.targets, names, codegen_options or {})
+    if emit is not None:
+        _check_emit(emit, output, compilers)
     progress("load model")
     loaded = load_model(model, dims)
     lowering = Lowering(loaded, settings, precision, asked, progress)
@@ -189,7 +196,9 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
         plan = lowering.plan()
         return Result(plan, document(plan, "nothing was compiled, since no output was given (-o)"))
     compilers = {name: replace(each, isolation=isolation) for name, each in compilers.items()}
-    done = emit_working(lowering.plan, Path(output), compilers, verify, progress, strict, allowed)
+    done = emit_working(
+        lowering.plan, Path(output), compilers, verify, progress, strict, allowed, emit is not None
+    )
     verification = None if isinstance(done.outcome, str) else done.outcome
     return Result(done.plan, document(done.plan, done.outcome, Path(output)), Path(output), verification)
 
@@ -259,6 +268,15 @@ def original_of(bundle: Bundle, against: str | Path | None = None) -> Against:
     own = replace(original, proto=bundle.model(), source=f"its own {bundle.manifest.model}")
     own = replace(own, folder=bundle.folder)
     return Against(own, original, str((precision or {}).get("dtype") or ""))
+
+
+def _check_emit(emit: str, output: str | Path | None, compilers: Mapping[str, Compiler]) -> None:
+    """Raise InputError when what else is to be written is not known, or cannot be."""
+    if emit != "epcontext":
+        raise InputError(f"emit is '{emit}', but must be 'epcontext'")
+    if output is None:
+        raise InputError("--emit epcontext writes into the bundle: say where that is to be (-o)")
+    require_contexts({name: compiler.codegen for name, compiler in compilers.items()})
 
 
 def _called(model: str | Path | onnx.ModelProto) -> str:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -74,6 +74,16 @@ class Faulty:
         return lambda inputs: {
             name: change(value) for name, value in run_session(session, inputs).items()
         }
+
+
+class FaultyTogether(Faulty):
+    """The same, of all regions in one call."""
+
+    name = "faulty-together"
+
+    def compile_all(self, regions: Sequence[Region], options: Options) -> Mapping[str, Artifact]:
+        made = {region.name: self.compile(region, options) for region in regions}
+        return {} if options.fault == "gives nothing" else made
 
 
 def _same(value: Any) -> Any:
@@ -184,6 +194,8 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     info = site / "faulty-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[byoc.codegens]\nfaulty = faulty:Faulty\n")
+    (info / "entry_points.txt").write_text(
+        "[byoc.codegens]\nfaulty = faulty:Faulty\nfaulty-together = faulty:FaultyTogether\n"
+    )
     monkeypatch.syspath_prepend(site)
     return Faulty.name

@@ -1,5 +1,7 @@
 """Compiling the regions of a plan: what a codegen gives is held to its word, the same region once."""
 
+import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -88,6 +90,8 @@ def compile_regions(
                 refusal = call.refusal(compiler, error)
                 kind = ResourceError if refusal.too_large else CompileError
                 raise kind(str(refusal), refusal.nodes) from error
+            if os.environ.get("BYOC_DEBUG"):
+                traceback.print_exception(error)
             found = call.refusals(compiler, error)
             refusals += found
             if not found:  # all of them at once, and none is named: alone it shows which it was

@@ -47,6 +47,12 @@ class Dtype(StrEnum):
     bfloat16 = "bfloat16"
 
 
+class Emitted(StrEnum):
+    """What is written besides the bundle."""
+
+    epcontext = "epcontext"
+
+
 def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
     rules: RulesOption,
@@ -139,6 +145,10 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
             metavar="DTYPE=ERROR", help="What --gate lets pass, as a share of the range: float32=0.001."
         ),
     ] = None,
+    emit: Annotated[
+        Emitted | None,
+        typer.Option(help="Put a model with EPContext nodes into the bundle, for ONNX Runtime."),
+    ] = None,
     form: FormatOption = Format.text,
 ) -> None:
     """Cut a model between the host and one or several accelerators."""
@@ -176,6 +186,7 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
             isolate=isolate,
             compile_timeout=compile_timeout,
             gate=allowed,
+            emit=emit and emit.value,
             progress=show,
         )
     if save is not None:

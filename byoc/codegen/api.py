@@ -231,6 +231,35 @@ class Together(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Context:
+    """How a provider of ONNX Runtime loads an artifact: what its EPContext node says.
+
+    `source` is the name by which the provider knows its own nodes, `file` the artifact's file that holds
+    the context, the only one that it needs. `inputs` and `outputs` are the region's, by name, in the
+    node's order. The rest are the node's optional attributes, `more` those that are the provider's own.
+    """
+
+    source: str
+    file: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    partition: str = ""
+    sdk_version: str = ""
+    hardware: str = ""
+    notes: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class ContextSource(Protocol):
+    """A codegen whose artifacts a provider of ONNX Runtime loads: see `byoc partition --emit epcontext`."""
+
+    def context(self, artifact: Artifact) -> Context:
+        """Return how the provider loads an artifact."""
+        ...
+
+
 ABILITIES: Mapping[str, type] = MappingProxyType(
     {
         "executable": Executable,
@@ -238,6 +267,7 @@ ABILITIES: Mapping[str, type] = MappingProxyType(
         "measured": Measured,
         "stamped": Stamped,
         "together": Together,
+        "context": ContextSource,
     }
 )
 """What a codegen may be able to do besides compiling: a word to the Protocol that it then satisfies."""

@@ -51,6 +51,8 @@ class Facts:
         `place` says which body it is, empty for the main graph.
         """
         refused, split = self.refused.get(target, {}), self.split.get(target)
+        if not refused and split is None:
+            return {}
         found = {}
         names = node_names(index, place) if refused else {}
         for row, unit in enumerate(units):

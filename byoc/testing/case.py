@@ -114,7 +114,7 @@ class Sketch:
 
 
 def _require_types(model: ModelProto) -> None:
-    """Raise TypeError where an operator does not have the types of what it reads, which onnx lets pass."""
+    """Raise TypeError where an operator does not take the types that it reads, which onnx lets pass."""
     values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}

@@ -41,7 +41,11 @@ class Checks:
     _runs: dict[str, Executor] = field(default_factory=dict)
 
     def loaded(self, region: Region, artifact: Artifact) -> Executor:
-        """Return what runs a region as byoc runs it; raises InputError."""
+        """Return what runs a region as byoc runs it, on copies of its inputs; raises InputError."""
+        run = self._bare(region, artifact)
+        return lambda inputs: run({name: np.array(value) for name, value in inputs.items()})
+
+    def _bare(self, region: Region, artifact: Artifact) -> Executor:
         assert isinstance(self.codegen, Executable)
         with unoptimized():
             return executor(self.codegen, self.codegen.name, region, artifact)
@@ -60,8 +64,7 @@ class Checks:
             try:
                 run = self.loaded(region, artifact)
                 for inputs, expected in cut.runs[region.name].kept * 2:
-                    given = run({name: np.array(value) for name, value in inputs.items()})
-                    problems += self.differences(region, expected, given)
+                    problems += self.differences(region, expected, run(inputs))
             except InputError as error:
                 problems.append(why(error))
         return list(dict.fromkeys(f"{cut.name}: {problem}" for problem in problems))
@@ -105,8 +108,8 @@ class Checks:
     def keeps_files(self, cut: Cut) -> list[str]:
         """Check that a compile, a load and a run leave the region's files as they are."""
         before = _files(cut.bundle.folder)
-        for region, artifact in cut.regions:
-            compiled(self.codegen, region, self.options)
+        for region, _ in cut.regions:
+            artifact = compiled(self.codegen, region, self.options)
             if isinstance(self.codegen, Executable):
                 self.loaded(region, artifact)(cut.runs[region.name].kept[0][0])
         after = _files(cut.bundle.folder)
@@ -116,7 +119,7 @@ class Checks:
     def keeps_inputs(self, cut: Cut) -> list[str]:
         """Check that a run leaves its inputs as they were, and takes some that cannot be written to."""
         ((region, artifact), inputs, _) = _first(cut)
-        run = self.loaded(region, artifact)
+        run = self._bare(region, artifact)
         given = {name: np.array(value) for name, value in inputs.items()}
         run(given)
         problems = [

@@ -8,8 +8,9 @@ class Claims:
     """What a codegen claims besides computing what ONNX says.
 
     `deterministic`: the same region gives the same bytes, compiled again and in another process.
-    `dynamic_batch`: extents may differ from run to run, the first above all. `threads`: an executor may be called by
-    any thread, and by two at once where the codegen says `concurrent = True`; otherwise they take turns.
+    `dynamic_batch`: extents may differ from run to run, the first above all. `threads`: an executor may
+    be called by any thread, and by two at once where the codegen says `concurrent = True`; otherwise
+    they take turns.
     """
 
     deterministic: bool = True

@@ -45,10 +45,15 @@ class Cut:
     `runs` has what reaches each region and what plain onnxruntime makes of that, by region.
     """
 
-    name: str
+    planned: "Planned"
     bundle: Bundle
     regions: Sequence[tuple[Region, Artifact]]
     runs: Mapping[str, Watched]
+
+    @property
+    def name(self) -> str:
+        """The name of the case."""
+        return self.planned.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,10 +156,17 @@ class Workshop:
         Raises CompileError when the codegen refuses it, and NotTakenError when plain onnxruntime has
         no word on what it should compute.
         """
+        return self._written(planned, Compiler(self.codegen, self.options))
+
+    def uncompiled(self, planned: Planned) -> Cut:
+        """Return a case as a bundle whose regions the codegen has not seen."""
+        return self._written(planned, Compiler(_Nothing(), {}))
+
+    def _written(self, planned: Planned, compiler: Compiler) -> Cut:
         self._made += 1
         folder = self.folder / str(self._made)
         folder.mkdir(parents=True)
-        compilers = {self.target.name: Compiler(self.codegen, self.options)}
+        compilers = {self.target.name: compiler}
         try:
             entries = write_bundle(planned.plan, folder, compilers, _quiet)
         except CompileError:
@@ -169,7 +181,7 @@ class Workshop:
             raise NotTakenError(str(error)) from None
         twins = bundle.twins
         found = [(r, artifact) for _, r, artifact in bundle.regions() if r.name not in twins]
-        return Cut(planned.name, bundle, found, runs)
+        return Cut(planned, bundle, found, runs)
 
     def operator_cases(self, operator: str, most: int) -> Iterator[Planned]:
         """Yield models of one node of an operator that the rules put on the accelerator.
@@ -249,6 +261,15 @@ class Workshop:
     def zoo(self, name: str) -> Planned:
         """Return a model of the zoo. Raises NotTakenError when the rules take nothing of it."""
         return self.planned(load_model(f"zoo:{name}"), self.precisions[0])
+
+
+class _Nothing:
+    """A codegen that makes nothing of a region."""
+
+    name = "reference"
+
+    def compile(self, region: Region, options: Any) -> Artifact:
+        return Artifact()
 
 
 def _require_runnable(planned: Planned) -> None:

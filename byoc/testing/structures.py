@@ -68,6 +68,7 @@ class Drawing(Sketch):
     shape: Shape = ()
     one: str = ""
     other: str = ""
+    third: str = ""
     both: str = ""
 
     def x(self, name: str = "x") -> str:
@@ -92,11 +93,10 @@ def _chain(d: Drawing) -> Sequence[str]:
 
 
 def _outputs(d: Drawing) -> Sequence[str]:
-    x = d.x()
-    d.u(x, "a")
-    d.v(x, "b")
-    d.v("a", "c")
-    return ["c", "b", "a"]
+    d.u(d.x(), "a")
+    d.v("a", "b")
+    d.add(d.third, "c", x="a")
+    return ["c", "a", "b"]
 
 
 def _read_inside(d: Drawing) -> Sequence[str]:
@@ -106,7 +106,7 @@ def _read_inside(d: Drawing) -> Sequence[str]:
 
 def _twice(d: Drawing) -> Sequence[str]:
     x = d.x()
-    return [d.b(x, d.u(x, "a"), "y"), d.v(x, "z")]
+    return [d.b(x, d.u(x, "a"), "y")]
 
 
 def _same_operand(d: Drawing) -> Sequence[str]:
@@ -183,6 +183,10 @@ def drawn(name: str, words: Words) -> Iterator[Case]:
             extents = "x".join(map(str, shape))
             drawing = Drawing(words.dtype, shape=shape, one=one.replace("SHAPE", extents), both=both)
             drawing.other = others[0].replace("SHAPE", extents)
+            third = next(
+                (word for word in (*words.fixed, *others[1:]) if word not in (one, others[0])), one
+            )
+            drawing.third = third.replace("SHAPE", extents)
             try:
                 yield drawing.case(name, form.draw(drawing))
             except Exception:  # a node that does not do on such shapes, told by onnx in several ways

@@ -6,6 +6,7 @@ Anywhere else the region is compiled anew when it is loaded, from its ONNX model
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx
 
@@ -16,7 +17,7 @@ from byoc.verdict import YES, Verdict, refuse
 
 from .device import compiled, imported, openvino, stamp
 from .options import OpenVINOOptions
-from .oracle import ask, refused
+from .oracle import ask, refused, survived
 from .program import Program
 
 _BLOB = "region.blob"
@@ -49,6 +50,7 @@ class OpenVINO:
                     f"'{value.name}' is {value.type}: packed types do not cross", called(touching)
                 )
         marks = stamp(options.device)
+        options = _safe(region, options)
         try:
             model, inputs = compiled(region, options)
         except CompileError as error:
@@ -88,6 +90,22 @@ class OpenVINO:
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return for each node whether OpenVINO compiles it, or OpenVINO's reason."""
         return ask(model)
+
+
+def _safe(region: Region, options: OpenVINOOptions) -> OpenVINOOptions:
+    """Return the options with which OpenVINO compiles a region, or refuses it, and does not crash.
+
+    Its integer arithmetic makes it crash on some quantized models (2026.4.1: a Concat that is quantized
+    with a zero point, and again), which is tried in another process first.
+    """
+    inside = (node for function in region.model.functions for node in function.node)
+    quantized = any(node.op_type == "QuantizeLinear" for node in (*region.nodes, *inside))
+    if not options.integers or not quantized:
+        return options
+    for safe in (options, replace(options, integers=False)):
+        if survived(region, safe):
+            return safe
+    raise CompileError("OpenVINO crashes when it compiles this", refused(region))
 
 
 def _options(artifact: Artifact) -> OpenVINOOptions:

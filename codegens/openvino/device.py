@@ -92,8 +92,14 @@ def _read(region: Region) -> Any:
         return core().read_model(model.SerializeToString())
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         path = Path(folder) / "region.onnx"
-        onnx.save(model, path, save_as_external_data=True, location="weights.bin")
+        save(region, path)
         return core().read_model(path)
+
+
+def save(region: Region, path: Path) -> None:
+    """Write a region in standard operators to a file, its weights beside it."""
+    model = region.load(inline=True)
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin")
 
 
 def _input_names(region: Region, model: Any) -> list[str]:

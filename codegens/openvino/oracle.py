@@ -9,14 +9,16 @@ from pathlib import Path
 
 import onnx
 
-from byoc.codegen import CompileError, Region
+from byoc.codegen import CompileError, Region, written_options
 from byoc.codegen.single import alike, called, single_nodes
 from byoc.errors import ByocError
 from byoc.verdict import YES, Verdict, refuse
 
-from .device import core
+from .device import core, save
+from .options import OpenVINOOptions
 
 _PATIENCE = 600.0  # seconds for all nodes
+_CRASHED = "OpenVINO crashes"
 
 
 def ask(model: onnx.ModelProto) -> Sequence[Verdict]:
@@ -32,7 +34,7 @@ def ask(model: onnx.ModelProto) -> Sequence[Verdict]:
                 path = Path(folder) / f"{numbers[key]}.onnx"
                 path.write_bytes(single.standard().SerializeToString())
             order.append(numbers[key])
-        answers = _answers(folder, len(numbers))
+        answers = _answers(folder, len(numbers), OpenVINOOptions(threads=1))
     return [answers[number] for number in order]
 
 
@@ -46,11 +48,20 @@ def refused(region: Region) -> list[str]:
     return called(node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes)
 
 
-def _answers(folder: str, count: int) -> list[Verdict]:
+def survived(region: Region, options: OpenVINOOptions) -> bool:
+    """Return whether OpenVINO compiles a region, or refuses it, without crashing."""
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        save(region, Path(folder) / "0.onnx")
+        (verdict,) = _answers(folder, 1, options)
+    return not str(verdict).startswith(_CRASHED)
+
+
+def _answers(folder: str, count: int, options: OpenVINOOptions) -> list[Verdict]:
     """Return the answers for the files in a folder; a process that crashes is started again."""
     answers: list[Verdict] = []
     while len(answers) < count:
-        command = [sys.executable, "-m", f"{__package__}.answer", folder, str(len(answers))]
+        given = json.dumps(written_options(options))
+        command = [sys.executable, "-m", f"{__package__}.answer", folder, str(len(answers)), given]
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
         except subprocess.TimeoutExpired:
@@ -58,5 +69,5 @@ def _answers(folder: str, count: int) -> list[Verdict]:
         told = [json.loads(line) for line in ran.stdout.splitlines()]
         answers += [refuse(why) if why else YES for why in told]
         if len(answers) < count:
-            answers.append(refuse(f"OpenVINO crashes: its process ended with {ran.returncode}"))
+            answers.append(refuse(f"{_CRASHED}: its process ended with {ran.returncode}"))
     return answers

@@ -38,25 +38,31 @@ _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 class Answer:
     """What came of compiling: the context's model, if there is one, and who is to run which node.
 
-    `left` are the original's nodes that the provider leaves to others, with the provider's reason or an
-    empty text; None where nobody knows. `error` is why there is no context, in onnxruntime's words.
+    `left` has the positions of the original's nodes that the provider leaves to others, each with its
+    reason or an empty text, and `strays` the operators of nodes that onnxruntime put in and that it
+    leaves to others. `error` is why there is no context, in onnxruntime's words; `left` is then what the
+    log names, and both may be empty.
     """
 
     standard: Standard
     context: onnx.ModelProto | None
-    left: Sequence[tuple[NodeProto, str]] | None
+    left: Mapping[int, str]
+    strays: Sequence[str]
     error: str
 
     def require(self) -> NodeProto:
         """Return the one node of the context. Raises CompileError with the reason when there is none."""
         if self.left:
-            given = [(node, why) for node, why in self.left if why]
-            nodes = [node for node, _ in given or self.left]
-            names = self.standard.told(nodes)
+            given = [position for position, why in self.left.items() if why]
+            positions = given or list(self.left)
+            names = self.standard.called(positions)
+            op = self.standard.original.graph.node[positions[0]].op_type
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            why = f": {given[0][1]}" if given else ", and does not say why"
-            text = f"QNN leaves {nodes[0].op_type} '{names[0]}'{more} to the CPU{why}"
+            why = f": {self.left[positions[0]]}" if given else ", and does not say why"
+            text = f"QNN leaves {op} '{names[0]}'{more} to the CPU{why}"
             raise CompileError(shortened(text, _MOST_CHARACTERS), names)
+        if self.strays:
+            raise CompileError(f"QNN leaves {', '.join(self.strays)} of onnxruntime's own to the CPU")
         if self.error or self.context is None:
             raise CompileError(shortened(f"QNN does not compile it: {self.error}", _MOST_CHARACTERS))
         nodes = list(self.context.graph.node)
@@ -91,9 +97,14 @@ def ask(model: Standard, options: QNNOptions) -> Answer:
         told = json.loads((folder / provider.ANSWER).read_text(encoding="utf-8"))
         path = folder / provider.CONTEXT
         context = onnx.load(path) if path.exists() and not told["error"] else None
-    left = None if told["nodes"] is None else _left(model, told["nodes"], _reasons(log))
+    reasons = _reasons(log)
+    others = [(name, op) for who, name, op in told["nodes"] or () if who != provider.PROVIDER]
+    left = _left(model, [name for name, _ in others], reasons)
+    if told["error"] and not left:
+        left = _left(model, list(reasons), reasons)
+    strays = sorted({op for name, op in others if model.origin(name) is None})
     error = _CODE.sub("", told["error"]) or ("" if context else "it took no node")
-    return Answer(model, context, left, " ".join(error.split()))
+    return Answer(model, context, left, strays, " ".join(error.split()))
 
 
 def sentence(error: Exception) -> str:
@@ -126,14 +137,11 @@ def _reasons(log: str) -> dict[str, str]:
     return found
 
 
-def _left(
-    model: Standard, nodes: Sequence[Sequence[str]], reasons: Mapping[str, str]
-) -> list[tuple[NodeProto, str]]:
-    """Return the nodes that others are to run, and why as far as it is known."""
-    left: dict[int, tuple[NodeProto, str]] = {}
-    others = [(name, op) for provided, name, op in nodes if provided != provider.PROVIDER]
-    for name, op in others:
-        node = model.origin(name) or NodeProto(op_type=op, output=[name])
-        why = reasons.get(name.partition("_")[0], "") or left.get(id(node), (node, ""))[1]
-        left[id(node)] = (node, why)
-    return list(left.values())
+def _left(model: Standard, names: Sequence[str], reasons: Mapping[str, str]) -> dict[int, str]:
+    """Return the original's nodes among those that others are to run, and why as far as it is known."""
+    left: dict[int, str] = {}
+    for name in names:
+        position = model.origin(name)
+        if position is not None:
+            left[position] = left.get(position) or reasons.get(name.partition("_")[0], "")
+    return dict(sorted(left.items()))

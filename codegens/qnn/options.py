@@ -36,4 +36,5 @@ class QNNOptions:
             "htp_arch": self.htp_arch,
             "soc_model": str(self.soc_model),
             "htp_graph_finalization_optimization_mode": self.optimization,
+            "offload_graph_io_quantization": "0",  # the region's own are the NPU's, too
         }

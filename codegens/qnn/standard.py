@@ -1,16 +1,15 @@
 """A model as the provider takes it best, and which of the original's nodes each node of it came from."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from byoc.codegen.single import called
 from byoc.graph.outline import NEWEST_IR
 
-_CLAMPS = ("Relu", "Clip")
 _PREFIX = "n"
 
 
@@ -18,24 +17,24 @@ _PREFIX = "n"
 class Standard:
     """A model of standard operators whose nodes are called `n0`, `n1`, ...
 
-    `origins` has for each of these numbers the node of the original that it came from.
+    `origins` has for each of these numbers the position of the node in `original` that it came from.
     """
 
     proto: ModelProto
-    origins: Sequence[NodeProto]
+    original: ModelProto
+    origins: Sequence[int]
 
-    def origin(self, name: str) -> NodeProto | None:
-        """Return the original's node that a node of onnxruntime's came from; None where none is known.
+    def origin(self, name: str) -> int | None:
+        """Return the position of the original's node that one of onnxruntime's came from, or None.
 
         Nodes that onnxruntime rewrites get a suffix; those that it puts in have names of their own.
         """
         number = name.partition("_")[0].removeprefix(_PREFIX)
         return self.origins[int(number)] if number.isdecimal() and name.startswith(_PREFIX) else None
 
-    def told(self, nodes: Sequence[NodeProto]) -> list[str]:
-        """Return what some of the original's nodes are called, each once and in their order."""
-        wanted = {id(node) for node in nodes}
-        return list(dict.fromkeys(called(node for node in self.origins if id(node) in wanted)))
+    def called(self, positions: Iterable[int]) -> list[str]:
+        """Return what some of the original's nodes are called."""
+        return called(self.original.graph.node[position] for position in positions)
 
 
 def standard(original: ModelProto, inlined: ModelProto) -> Standard:
@@ -43,83 +42,89 @@ def standard(original: ModelProto, inlined: ModelProto) -> Standard:
 
     `inlined` is the original with the bodies of composites in their place, constants in memory.
     """
-    origins = _origins(original, inlined)
     proto = ModelProto()
     proto.CopyFrom(inlined)
     proto.ir_version = min(proto.ir_version, NEWEST_IR)
-    nodes, known = [], []
-    for node, origin in zip(_kept(proto), origins, strict=True):
-        new = [*_pair(proto, node), node]
-        nodes += new
-        known += [origin] * len(new)
+    pairs = _Pairs(inlined)
     del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
+    known: list[int] = []
+    for node, origin in zip(inlined.graph.node, _origins(original, inlined), strict=True):
+        new = pairs.before(node)
+        proto.graph.node.extend([*new, node])
+        if new:
+            proto.graph.node[-1].input[0] = new[-1].output[0]
+        known += [origin] * (len(new) + 1)
     for number, node in enumerate(proto.graph.node):
         node.name = f"{_PREFIX}{number}"
-    return Standard(proto, known)
+    return Standard(proto, original, known)
 
 
-def _kept(proto: ModelProto) -> list[NodeProto]:
-    copies = []
-    for node in proto.graph.node:
-        copy = NodeProto()
-        copy.CopyFrom(node)
-        copies.append(copy)
-    return copies
-
-
-def _origins(original: ModelProto, inlined: ModelProto) -> list[NodeProto]:
-    """Return for each inlined node the original's that it came from: they are in the same order."""
-    origins: list[NodeProto] = []
+def _origins(original: ModelProto, inlined: ModelProto) -> list[int]:
+    """Return for each inlined node which of the original's it came from: they are in the same order."""
+    origins: list[int] = []
     left = iter(inlined.graph.node)
-    for node in original.graph.node:
+    for position, node in enumerate(original.graph.node):
         missing = {name for name in node.output if name}
         while missing and (part := next(left, None)) is not None:
-            origins.append(node)
+            origins.append(position)
             missing -= set(part.output)
     return origins + [origins[-1] for _ in left] if origins else []
 
 
-def _pair(proto: ModelProto, node: NodeProto) -> list[NodeProto]:
-    """Return the QuantizeLinear and DequantizeLinear to put before a clamp, which then reads these.
+class _Pairs:
+    """Where a QuantizeLinear and a DequantizeLinear are to be put before a Relu or a Clip.
 
     The provider fuses `Conv, Relu, QuantizeLinear` and, where the zero point is not the least number,
     gets other numbers; it takes no `Gemm, Relu, QuantizeLinear`. With the same pair before the clamp as
-    comes behind, it is right and takes both. Nothing changes: Q grows with its argument, so that
+    comes behind, it is right and takes both. Nothing changes by that: Q grows with its argument, so that
     Q(max(c, m)) = max(Q(c), Q(m)), and DQ is its inverse on what Q gives; likewise for min.
     """
-    if node.op_type not in _CLAMPS or node.domain not in ("", "ai.onnx"):
-        return []
-    makers = {name: each for each in proto.graph.node for name in each.output}
-    readers = [each for each in proto.graph.node if node.output[0] in each.input]
-    maker = makers.get(node.input[0])
-    if maker is None or maker.op_type == "DequantizeLinear" or len(readers) != 1:
-        return []
-    (quantize,) = readers
-    if quantize.op_type != "QuantizeLinear" or _is_least(proto, quantize, node.op_type):
-        return []
-    quantized, again = (f"{node.input[0]}/byoc_{what}/{node.output[0]}" for what in ("q", "dq"))
-    first, second = NodeProto(), NodeProto()
-    first.CopyFrom(quantize)
-    first.input[0], first.output[0] = node.input[0], quantized
-    second.CopyFrom(first)
-    second.op_type, second.input[0], second.output[0] = "DequantizeLinear", quantized, again
-    both = {"axis", "block_size"}
-    attributes = [each for each in second.attribute if each.name in both]
-    del second.attribute[:]
-    second.attribute.extend(attributes)
-    node.input[0] = again
-    return [first, second]
 
+    def __init__(self, model: ModelProto) -> None:
+        """Index the model, which stays as it is."""
+        graph = model.graph
+        self._stored = {tensor.name: tensor for tensor in graph.initializer}
+        self._makers = {name: node for node in graph.node for name in node.output}
+        self._readers = defaultdict[str, list[NodeProto | None]](list)
+        for node in graph.node:
+            for name in filter(None, node.input):
+                self._readers[name].append(node)
+        for value in graph.output:
+            self._readers[value.name].append(None)
 
-def _is_least(proto: ModelProto, quantize: NodeProto, clamp: str) -> bool:
-    """Return whether a zero point is the least number, so that quantizing does all that a Relu does."""
-    if clamp != "Relu":
-        return False
-    if len(quantize.input) < 3 or not quantize.input[2]:
-        return not quantize.attribute  # of dtype uint8, zero point 0
-    stored = {tensor.name: tensor for tensor in proto.graph.initializer}
-    if quantize.input[2] not in stored:
-        return False
-    zero = numpy_helper.to_array(stored[quantize.input[2]])
-    return zero.dtype.kind in "iu" and bool(np.all(zero == np.iinfo(zero.dtype).min))
+    def before(self, clamp: NodeProto) -> list[NodeProto]:
+        """Return the pair to put before a node that is to read what it gives; mostly none."""
+        if clamp.op_type not in ("Relu", "Clip") or clamp.domain not in ("", "ai.onnx"):
+            return []
+        maker = self._makers.get(clamp.input[0])
+        readers = self._readers[clamp.output[0]]
+        if maker is None or maker.op_type == "DequantizeLinear" or len(readers) != 1:
+            return []
+        quantize = readers[0]
+        if quantize is None or quantize.op_type != "QuantizeLinear":
+            return []
+        if clamp.op_type == "Relu" and self._is_least(quantize):
+            return []
+        made = (f"{clamp.input[0]}/byoc_{what}/{clamp.output[0]}" for what in ("q", "dq"))
+        first, second = NodeProto(), NodeProto()
+        first.CopyFrom(quantize)
+        first.input[0], first.output[0] = clamp.input[0], next(made)
+        second.CopyFrom(first)
+        second.op_type, second.input[0], second.output[0] = (
+            "DequantizeLinear",
+            first.output[0],
+            next(made),
+        )
+        kept = [each for each in second.attribute if each.name in ("axis", "block_size")]
+        del second.attribute[:]
+        second.attribute.extend(kept)
+        return [first, second]
+
+    def _is_least(self, quantize: NodeProto) -> bool:
+        """Return whether the zero point is the least number, so that quantizing does what a Relu does."""
+        if len(quantize.input) < 3 or not quantize.input[2]:
+            return not quantize.attribute  # uint8 and 0, unless an attribute says otherwise
+        if quantize.input[2] not in self._stored:
+            return False
+        zero = numpy_helper.to_array(self._stored[quantize.input[2]])
+        return zero.dtype.kind in "iu" and bool(np.all(zero == np.iinfo(zero.dtype).min))

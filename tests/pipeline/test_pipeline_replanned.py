@@ -1,6 +1,5 @@
 """What is known of a target once it refused something: which nodes go where, and what is asked again."""
 
-import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import onnx
 import pytest
 import vendors
 from byoc.codegens.reference import Reference
+from calibrating import inputs, network
 from cutting import UNLIKE, cut, ramp, same_as_original
 from failing import on_devices, rules, working
 from faulty import REASON, faulty  # noqa: F401 - a fixture
@@ -17,8 +17,16 @@ from hypothesis import strategies as st
 from random_graphs import GraphMaker
 from support import parse
 
-from byoc import fallback, partition
-from byoc.codegen import Artifact, CompileError, NoOptions, Operation, Region
+from byoc import fallback, load, partition
+from byoc.calibrate.budget import Budget
+from byoc.calibrate.precision import Precision
+from byoc.codegen import (
+    Artifact,
+    CompileError,
+    NoOptions,
+    Operation,
+    Region,
+)
 from byoc.report.text import summary
 
 LONG = """
@@ -48,28 +56,6 @@ def test_only_the_nodes_that_a_codegen_names_go(tmp_path: Path) -> None:
         if entry.key == "byoc.reason"
     }
     assert reasons == {"rectify": f"codegen faulty refused: {REASON}"}
-
-
-@pytest.mark.usefixtures("faulty")
-def test_a_region_that_stays_the_same_is_not_compiled_again(tmp_path: Path) -> None:
-    model = parse("""
-    g (float[1, 4] x) => (float[1, 4] y) {
-      a = Add(x, x)
-      b = Sigmoid(a)
-      c = Relu(b)
-      d = Relu(c)
-      e = Sigmoid(d)
-      y = Mul(e, e)
-    }
-    """)
-    log = tmp_path / "log"
-    options = {"fault": "names the first", "op": "Relu", "log": str(log)}
-    (tmp_path / "out").mkdir()
-    result = working(model, tmp_path / "out/b", codegen_options=options)
-    assert on_devices(result) == {**dict.fromkeys("bcde", "host"), "a": "dla", "y": "dla"}
-    assert log.read_text().splitlines() == ["Add", "Relu Relu", "Mul", "Relu"]
-    manifest = json.loads((tmp_path / "out/b/manifest.json").read_text())
-    assert [region["name"] for region in manifest["regions"]] == ["dla_0", "dla_1"]
 
 
 @pytest.mark.parametrize(("most", "halves"), [(1, {6, 3, 1}), (2, {6, 3, 1}), (4, {6, 3}), (6, {6})])
@@ -287,3 +273,32 @@ def test_whatever_is_refused_the_bundle_computes_the_same(
 
 def _ops(operation: Operation) -> set[str]:
     return {operation.op, *(inner.op for inner in operation.inner)}
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_quantized_group_and_a_budget(tmp_path: Path) -> None:
+    onnx.save(network(), tmp_path / "m.onnx")
+    (tmp_path / "data").mkdir()
+    for number, sample in enumerate(inputs(4)):
+        np.savez(tmp_path / f"data/{number}.npz", **sample)
+    for budget in (None, Budget("signal_to_noise", 10.0)):
+        precision = Precision("int8", data=str(tmp_path / "data"), budget=budget)
+        log = tmp_path / "log"
+        log.unlink(missing_ok=True)
+        result = cut(
+            onnx.load(tmp_path / "m.onnx"),
+            tmp_path / "b",
+            strict=False,
+            codegen="faulty",
+            codegen_options={"fault": "names", "op": "Mul", "log": str(log)},
+            precision=precision,
+        )
+        assert result.verification is not None
+        assert result.verification.passed
+        assert "Mul" in log.read_text()
+        (first, *_) = result.report["refusals"]
+        assert first["nodes"]
+        assert not {name for name in first["nodes"] if name.startswith("byoc")}
+        assert load(tmp_path / "b")
+        for region in result.plan.regions:
+            assert "Mul" not in {region.index.nodes[node].op_type for node in region.nodes}

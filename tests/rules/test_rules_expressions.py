@@ -104,7 +104,8 @@ def test_known_facts_give_what_cel_gives(source: str) -> None:
     except Exception:  # where CEL's package gives up, a part may decide here: `all` over [0, 1]
         return
     try:
-        assert evaluate(read(source), known) == wanted, source
+        found = evaluate(read(source), known)
+        assert found == wanted or str(found) == str(wanted) == "nan", source
     except NoValueError as error:
         assert "have no order" in str(error), source  # of true and false there is none here
 

@@ -1,0 +1,135 @@
+"""The codegen for Qualcomm's Hexagon NPU, through ONNX Runtime's QNN provider and its compiler.
+
+A region becomes a context, the compiled graph as the NPU loads it, and `context.onnx`, a model of one
+com.microsoft EPContext node that names it: onnxruntime with the provider runs that. Where there is no
+NPU, as on x86, the provider's library emulates it. What the provider takes is never believed: it says of
+each node who is to run it, and a region of which it leaves a node to the CPU is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+from onnx import NodeProto, helper
+
+from byoc.codegen import (
+    Artifact,
+    CompileError,
+    Context,
+    Executor,
+    Region,
+    read_options,
+    written_options,
+)
+from byoc.runtime.onnxrt import runner
+from byoc.verdict import YES, Verdict, refuse
+
+from . import provider
+from .compiler import ask, installed, sentence
+from .options import QNNOptions
+from .oracle import check
+from .standard import standard
+
+_CONTEXT = "context.bin"
+_MODEL = "context.onnx"
+_TAKEN = ("main_context", "ep_cache_context", "embed_mode", "source", "ep_sdk_version", "partition_name")
+
+
+class QNN:
+    """Compiles regions for the Hexagon tensor processor, and runs them on it or on its emulator."""
+
+    name = "qnn"
+    api = 1
+    Options = QNNOptions
+
+    def compile(self, region: Region, options: QNNOptions) -> Artifact:
+        """Return the context, and the model of one node that has it run.
+
+        Raises CompileError for what QNN does not take, with the nodes that it leaves to the CPU, and
+        MissingRuntimeError without onnxruntime-qnn.
+        """
+        package = installed()
+        made = ask(standard(region.model, region.load(inline=True)), options)
+        node = made.require()
+        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        content = attributes["ep_cache_context"]
+        assert made.context is not None
+        _set(made.context.graph.node[0], embed_mode=0, ep_cache_context=_CONTEXT)
+        files = {_CONTEXT: content, _MODEL: made.context.SerializeToString(deterministic=True)}
+        sdk = package.build_and_package_info.qnn_version
+        return Artifact(files, {**written_options(options), "qnn": sdk})
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        """Return a function that runs the context, on one compiled anew where it does not fit.
+
+        Raises CompileError when the provider does not take it, or as `compile` does.
+        """
+        if not self.compatible(region, artifact):
+            artifact = self.compile(region, _options(artifact))
+        model = onnx.load_from_string(artifact.files[_MODEL])
+        _set(model.graph.node[0], embed_mode=1, ep_cache_context=artifact.files[_CONTEXT])
+        installed()
+        try:
+            session = provider.open_session(model.SerializeToString(), {}, {})
+        except Exception as error:  # onnxruntime's own exception types share no base but this
+            raise CompileError(f"QNN does not load its context: {sentence(error)}") from None
+        others = {who for who, _, _ in provider.assignment(session)} - {provider.PROVIDER}
+        if others:
+            raise CompileError(f"QNN leaves its context to {', '.join(sorted(others))}")
+        return _runner(session)
+
+    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        """Return whether the context was made by the QNN that is here. Raises as `compile`."""
+        made = artifact.metadata.get("qnn", "nothing")
+        here = installed().build_and_package_info.qnn_version
+        return (
+            YES if made == here else refuse(f"the context was made for QNN {made}, and here is {here}")
+        )
+
+    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+        """Return for each node whether the provider takes it, or the provider's reason."""
+        return check(model)
+
+    def context(self, artifact: Artifact) -> Context:
+        """Return what the provider is to be told in another model that holds the context."""
+        node: NodeProto = onnx.load_from_string(artifact.files[_MODEL]).graph.node[0]
+        told = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        more = {name: _text(value) for name, value in told.items() if name not in _TAKEN}
+        return Context(
+            source=_text(told["source"]),
+            file=_CONTEXT,
+            inputs=tuple(node.input),
+            outputs=tuple(node.output),
+            partition=_text(told.get("partition_name", "")),
+            sdk_version=_text(told.get("ep_sdk_version", "")),
+            hardware=f"Hexagon v{artifact.metadata['htp_arch']}",
+            more=more,
+        )
+
+
+def _text(value: object) -> object:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _set(node: NodeProto, **values: object) -> None:
+    """Give attributes of a node other values."""
+    kept = [each for each in node.attribute if each.name not in values]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in values.items())
+
+
+def _runner(session: object) -> Executor:
+    """Return what runs a session with those of a region's inputs that it reads."""
+    run = runner(session)
+    read = [value.name for value in session.get_inputs()]  # type: ignore[attr-defined]
+
+    def run_read(inputs: Mapping[str, object]) -> Mapping[str, object]:
+        return run({name: inputs[name] for name in read})
+
+    return run_read
+
+
+def _options(artifact: Artifact) -> QNNOptions:
+    """Return the options that an artifact was compiled with."""
+    told = artifact.metadata
+    return read_options(QNNOptions, {name: told[name] for name in QNNOptions.__dataclass_fields__})

@@ -1,0 +1,245 @@
+"""Codegens that each do one thing wrong, registered as a vendor's are, for the tests to find."""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+
+from byoc.codegen import Artifact, CompileError, Executor, NoOptions, Region
+from byoc.errors import InputError
+from byoc.runtime.onnxrt import open_session, runner
+from byoc.verdict import YES, Verdict, refuse
+
+_MODEL = "model.onnx"
+
+
+class Honest:
+    """Keeps a region's model in the artifact, and runs that."""
+
+    name = "honest"
+    Options = NoOptions
+
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        return Artifact({_MODEL: region.load().SerializeToString(deterministic=True)}, {"made": "1"})
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        return runner(open_session(onnx.load_from_string(artifact.files[_MODEL])))
+
+    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        made = artifact.metadata["made"]
+        return YES if made == "1" else refuse(f"it was made by version {made}")
+
+
+class WrongOrder(Honest):
+    name = "wrong_order"
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        run = super().load(region, artifact)
+        names = [value.name for value in region.outputs]
+        return lambda inputs: dict(zip(names, reversed(list(run(inputs).values())), strict=True))
+
+
+class SharedState(Honest):
+    name = "shared_state"
+    concurrent = True
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        run = super().load(region, artifact)
+        memory: dict[str, Any] = {}
+
+        def execute(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            memory.update(inputs)
+            time.sleep(0.001)
+            return run(memory)
+
+        return execute
+
+
+class WritesInputs(Honest):
+    name = "writes_inputs"
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        run = super().load(region, artifact)
+
+        def execute(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            outputs = run(inputs)
+            for value in inputs.values():
+                if value.flags.writeable:
+                    value[...] = 7
+            return outputs
+
+        return execute
+
+
+class NonDeterministic(Honest):
+    name = "non_deterministic"
+
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        made = super().compile(region, options)
+        return Artifact({**made.files, "salt": os.urandom(8)}, made.metadata)
+
+
+class ByHashOrder(Honest):
+    """Differs from process to process only."""
+
+    name = "by_hash_order"
+
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        made = super().compile(region, options)
+        return Artifact(
+            {**made.files, "names": str({f"name{i}" for i in range(99)}).encode()}, made.metadata
+        )
+
+
+class Garbage(Honest):
+    name = "garbage"
+
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        return Artifact(super().compile(region, options).files, {"made": 1})  # type: ignore[dict-item]
+
+
+class WrongDtype(Honest):
+    name = "wrong_dtype"
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        run = super().load(region, artifact)
+        return lambda inputs: {name: value.astype(np.float64) for name, value in run(inputs).items()}
+
+
+class WrongNumbers(Honest):
+    name = "wrong_numbers"
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        run = super().load(region, artifact)
+        return lambda inputs: {name: value * 1.01 + 0.01 for name, value in run(inputs).items()}
+
+
+class ForgetsReload(Honest):
+    """Runs what it compiled in this process only."""
+
+    name = "forgets_reload"
+    made: ClassVar[dict[str, bytes]] = {}
+
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        made = super().compile(region, options)
+        self.made[str(region.path)] = made.files[_MODEL]
+        return Artifact({"handle": str(region.path.name).encode()}, made.metadata)
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        return runner(open_session(onnx.load_from_string(self.made[str(region.path)])))
+
+
+class OneBuffer(Honest):
+    name = "one_buffer"
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        run = super().load(region, artifact)
+        buffers: dict[str, Any] = {}
+
+        def execute(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            for name, value in run(inputs).items():
+                if name not in buffers or buffers[name].shape != value.shape:
+                    buffers[name] = np.empty_like(value)
+                buffers[name][...] = value
+            return dict(buffers)
+
+        return execute
+
+
+class Contiguous(Honest):
+    name = "contiguous"
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        run = super().load(region, artifact)
+
+        def execute(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            return run(
+                {
+                    name: np.resize(value.base if value.base is not None else value, value.shape)
+                    for name, value in inputs.items()
+                }
+            )
+
+        return execute
+
+
+class Litters(Honest):
+    name = "litters"
+
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        Path(region.path.parent / "scratch.tmp").write_bytes(b"mine")
+        return super().compile(region, options)
+
+
+class Crashes(Honest):
+    name = "crashes"
+
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        codes = {"": "standard", "byoc.planted": "composite"}
+        assert [codes[node.domain] for node in region.nodes]
+        return super().compile(region, options)
+
+
+class NoScalars(Honest):
+    name = "no_scalars"
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        if any(value.type.shape == () for value in region.inputs):
+            raise InputError("there is no code for scalars")
+        return super().load(region, artifact)
+
+
+class AnyStamp(Honest):
+    name = "any_stamp"
+
+    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        return YES
+
+
+class FixedBatch(Honest):
+    name = "fixed_batch"
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        run = super().load(region, artifact)
+        first: dict[str, Any] = {}
+
+        def execute(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            for name, value in inputs.items():
+                first.setdefault(name, value.shape)
+            return run({name: np.resize(value, first[name]) for name, value in inputs.items()})
+
+        return execute
+
+
+class OneDevice(Honest):
+    """Runs what was loaded last, whichever executor is called."""
+
+    name = "one_device"
+    loaded: ClassVar[list[Executor]] = []
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        self.loaded[:] = [super().load(region, artifact)]
+        return lambda inputs: self.loaded[-1](inputs)  # noqa: PLW0108 - what is there when it is called
+
+
+class CompilesOnly:
+    """Has no `load`."""
+
+    name = "compiles_only"
+    Options = NoOptions
+
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        if any(node.domain.startswith("org.") for node in region.nodes):
+            raise CompileError("operators of other domains are not for it")
+        return Artifact({"firmware.bin": b"\x00\x01"})
+
+
+ALL = tuple(
+    value
+    for value in list(globals().values())
+    if isinstance(value, type) and value.__module__ == __name__
+)

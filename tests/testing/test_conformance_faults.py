@@ -1,0 +1,168 @@
+"""Each fault that a codegen can have makes the test fail that is there for it, and no other."""
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import planted
+import pytest
+
+from byoc.testing import Claims, CodegenConformance
+
+RULES = """
+target: planted
+cost_model: dla
+dtype: float32
+ops: [{op: [Relu, Add]}, {op: MaxPool, tensors: {X: {rank: 4}}}]
+composites: [{name: add_relu, pattern: "a = Add(x, z)\\ny = Relu(a)\\n"}]
+"""
+COMPUTING = {"test_operator", "test_composite", "test_form"}
+OUTPUTS = {"several outputs", "an output read inside", "a shared constant"}
+STARTS_A_PROCESS = ("honest", "non_deterministic", "by_hash_order", "forgets_reload")
+
+
+@pytest.fixture
+def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Register the codegens as an installed package does, for other processes too; give a rule file."""
+    metadata = tmp_path / "planted-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
+    lines = [f"{kind.name} = planted:{kind.__name__}" for kind in planted.ALL]
+    (metadata / "entry_points.txt").write_text("\n".join(["[byoc.codegens]", *lines, ""]))
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "planted.yaml"
+    path.write_text(RULES)
+    return path
+
+
+def conformance(name: str, rules: Path) -> type[CodegenConformance]:
+    content = {
+        "codegen": name,
+        "rules": str(rules),
+        "zoo": (),
+        "most_cases": 1,
+        "claims": Claims(dynamic_batch=True, deterministic=name in STARTS_A_PROCESS),
+        "skips": {} if name in STARTS_A_PROCESS else {"test_fresh_process": "it takes a second"},
+    }
+    return type(f"Test_{name}", (CodegenConformance,), content)
+
+
+def failures(cls: type[CodegenConformance], folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield what fails when all tests of a class are called: the test, its parameter, what it says."""
+    kit = cls.make_kit(lambda: folder)
+    given = {"kit": kit, "tmp_path": folder}
+    for name, test in inspect.getmembers(cls(), callable):
+        if not name.startswith("test_") or cls.skipped(name):
+            continue
+        wanted = list(inspect.signature(test).parameters)
+        kind = next((each for each in wanted if each not in given), "")
+        for value in cls.names(kind) if kind else [""]:
+            try:
+                test(**{each: given.get(each, value) for each in wanted})
+            except pytest.skip.Exception:
+                continue
+            except pytest.fail.Exception as failure:
+                yield name, value, str(failure)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "sentence"),
+    [
+        ("honest", set(), ""),
+        ("shared_state", {"test_threads"}, "calls by two threads gave other numbers: keep no state"),
+        ("writes_inputs", {"test_inputs_untouched"}, "it writes to its input 'x'"),
+        ("non_deterministic", {"test_deterministic"}, "compiled again, its artifact has other bytes"),
+        ("by_hash_order", {"test_deterministic"}, "compiled in another process, its artifact has other"),
+        ("garbage", {*COMPUTING, "test_artifact"}, "the metadata 'made' is not text"),
+        ("wrong_dtype", COMPUTING, "gave output 'y' as float64"),
+        ("wrong_numbers", COMPUTING, "differs from plain onnxruntime's by"),
+        ("forgets_reload", {"test_fresh_process"}, "in a fresh process: loading failed with KeyError"),
+        ("one_buffer", {"test_outputs_last", "test_threads"}, "the next run overwrites output 'y'"),
+        ("contiguous", {"test_strided_inputs"}, "inputs not contiguous: output 'y' differs"),
+        ("litters", {"test_files_untouched"}, "it changed 'scratch.tmp', which is byoc's"),
+        ("any_stamp", {"test_stamp"}, "`compatible` takes any artifact"),
+        ("one_device", {"test_two_regions"}, "with another region loaded"),
+        (
+            "crashes",
+            {"test_refusal"},
+            "compile raises KeyError ('org.byoc.testing'): raise CompileError",
+        ),
+        ("compiles_only", set(), ""),
+    ],
+)
+def test_a_fault_is_found_where_it_is(
+    name: str, expected: set[str], sentence: str, rules: Path, tmp_path: Path
+) -> None:
+    found = list(failures(conformance(name, rules), tmp_path))
+
+    assert {test for test, _, _ in found} == expected
+    assert all(f"codegen {name}: " in told for _, _, told in found)
+    assert not sentence or any(sentence in told for _, _, told in found), found
+
+
+@pytest.mark.parametrize(
+    ("name", "forms"),
+    [
+        ("wrong_order", OUTPUTS),
+        ("no_scalars", {"scalars"}),
+        ("fixed_batch", {"a dynamic batch"}),
+    ],
+)
+def test_a_form_that_is_not_compiled_right_is_found(
+    name: str, forms: set[str], rules: Path, tmp_path: Path
+) -> None:
+    found = list(failures(conformance(name, rules), tmp_path))
+
+    assert {value if test == "test_form" else test for test, value, _ in found} == forms
+
+
+def test_what_is_not_claimed_is_not_tested(rules: Path, tmp_path: Path) -> None:
+    cls = conformance("fixed_batch", rules)
+    cls.claims = Claims(deterministic=False)
+
+    assert not list(failures(cls, tmp_path))
+
+
+def test_what_is_skipped_is_not_tested(rules: Path, tmp_path: Path) -> None:
+    cls = conformance("wrong_numbers", rules)
+    cls.skips = {"test_*": "it is known to be off"}
+    assert not list(failures(cls, tmp_path))
+
+    cls.skips = {"Relu": "it is known to be off", "Add*": "as well", "test_[fac]*": ""}
+    found = [value for test, value, _ in failures(cls, tmp_path) if test == "test_operator"]
+    assert found == ["MaxPool"]
+
+
+def test_a_looser_tolerance_is_taken(rules: Path, tmp_path: Path) -> None:
+    cls = conformance("wrong_numbers", rules)
+    cls.tolerance = {"float32": 0.5}
+
+    assert {value for _, value, _ in failures(cls, tmp_path)} <= {"scalars"}
+
+
+def test_a_rule_file_that_is_wrong_is_what_every_test_says(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("target: wrong\n")
+    cls = conformance("reference", wrong)
+
+    assert cls.names("operator") == []
+    for _ in range(2):
+        with pytest.raises(pytest.fail.Exception, match=r"wrong\.yaml: cost_model: must be given"):
+            cls.make_kit(lambda: tmp_path)
+
+
+def test_a_codegen_that_is_not_there_is_said(rules: Path, tmp_path: Path) -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"no such codegen \(did you mean honest\?\)"):
+        conformance("honset", rules).make_kit(lambda: tmp_path)
+
+
+def test_without_pytest_it_says_what_to_install() -> None:
+    script = (
+        "import sys\nsys.modules['pytest'] = None\n"
+        "try:\n import byoc.testing\nexcept ModuleNotFoundError as error:\n print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout == ("byoc.testing needs pytest, which is not installed (pip install pytest)\n")
