@@ -1,6 +1,6 @@
 """What a cut is worth on this CPU: bundles against all-onnxruntime and all-OpenVINO, by the clock.
 
-`python benchmarks/real_gain.py [MODEL ...] [--threads 1] [--limit 1.03] [--seconds 20]`
+`python benchmarks/real_gain.py [MODEL ...] [--threads 1] [--limit 1.03] [--clock processor]`
 
 Each model is profiled first (every node on onnxruntime, every unit on OpenVINO, and how both do as a
 whole), then cut twice: `predicted` is what launch-aware makes of these costs, `chosen` the fastest of
@@ -9,12 +9,16 @@ process, on the same inputs and number of threads. A ratio is a bundle's time ov
 onnxruntime and OpenVINO in the same round; the median is printed, and what lies between the quartiles.
 The exit code is 1 when the median ratio of a chosen bundle is above the limit.
 
+`--clock processor` counts the processor's time that the process takes, all its threads together, for a
+machine that others use as well; use it with one thread.
+
 onnxruntime has its default optimizations; OpenVINO reads the model's file, computes in float32, and is
 handed arrays without a copy.
 """
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +39,7 @@ from byoc.profile.device import Device, copies, launch, time_units
 from byoc.profile.host import time_nodes
 from byoc.profile.machine import this_machine
 from byoc.profile.records import Records
-from byoc.profile.sampling import Patience, Samples, in_turn, sampled
+from byoc.profile.sampling import Clock, Patience, Samples, in_turn, sampled
 from byoc.profile.write import write_costs
 from byoc.rules.load import load_rules
 from byoc.runtime.onnxrt import on_threads, open_session, runner
@@ -51,6 +55,7 @@ MODELS = (
 _NODES = Patience(seconds=3.0, most=30)
 _UNITS = Patience(warmup=1, least=3, most=20, seconds=0.1, settled=0.05)
 _WHOLE = Patience(warmup=2, least=5, most=20, seconds=3.0)
+_CLOCKS: Mapping[str, Clock] = {"wall": time.perf_counter, "processor": time.process_time}
 
 Runs = dict[str, Callable[[], object]]
 
@@ -74,8 +79,10 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--limit", type=float, default=1.03)
     parser.add_argument("--seconds", type=float, default=20.0, help="of the final runs of a model")
+    parser.add_argument("--clock", choices=_CLOCKS, default="wall")
     asked = parser.parse_intermixed_args()
-    print(f"{machine()}, {asked.threads} of them used; milliseconds, ratios to the better library")
+    told = f"{asked.threads} of them used, {asked.clock} clock"
+    print(f"{machine()}, {told}; milliseconds, ratios to the better library")
     print(
         f"{'model':20}{'onnxruntime':>12}{'OpenVINO':>10}{'predicted':>11}{'chosen':>9}"
         f"  {'predicted':<24}{'chosen':<24}{'which':<15}{'regions':>8}{'rounds':>7}"
@@ -83,7 +90,7 @@ def main() -> int:
     above = []
     for name in asked.models:
         try:
-            gain = measured(name, asked.threads, asked.seconds)
+            gain = measured(name, asked.threads, asked.seconds, _CLOCKS[asked.clock])
         except ByocError as error:
             print(f"{name:20} {error}")
             above.append(name)
@@ -108,7 +115,7 @@ def _line(gain: Gain) -> str:
     return f"{gain.model:20}{times}  {ratios}{gain.chosen:<15}{regions:>8}{gain.rounds:>7}"
 
 
-def measured(name: str, threads: int, seconds: float) -> Gain:
+def measured(name: str, threads: int, seconds: float, clock: Clock) -> Gain:
     """Return what comes of a model of the zoo. Raises ByocError where it cannot be cut or run."""
     with TemporaryDirectory(prefix="byoc-") as place, on_threads(threads):
         folder = Path(place)
@@ -117,11 +124,11 @@ def measured(name: str, threads: int, seconds: float) -> Gain:
         options: dict[str, Any] = {
             "codegen_options": {"threads": str(threads), "blob": "no"},
             "verify": False,
-            **profiled(model, inputs, threads, folder),
+            **profiled(model, inputs, threads, folder, clock),
         }
         asked = f"zoo:{name}"
         predicted = partition(asked, RULES, output=folder / "predicted", **options)
-        best = fastest(asked, RULES, output=folder / "chosen", **options)
+        best = fastest(asked, RULES, output=folder / "chosen", clock=clock, **options)
         candidates = [each for each in best.report["measured"] if not each["problem"]]
         chosen = min(candidates, key=lambda each: each["seconds"])
         runs: Runs = {
@@ -131,7 +138,7 @@ def measured(name: str, threads: int, seconds: float) -> Gain:
             "chosen": _bundle(folder / "chosen", inputs),
         }
         patience = Patience(warmup=2, least=11, most=1000, seconds=seconds / len(runs), settled=0.002)
-        found = dict(zip(runs, in_turn(list(runs.values()), patience), strict=True))
+        found = dict(zip(runs, in_turn(list(runs.values()), patience, clock), strict=True))
     medians = {key: Samples.of(times).median for key, times in found.items()}
     better = np.array(found[min(("onnxruntime", "openvino"), key=medians.__getitem__)])
     ratios = {key: _quartiles(np.array(found[key]) / better) for key in ("predicted", "chosen")}
@@ -144,31 +151,38 @@ def _quartiles(ratios: Any) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def profiled(model: Model, inputs: Mapping[str, Any], threads: int, folder: Path) -> dict[str, str]:
+def profiled(
+    model: Model, inputs: Mapping[str, Any], threads: int, folder: Path, clock: Clock
+) -> dict[str, str]:
     """Measure a model on both libraries; return the cost models of host and accelerator, as files."""
     host, device = folder / "host.yaml", folder / "device.yaml"
-    times = time_nodes(model, _NODES)
+    times = time_nodes(model, _NODES, clock=clock)
     records = Records()
     times.record(records)
     write_costs(
         host,
         records.table("host", "measured", this_machine(), together=times.together, otherwise="host"),
     )
-    codegen = Device(find_codegen("openvino"), {"threads": str(threads), "blob": "no"}, _UNITS)
+    codegen = Device(find_codegen("openvino"), {"threads": str(threads), "blob": "no"}, _UNITS, clock)
     units = Records()
     time_units(model, load_rules(RULES), codegen, units)
     start = launch(codegen, units)
-    link = copies(_UNITS)
+    link = copies(_UNITS, clock)
     alone = units.table(RULES, "measured", this_machine(), link=link, launch=start, otherwise=RULES)
     write_costs(device, alone)
     costs = {"host_cost_model": str(host), "cost_model": str(device)}
-    together = _together(model, inputs, threads, folder, costs)
+    together = _together(model, inputs, threads, folder, costs, clock)
     write_costs(device, alone.model_copy(update={"together": together}))
     return costs
 
 
 def _together(
-    model: Model, inputs: Mapping[str, Any], threads: int, folder: Path, costs: Mapping[str, str]
+    model: Model,
+    inputs: Mapping[str, Any],
+    threads: int,
+    folder: Path,
+    costs: Mapping[str, str],
+    clock: Clock,
 ) -> float:
     """Return what OpenVINO takes for regions over the sum of what it takes for their units alone."""
     place = folder / "whole"
@@ -187,7 +201,7 @@ def _together(
     for stage in session.stages:
         given = {name: known[name] for name in stage.inputs}
         if stage.device != "host":
-            seconds = sampled(lambda stage=stage, given=given: stage.run(given), _WHOLE)
+            seconds = sampled(lambda stage=stage, given=given: stage.run(given), _WHOLE, clock)
             taken += Samples.of(seconds).median
         known.update(stage.run(given))
     regions = result.plan.regions

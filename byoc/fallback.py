@@ -52,9 +52,7 @@ def emit_working(  # noqa: PLR0913, PLR0917 - what `emit` takes
     while True:
         plan = replace(plan_for(facts), refusals=tuple(told))
         try:
-            return Emitted(
-                plan, emit(plan, output, compilers, verify, progress, strict, gate, contexts)
-            )
+            return Emitted(plan, emit(plan, output, compilers, verify, progress, strict, gate, contexts))
         except RefusedError as error:
             if strict:
                 raise

@@ -22,6 +22,7 @@ from byoc.cli import (
     explain,
     inspect,
     installed,
+    new_codegen,
     pack,
     partition,
     place,
@@ -56,6 +57,7 @@ app.add_typer(rules.app, name="rules")
 app.command("cost-models")(installed.cost_models)
 app.command("codegens")(installed.codegens)
 app.command("strategies")(installed.strategies)
+app.command("new-codegen")(new_codegen.new_codegen)
 
 
 def _show_version(wanted: bool) -> None:

@@ -11,6 +11,7 @@ from byoc.codegen.asking import compiled
 from byoc.errors import ByocError
 from byoc.runtime.onnxrt import unoptimized
 from byoc.runtime.regions import executable, executor
+from byoc.testing.checks import why
 from byoc.testing.fresh import ANSWER, TASK, Values, fingerprint, load_values, save_values
 
 
@@ -23,7 +24,7 @@ def main(folder: Path) -> None:
             outputs, made = _done(asked, task, load_values(folder / f"in{number}"))
             answer = {"problem": "", "compiled": made}
         except ByocError as error:
-            outputs, answer = {}, {"problem": str(error), "compiled": ""}
+            outputs, answer = {}, {"problem": why(error), "compiled": ""}
         save_values(outputs, folder / f"out{number}")
         answers.append(answer)
     (folder / ANSWER).write_text(json.dumps(answers), encoding="utf-8")

@@ -119,6 +119,7 @@ def test_partition_as_json_is_one_document(byoc: Cli) -> None:
         "refusals",
         "host_reasons",
         "what_if",
+        "precision",
         "notes",
         "verification",
         "not_verified",
@@ -256,6 +257,7 @@ def test_options_reach_the_pipeline(byoc: Cli) -> None:
     assert report["predicted"]["host_only"] == 96 / 0.5  # the bytes of x and y over the host's bandwidth
     assert report["not_verified"] == "verification was turned off"
     asked = _strict(Path("out/manifest.json").read_text("utf-8"))["asked"]
+    assert set(asked.pop("precision").values()) <= {None, False}
     assert asked == {
         "model": "open.onnx",
         "rules": ["dla"],
@@ -269,6 +271,10 @@ def test_options_reach_the_pipeline(byoc: Cli) -> None:
         "dims": {"n": 3},
         "trips": {},
         "placement": None,
+        "strict": False,
+        "isolate": False,
+        "compile_timeout": None,
+        "gate": None,
     }
 
 
@@ -306,6 +312,7 @@ def test_progress_names_the_steps(tmp_path: Path) -> None:
         "load model",
         "place",
         "outline",
+        "bound",
         "write weights",
         "compile dla_0 with reference",  # dla_1 is the same
         "verify",

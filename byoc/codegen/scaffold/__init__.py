@@ -1,0 +1,103 @@
+"""A complete package for a new codegen, written from the templates beside this module.
+
+A template is a file of the package to be, with `.tmpl` added to its name. In paths and content alike
+`{{name}}` stands for what users call the codegen, `{{module}}` for the Python package, `{{class}}` for the
+class in it.
+"""
+
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from keyword import iskeyword
+from pathlib import Path
+
+from byoc.errors import InputError
+from byoc.plugins import ANNOTATIONS, CODEGENS, COST_MODELS, distribution, files, installed
+
+TEMPLATE = Path(__file__).parent / "template"
+
+_SUFFIX = ".tmpl"
+_PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
+_NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
+_MOST_CHARACTERS = 40  # of a target's name
+_RESERVED = frozenset({"any", "byoc", "host", "onnx", "test", "tests"})
+
+
+def new_codegen(name: str, folder: Path) -> list[Path]:
+    """Write a package for a codegen of that name to a folder that is not there yet.
+
+    Returns the files, relative to the folder, in order. Raises InputError for a name that cannot be one
+    or is taken, and for a folder that is there or cannot be written; nothing is then left behind.
+    """
+    words = _words(name)
+    if folder.exists() or folder.is_symlink():
+        raise InputError(f"{folder}: exists already, and is left as it is (--into DIR names another)")
+    if not folder.parent.is_dir():
+        raise InputError(f"{folder}: cannot be written: there is no folder '{folder.parent}'")
+    try:
+        return _written(words, folder)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from error
+
+
+def rendered(name: str) -> dict[str, str]:
+    """Return the files of a codegen's package by relative path, in order; `name` is not checked."""
+    return _rendered(_spelled(name))
+
+
+def _written(words: Mapping[str, str], folder: Path) -> list[Path]:
+    with tempfile.TemporaryDirectory(prefix=".byoc-", dir=folder.parent) as workspace:
+        fresh = Path(workspace) / "new"
+        paths = []
+        for path, content in _rendered(words).items():
+            (fresh / path).parent.mkdir(parents=True, exist_ok=True)
+            (fresh / path).write_text(content, encoding="utf-8")
+            paths.append(Path(path))
+        fresh.rename(folder)  # all of it at once
+    return paths
+
+
+def _rendered(words: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for template in sorted(TEMPLATE.rglob(f"*{_SUFFIX}")):
+        path = template.relative_to(TEMPLATE).as_posix().removesuffix(_SUFFIX)
+        found[_filled(path, words)] = _filled(template.read_text(encoding="utf-8"), words)
+    return found
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    return _PLACEHOLDER.sub(lambda match: words[match[1]], text)
+
+
+def _words(name: str) -> dict[str, str]:
+    """Return what placeholders stand for. Raises InputError for a name that cannot be one."""
+    if not _NAME.fullmatch(name) or len(name) > _MOST_CHARACTERS:
+        raise InputError(
+            f"{name!r}: the name of a codegen is made of lower-case letters and digits, in parts joined by "
+            f"- or _, begins with a letter, and has at most {_MOST_CHARACTERS} characters: my-npu"
+        )
+    words = _spelled(name)
+    module = words["module"]
+    if name in _RESERVED or iskeyword(module) or module in sys.stdlib_module_names:
+        raise InputError(f"{name}: the name is reserved: Python or byoc has a meaning for it")
+    codegens = installed(CODEGENS)
+    if name in codegens:
+        there = distribution(codegens[name])
+        raise InputError(f"{name}: {there} brings a codegen of this name")
+    for group, what in ((ANNOTATIONS, "rule file"), (COST_MODELS, "cost model")):
+        for file in files(group)[0].get(name, {}).values():
+            raise InputError(f"{name}: {distribution(file.point)} brings a {what} of this name")
+    if find_spec(module) is not None:
+        raise InputError(f"{name}: a Python package '{module}' is installed already")
+    return words
+
+
+def _spelled(name: str) -> dict[str, str]:
+    parts = re.split(r"[_-]", name)
+    return {
+        "name": name,
+        "module": "_".join(parts),
+        "class": "".join(part.capitalize() for part in parts),
+    }
