@@ -2,7 +2,7 @@
 
 `python benchmarks/real_gain.py [MODEL ...] [--threads 1] [--limit 1.03] [--clock processor]`
 
-Each model is profiled first (every node on onnxruntime, every unit on OpenVINO, and how both do as a
+Each model is profiled first (every operator on onnxruntime and on OpenVINO, and how both do as a
 whole), then cut twice: `predicted` is what launch-aware makes of these costs, `chosen` the fastest of
 that and of both wholes, as `byoc partition --measure` finds it. Then all four run in turn in one
 process, on the same inputs and number of threads. A ratio is a bundle's time over that of the better of
@@ -32,17 +32,18 @@ from common import machine
 import byoc
 from byoc import zoo
 from byoc.codegen import find_codegen
+from byoc.costs.table import Table
 from byoc.errors import ByocError
 from byoc.graph.load import Model
 from byoc.pipeline import load_model, partition
 from byoc.profile.device import Device, copies, launch, time_units
-from byoc.profile.host import time_nodes
 from byoc.profile.machine import this_machine
 from byoc.profile.records import Records
 from byoc.profile.sampling import Clock, Patience, Samples, in_turn, sampled
 from byoc.profile.write import write_costs
 from byoc.rules.load import load_rules
 from byoc.runtime.onnxrt import on_threads, open_session, runner
+from byoc.runtime.program import HOST
 from byoc.runtime.samples import samples_for
 from byoc.trials import fastest
 
@@ -52,9 +53,9 @@ MODELS = (
     *("shufflenet", "squeezenet", "vgg19", "zfnet512"),
     *("efficientnet_b0", "mobilenet_v3_large", "convnext_tiny", "vit_tiny", "bert"),
 )
-_NODES = Patience(seconds=3.0, most=30)
 _UNITS = Patience(warmup=1, least=3, most=20, seconds=0.1, settled=0.05)
 _WHOLE = Patience(warmup=2, least=5, most=20, seconds=3.0)
+_LEAST = 1e-6
 _CLOCKS: Mapping[str, Clock] = {"wall": time.perf_counter, "processor": time.process_time}
 
 Runs = dict[str, Callable[[], object]]
@@ -115,27 +116,38 @@ def _line(gain: Gain) -> str:
     return f"{gain.model:20}{times}  {ratios}{gain.chosen:<15}{regions:>8}{gain.rounds:>7}"
 
 
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A model with its inputs, how it is run and timed, and a folder for what is written."""
+
+    model: Model
+    inputs: Mapping[str, Any]
+    threads: int
+    clock: Clock
+    folder: Path
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The codegen's options. What is here is loaded once, so nothing is stored twice."""
+        return {"threads": str(self.threads), "blob": "no"}
+
+
 def measured(name: str, threads: int, seconds: float, clock: Clock) -> Gain:
     """Return what comes of a model of the zoo. Raises ByocError where it cannot be cut or run."""
     with TemporaryDirectory(prefix="byoc-") as place, on_threads(threads):
         folder = Path(place)
         model = load_model(f"zoo:{name}")
-        inputs = dict(samples_for(model))
-        options: dict[str, Any] = {
-            "codegen_options": {"threads": str(threads), "blob": "no"},
-            "verify": False,
-            **profiled(model, inputs, threads, folder, clock),
-        }
-        asked = f"zoo:{name}"
-        predicted = partition(asked, RULES, output=folder / "predicted", **options)
-        best = fastest(asked, RULES, output=folder / "chosen", clock=clock, **options)
+        case = Case(model, dict(samples_for(model)), threads, clock, folder)
+        options: dict[str, Any] = {"codegen_options": case.options, "verify": False, **profiled(case)}
+        predicted = partition(model.source, RULES, output=folder / "predicted", **options)
+        best = fastest(model.source, RULES, output=folder / "chosen", clock=clock, **options)
         candidates = [each for each in best.report["measured"] if not each["problem"]]
         chosen = min(candidates, key=lambda each: each["seconds"])
         runs: Runs = {
-            "onnxruntime": _onnxruntime(model, inputs),
-            "openvino": _openvino(model, inputs, threads, folder),
-            "predicted": _bundle(folder / "predicted", inputs),
-            "chosen": _bundle(folder / "chosen", inputs),
+            "onnxruntime": _onnxruntime(case),
+            "openvino": _openvino(case),
+            "predicted": _bundle(folder / "predicted", case.inputs),
+            "chosen": _bundle(folder / "chosen", case.inputs),
         }
         patience = Patience(warmup=2, least=11, most=1000, seconds=seconds / len(runs), settled=0.002)
         found = dict(zip(runs, in_turn(list(runs.values()), patience, clock), strict=True))
@@ -151,82 +163,82 @@ def _quartiles(ratios: Any) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def profiled(
-    model: Model, inputs: Mapping[str, Any], threads: int, folder: Path, clock: Clock
-) -> dict[str, str]:
-    """Measure a model on both libraries; return the cost models of host and accelerator, as files."""
-    host, device = folder / "host.yaml", folder / "device.yaml"
-    times = time_nodes(model, _NODES, clock=clock)
-    records = Records()
-    times.record(records)
-    write_costs(
-        host,
-        records.table("host", "measured", this_machine(), together=times.together, otherwise="host"),
-    )
-    codegen = Device(find_codegen("openvino"), {"threads": str(threads), "blob": "no"}, _UNITS, clock)
-    units = Records()
-    time_units(model, load_rules(RULES), codegen, units)
-    start = launch(codegen, units)
-    link = copies(_UNITS, clock)
-    alone = units.table(RULES, "measured", this_machine(), link=link, launch=start, otherwise=RULES)
-    write_costs(device, alone)
+def profiled(case: Case) -> dict[str, str]:
+    """Measure a model on both libraries; return the cost models of host and accelerator, as files.
+
+    Operators of the host are measured one at a time, too, as onnxruntime optimizes each alone: a graph
+    run as it is written lacks the layouts that its convolutions are fast in.
+    """
+    host, device = case.folder / "host.yaml", case.folder / "device.yaml"
     costs = {"host_cost_model": str(host), "cost_model": str(device)}
-    together = _together(model, inputs, threads, folder, costs, clock)
-    write_costs(device, alone.model_copy(update={"together": together}))
+    here, begin = _units(case, "reference", {}, None, "host")
+    there, start = _units(case, "openvino", case.options, RULES, RULES)
+    there = there.model_copy(update={"launch": start + begin, "link": copies(_UNITS, case.clock)})
+    write_costs(host, here)
+    write_costs(device, there)
+    whole = sampled(_onnxruntime(case), _WHOLE, case.clock)
+    alone = partition(case.model.source, RULES, strategy="host-only", **costs).plan.root.host_only
+    write_costs(host, here.model_copy(update={"together": Samples.of(whole).median / alone}))
+    write_costs(device, there.model_copy(update={"together": _together(case, costs)}))
     return costs
 
 
-def _together(
-    model: Model,
-    inputs: Mapping[str, Any],
-    threads: int,
-    folder: Path,
-    costs: Mapping[str, str],
-    clock: Clock,
-) -> float:
+def _units(
+    case: Case, codegen: str, options: Mapping[str, str], rules: str | None, name: str
+) -> tuple[Table, float]:
+    """Return the costs of a model's units with a codegen, and what starting one takes."""
+    device = Device(find_codegen(codegen), options, _UNITS, case.clock)
+    records = Records()
+    time_units(case.model, None if rules is None else load_rules(rules), device, records)
+    start = launch(device, records)
+    table = records.table(name, "measured", this_machine(), launch=start, otherwise=name)
+    return table.model_copy(update={"launch": 0.0}), start
+
+
+def _together(case: Case, costs: Mapping[str, str]) -> float:
     """Return what OpenVINO takes for regions over the sum of what it takes for their units alone."""
-    place = folder / "whole"
+    place = case.folder / "whole"
     result = partition(
-        model.source,
+        case.model.source,
         RULES,
         output=place,
         strategy="all-supported",
-        codegen_options={"threads": str(threads), "blob": "no"},
+        codegen_options=case.options,
         verify=False,
         **costs,
     )
     session = byoc.load(place)
-    known = {**session.program.constants, **inputs}
+    known = {**session.program.constants, **case.inputs}
     taken = 0.0
     for stage in session.stages:
         given = {name: known[name] for name in stage.inputs}
-        if stage.device != "host":
-            seconds = sampled(lambda stage=stage, given=given: stage.run(given), _WHOLE, clock)
+        if stage.device != HOST:
+            seconds = sampled(lambda stage=stage, given=given: stage.run(given), _WHOLE, case.clock)
             taken += Samples.of(seconds).median
         known.update(stage.run(given))
     regions = result.plan.regions
     launches = result.plan.cost.launch
     predicted = sum(region.seconds for region in regions) - launches
-    return max(taken - launches, 1e-6) / max(predicted, 1e-6) if regions else 1.0
+    return max(taken - launches, _LEAST) / max(predicted, _LEAST) if regions else 1.0
 
 
-def _onnxruntime(model: Model, inputs: Mapping[str, Any]) -> Callable[[], object]:
-    run = runner(open_session(model.proto, model.folder))
-    return lambda: run(inputs)
+def _onnxruntime(case: Case) -> Callable[[], object]:
+    run = runner(open_session(case.model.proto, case.model.folder))
+    return lambda: run(case.inputs)
 
 
-def _openvino(
-    model: Model, inputs: Mapping[str, Any], threads: int, folder: Path
-) -> Callable[[], object]:
+def _openvino(case: Case) -> Callable[[], object]:
     import openvino  # noqa: PLC0415 - optional
 
-    path = folder / "whole.onnx"
-    onnx.save(zoo.load(model.source.removeprefix("zoo:")), path)
+    path = case.folder / "whole.onnx"
+    onnx.save(zoo.load(case.model.source.removeprefix("zoo:")), path)
     core = openvino.Core()
-    properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": case.threads}
     compiled = core.compile_model(core.read_model(path), "CPU", properties)
     request = compiled.create_infer_request()
-    given = [inputs[next(name for name in inputs if name in port.names)] for port in compiled.inputs]
+    given = [
+        case.inputs[next(name for name in case.inputs if name in port.names)] for port in compiled.inputs
+    ]
     return lambda: request.infer(given, share_inputs=True, share_outputs=True)
 
 

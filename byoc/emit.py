@@ -36,8 +36,8 @@ def emit(  # noqa: PLR0913, PLR0917 - what is emitted, and how
 ) -> Verification | str:
     """Write a plan's bundle to `output`, and return its verification or why there was none.
 
-    `compilers` has one for each target by name. With `contexts` the model with EPContext nodes is put in,
-    too.
+    `compilers` has one for each target by name. With `contexts` the model with EPContext nodes is
+    put in, too.
 
     Raises RefusedError when regions are not compiled, loaded or run, or are off by more than `gate`,
     each alone; where `strict`, CompileError for the first that is not compiled. Raises InputError when

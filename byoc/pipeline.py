@@ -251,8 +251,8 @@ def original_of(bundle: Bundle, against: str | Path | None = None) -> Against:
 
     `against` is the original, a path or `zoo:NAME`. Without it a zoo model is found by the name in the
     manifest; for any other, the bundle is compared with its own partitioned model, run whole on plain
-    onnxruntime, and so is one of lower precision, of which it is told what is left of the original. Raises
-    InputError when the original cannot be read.
+    onnxruntime, and so is one of lower precision, of which it is told what is left of the original.
+    Raises InputError when the original cannot be read.
     """
     asked = bundle.manifest.asked
     name = str(against or asked.get("model", ""))

@@ -55,9 +55,9 @@ def context_model(
 ) -> ModelProto:
     """Return a partitioned model with a node EPContext in the place of each region's call.
 
-    `contexts` has for each region its context, in which tensors are called as in the region, and the path
-    of the context's file from the model's folder. What regions alone read is left out, functions and
-    weights. Raises InputError as `write_context_model`.
+    `contexts` has for each region its context, in which tensors are called as in the region, and the
+    path of the context's file from the model's folder. What regions alone read is left out, functions
+    and weights. Raises InputError as `write_context_model`.
     """
     entries = {(f"byoc.{entry.target}", entry.name): entry for entry in regions}
     functions = {(each.domain, each.name): each for each in proto.functions}

@@ -253,7 +253,7 @@ class Context:
 
 @runtime_checkable
 class ContextSource(Protocol):
-    """A codegen whose artifacts a provider of ONNX Runtime loads: see `byoc partition --emit epcontext`."""
+    """A codegen whose artifacts a provider of ONNX Runtime loads, for `--emit epcontext`."""
 
     def context(self, artifact: Artifact) -> Context:
         """Return how the provider loads an artifact."""

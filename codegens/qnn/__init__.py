@@ -6,7 +6,8 @@ NPU, as on x86, the provider's library emulates it. What the provider takes is n
 each node who is to run it, and a region of which it leaves a node to the CPU is refused.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import onnx
 from onnx import NodeProto, helper
@@ -93,21 +94,21 @@ class QNN:
         """Return what the provider is to be told in another model that holds the context."""
         node: NodeProto = onnx.load_from_string(artifact.files[_MODEL]).graph.node[0]
         told = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        more = {name: _text(value) for name, value in told.items() if name not in _TAKEN}
+        more = {name: value for name, value in told.items() if name not in _TAKEN}
         return Context(
             source=_text(told["source"]),
             file=_CONTEXT,
             inputs=tuple(node.input),
             outputs=tuple(node.output),
-            partition=_text(told.get("partition_name", "")),
-            sdk_version=_text(told.get("ep_sdk_version", "")),
+            partition=_text(told.get("partition_name", b"")),
+            sdk_version=_text(told.get("ep_sdk_version", b"")),
             hardware=f"Hexagon v{artifact.metadata['htp_arch']}",
             more=more,
         )
 
 
-def _text(value: object) -> object:
-    return value.decode() if isinstance(value, bytes) else value
+def _text(value: bytes) -> str:
+    return value.decode()
 
 
 def _set(node: NodeProto, **values: object) -> None:
@@ -118,15 +119,11 @@ def _set(node: NodeProto, **values: object) -> None:
     node.attribute.extend(helper.make_attribute(name, value) for name, value in values.items())
 
 
-def _runner(session: object) -> Executor:
+def _runner(session: Any) -> Executor:
     """Return what runs a session with those of a region's inputs that it reads."""
     run = runner(session)
-    read = [value.name for value in session.get_inputs()]  # type: ignore[attr-defined]
-
-    def run_read(inputs: Mapping[str, object]) -> Mapping[str, object]:
-        return run({name: inputs[name] for name in read})
-
-    return run_read
+    read = [value.name for value in session.get_inputs()]
+    return lambda inputs: run({name: inputs[name] for name in read})
 
 
 def _options(artifact: Artifact) -> QNNOptions:

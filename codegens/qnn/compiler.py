@@ -99,9 +99,11 @@ def ask(model: Standard, options: QNNOptions) -> Answer:
         context = onnx.load(path) if path.exists() and not told["error"] else None
     reasons = _reasons(log)
     others = [(name, op) for who, name, op in told["nodes"] or () if who != provider.PROVIDER]
-    left = _left(model, [name for name, _ in others], reasons)
-    if told["error"] and not left:
-        left = _left(model, list(reasons), reasons)
+    names = [name for name, _ in others]
+    if told["error"]:  # what onnxruntime took apart to offer it again in pieces is in the log alone
+        taken = {name for who, name, _ in told["nodes"] or () if who == provider.PROVIDER}
+        names += [name for name in reasons if name not in taken]
+    left = _left(model, names, reasons)
     strays = sorted({op for name, op in others if model.origin(name) is None})
     error = _CODE.sub("", told["error"]) or ("" if context else "it took no node")
     return Answer(model, context, left, strays, " ".join(error.split()))

@@ -8,9 +8,9 @@ from typing import Literal
 class QNNOptions:
     """Options of the codegen `qnn`.
 
-    `htp_arch` is the version of the Hexagon tensor processor to compile for, `soc_model` Qualcomm's number
-    of the chip it is in (0: any). `optimization` is how hard the compiler tries, its own word for which is
-    `htp_graph_finalization_optimization_mode`. A compile may take `timeout` seconds.
+    `htp_arch` is the version of the Hexagon tensor processor to compile for, `soc_model` Qualcomm's
+    number of the chip that it is in (0: any). `optimization` is how hard the compiler tries, which it
+    calls `htp_graph_finalization_optimization_mode`. A compile may take `timeout` seconds.
     """
 
     htp_arch: Literal["68", "69", "73", "75", "79", "81"] = field(

@@ -121,7 +121,7 @@ class _Pairs:
         return [first, second]
 
     def _is_least(self, quantize: NodeProto) -> bool:
-        """Return whether the zero point is the least number, so that quantizing does what a Relu does."""
+        """Return whether the zero point is the least number: quantizing then does what a Relu does."""
         if len(quantize.input) < 3 or not quantize.input[2]:
             return not quantize.attribute  # uint8 and 0, unless an attribute says otherwise
         if quantize.input[2] not in self._stored:

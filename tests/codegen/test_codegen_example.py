@@ -22,12 +22,12 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "acme"
 def acme(monkeypatch: pytest.MonkeyPatch) -> Path:
     """Register the example's codegen, and return the folder of its rule file and cost model."""
     monkeypatch.syspath_prepend(EXAMPLE)
-    import byoc_acme  # noqa: PLC0415 - there while the test runs
+    import acme  # noqa: PLC0415 - there while the test runs
 
-    vendors.install(monkeypatch, acme=byoc_acme.Acme)
-    for name in [name for name in sys.modules if name.startswith("byoc_acme")]:
+    vendors.install(monkeypatch, acme=acme.Acme)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "acme"]:
         monkeypatch.delitem(sys.modules, name)
-    return EXAMPLE / "byoc_acme"
+    return EXAMPLE / "acme"
 
 
 def model() -> onnx.ModelProto:
@@ -43,7 +43,7 @@ def model() -> onnx.ModelProto:
 
 def test_the_example_compiles_and_runs(acme: Path, tmp_path: Path) -> None:
     options = {
-        "cost_model": str(acme / "cost_models" / "acme.yaml"),
+        "cost_model": str(acme / "cost_models" / "acme_costs.yaml"),
         "strategy": "all-supported",
         "output": tmp_path / "b",
     }

@@ -5,14 +5,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cutting import planned
 
 import byoc
-from byoc.bundle.write import Compiler
+from byoc.bundle.compile import Compiler
 from byoc.codegen import Artifact, Codegen, CompileError, Region, find_codegen
 from byoc.emit import emit
 from byoc.errors import ByocError, shortened
@@ -54,7 +54,11 @@ class Lenient:
     name: str
     refusals: list[str] = field(default_factory=list)
 
-    def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+    @property
+    def Options(self) -> Any:  # noqa: N802 - the interface's name
+        return getattr(self.codegen, "Options", None)
+
+    def compile(self, region: Region, options: Any) -> Artifact:
         try:
             return self.codegen.compile(region, options)
         except CompileError as error:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from cutting import CHAIN, HOST_ONLY, ramp, same_as_original
-from support import parse
+from support import Ran, parse
 
 from byoc import fastest, partition
 from byoc.errors import InputError
@@ -76,6 +77,22 @@ def test_it_is_run_for_real(tmp_path: Path) -> None:
 
     assert len(result.report["measured"]) == 2
     assert all(each["seconds"] > 0 and each["samples"] >= 9 for each in result.report["measured"])
+
+
+def test_the_command_tells_what_was_measured(
+    byoc: Callable[..., Ran], takes: Callable[..., None], tmp_path: Path
+) -> None:
+    takes(0.002, 0.001)
+    onnx.save(parse(CHAIN), tmp_path / "m.onnx")
+
+    ran = byoc(*("partition", tmp_path / "m.onnx", "--rules", "dla", "--measure", "-o", tmp_path / "b"))
+
+    lines = [line for line in ran.out.splitlines() if "measured" in line]
+    assert lines[0].startswith("  all-supported: measured 1.00 ms (quartiles ")
+    assert lines[1].startswith("  launch-aware: measured 2.00 ms (quartiles ")
+    without = byoc("partition", tmp_path / "m.onnx", "--rules", "dla", "--measure")
+    assert without.code == 2
+    assert "it runs the bundles that it writes (-o)" in without.err
 
 
 def _content(folder: Path) -> dict[str, bytes]:

@@ -10,4 +10,5 @@ pytest.importorskip("emx_onnx_cgen")
 class TestC(CodegenConformance):
     codegen = "c"
     rules = "dla"
-    most_cases = 2
+    zoo = ()  # tests/codegens compiles networks
+    most_cases = 1

@@ -12,4 +12,19 @@ class TestOpenVINO(CodegenConformance):
     codegen = "openvino"
     rules = "openvino-cpu"
     claims = Claims(dynamic_batch=True, deterministic=False)
-    most_cases = 1
+    operators = (
+        *(
+            "Add",
+            "AveragePool",
+            "BatchNormalization",
+            "Clip",
+            "Concat",
+            "Conv",
+            "ConvTranspose",
+            "Gather",
+        ),
+        *("Gemm", "GlobalAveragePool", "LayerNormalization", "MatMul", "MaxPool", "Pad", "Relu"),
+        *("ReduceMean", "Reshape", "Resize", "Slice", "Softmax", "Split", "TopK", "Transpose", "Where"),
+    )
+    zoo = ()  # tests/codegens compiles networks
+    most_cases = 2

@@ -1,8 +1,8 @@
 """A complete package for a new codegen, written from the templates beside this module.
 
 A template is a file of the package to be, with `.tmpl` added to its name. In paths and content alike
-`{{name}}` stands for what users call the codegen, `{{module}}` for the Python package, `{{class}}` for the
-class in it.
+`{{name}}` stands for what users call the codegen, `{{module}}` for the Python package, `{{class}}` for
+the class in it.
 """
 
 import re
@@ -21,7 +21,7 @@ TEMPLATE = Path(__file__).parent / "template"
 _SUFFIX = ".tmpl"
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
-_MOST_CHARACTERS = 40  # of a target's name
+_MOST_CHARACTERS = 32  # with which no line of what is written gets too long
 _RESERVED = frozenset({"any", "byoc", "host", "onnx", "test", "tests"})
 
 
@@ -75,8 +75,8 @@ def _words(name: str) -> dict[str, str]:
     """Return what placeholders stand for. Raises InputError for a name that cannot be one."""
     if not _NAME.fullmatch(name) or len(name) > _MOST_CHARACTERS:
         raise InputError(
-            f"{name!r}: the name of a codegen is made of lower-case letters and digits, in parts joined by "
-            f"- or _, begins with a letter, and has at most {_MOST_CHARACTERS} characters: my-npu"
+            f"{name!r}: the name of a codegen is made of lower-case letters and digits, in parts joined "
+            f"by - or _, begins with a letter, and has at most {_MOST_CHARACTERS} characters: my-npu"
         )
     words = _spelled(name)
     module = words["module"]

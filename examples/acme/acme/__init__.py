@@ -5,33 +5,35 @@ import json
 from dataclasses import dataclass, field
 
 import numpy as np
-
 from byoc.codegen import Artifact, Executor, Region
-from byoc_acme.program import assemble
-from byoc_acme.simulator import run
+from byoc.verdict import YES, Verdict, refuse
+
+from acme.program import FORMAT, assemble
+from acme.simulator import run
 
 
 @dataclass(frozen=True)
-class Options:
+class AcmeOptions:
     """What a user may say with `--codegen-option NAME=VALUE`, or in the rule file."""
 
     indent: int = field(default=1, metadata={"help": "Spaces by which program.json is indented."})
 
 
 class Acme:
-    """Compiles for the accelerator described in annotations/acme.yaml."""
+    """Compiles for the accelerator that annotations/acme.yaml describes."""
 
     name = "acme"
     api = 1
-    Options = Options
+    Options = AcmeOptions
 
-    def compile(self, region: Region, options: Options) -> Artifact:
+    def compile(self, region: Region, options: AcmeOptions) -> Artifact:
         """Return program.json and weights.npz. Raises CompileError for what it has no code for."""
         program, weights = assemble(region)
         packed = io.BytesIO()
-        np.savez(packed, **weights)
+        np.savez(packed, **weights)  # type: ignore[arg-type]
         text = json.dumps(program, indent=options.indent)
-        return Artifact({"program.json": text.encode(), "weights.npz": packed.getvalue()})
+        files = {"program.json": text.encode(), "weights.npz": packed.getvalue()}
+        return Artifact(files, {"format": FORMAT})
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the program on numpy arrays."""
@@ -40,3 +42,8 @@ class Acme:
         weights = {name: packed[name] for name in packed.files}
         outputs = [value.name for value in region.outputs]
         return lambda inputs: run(program, weights, inputs, outputs)
+
+    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        """Return whether this version can run an artifact, which may be an older one's."""
+        found = artifact.metadata.get("format")
+        return YES if found == FORMAT else refuse(f"its format is {found}, this runs {FORMAT}")

@@ -3,9 +3,11 @@
 from typing import Any
 
 import numpy as np
+from byoc.codegen import Emitters, Operation, Region
 from numpy.typing import NDArray
 
-from byoc.codegen import Emitters, Operation, Region
+FORMAT = "1"
+"""The version of the instructions, which an artifact bears as its stamp."""
 
 Instruction = dict[str, Any]
 
@@ -19,7 +21,7 @@ def assemble(region: Region) -> tuple[list[Instruction], dict[str, NDArray[np.ge
     return program, {name: region.constant(name) for name in sorted(names)}
 
 
-# One small function for each operator and composite of acme.yaml.
+# One small function for each operator and composite of the rule file.
 @emit.op("Conv")
 def _conv(operation: Operation) -> Instruction:
     return _instruction("conv", operation, **_window(operation), relu=False)

@@ -1,0 +1,9 @@
+"""What byoc asks of every codegen."""
+
+from byoc.testing import Claims, CodegenConformance
+
+
+class TestAcme(CodegenConformance):
+    codegen = "acme"
+    rules = "acme"
+    claims = Claims(dynamic_batch=True)

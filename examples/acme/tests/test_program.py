@@ -1,0 +1,25 @@
+"""What this codegen alone does: the instructions that a region becomes."""
+
+import json
+from pathlib import Path
+
+import byoc
+import onnx
+from byoc.bundle.read import open_bundle
+
+RULES = "acme"
+MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+small (float[1, 2, 4, 4] x) => (float[1, 3, 2, 2] y)
+<float[3, 2, 3, 3] w = {WEIGHTS}> { c = Conv(x, w) y = Relu(c) }"""
+
+
+def test_a_convolution_and_its_relu_are_one_instruction(tmp_path: Path) -> None:
+    weights = ", ".join(str(number / 54 - 0.5) for number in range(54))
+    model = onnx.parser.parse_model(MODEL.replace("WEIGHTS", weights))
+
+    byoc.partition(model, RULES, strategy="all-supported", output=tmp_path / "b")
+
+    ((_, _, artifact),) = open_bundle(tmp_path / "b").regions()
+    (instruction,) = json.loads(artifact.files["program.json"])
+    assert (instruction["do"], instruction["relu"]) == ("conv", True)
+    assert instruction["strides"] == [1, 1]
