@@ -1,6 +1,5 @@
 """What is checked of a codegen, as sentences on what is wrong; empty lists are good news."""
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -8,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from byoc.codegen import Artifact, Codegen, Executable, Executor, Region, Stamped
 from byoc.codegen.asking import compiled
-from byoc.codegen.refusal import RefusedError
 from byoc.errors import ByocError, InputError
 from byoc.runtime.onnxrt import unoptimized
-from byoc.runtime.regions import RegionFailedError, executor
+from byoc.runtime.regions import executor
 from byoc.testing.cut import Cut
 from byoc.testing.fresh import Answer, Task, fingerprint, run_fresh
+from byoc.testing.memory import files, others, same, strided
+from byoc.testing.refusals import why
 from byoc.verdict import Verdict, refuse
 from byoc.verify.compare import compare
 from byoc.verify.regions import quantized_in, reference
@@ -107,12 +106,12 @@ class Checks:
 
     def keeps_files(self, cut: Cut) -> list[str]:
         """Check that a compile, a load and a run leave the region's files as they are."""
-        before = _files(cut.bundle.folder)
+        before = files(cut.bundle.folder)
         for region, _ in cut.regions:
             artifact = compiled(self.codegen, region, self.options)
             if isinstance(self.codegen, Executable):
                 self.loaded(region, artifact)(cut.runs[region.name].kept[0][0])
-        after = _files(cut.bundle.folder)
+        after = files(cut.bundle.folder)
         changed = sorted(name for name in before.keys() | after if before.get(name) != after.get(name))
         return [f"{cut.name}: it changed '{name}', which is byoc's: work on a copy" for name in changed]
 
@@ -125,7 +124,7 @@ class Checks:
         problems = [
             f"{cut.name}: it writes to its input '{name}', which another stage may read: copy it first"
             for name, value in inputs.items()
-            if not _same(given[name], value)
+            if not same(given[name], value)
         ]
         for value in given.values():
             value.flags.writeable = False
@@ -143,7 +142,7 @@ class Checks:
         ((region, artifact), inputs, expected) = _first(cut)
         with unoptimized():
             run = self.codegen.load(region, artifact)
-        found = self.differences(region, expected, run({n: _strided(v) for n, v in inputs.items()}))
+        found = self.differences(region, expected, run({n: strided(v) for n, v in inputs.items()}))
         return [f"{cut.name}, inputs not contiguous: {problem}" for problem in found]
 
     def outputs_last(self, cut: Cut) -> list[str]:
@@ -152,18 +151,18 @@ class Checks:
         run = self.loaded(region, artifact)
         first = run(inputs)
         kept = {name: np.array(value) for name, value in first.items()}
-        run(_others(inputs, 1))
+        run(others(inputs, 1))
         return [
             f"{cut.name}: the next run overwrites output '{name}' of the one before: give out copies"
             for name, value in kept.items()
-            if not _same(value, first[name])
+            if not same(value, first[name])
         ]
 
     def threads(self, cut: Cut) -> list[str]:
         """Check that two threads that call one executor each get what is theirs."""
         ((region, artifact), inputs, _) = _first(cut)
         run = self.loaded(region, artifact)
-        given = [_others(inputs, number) for number in range(_CALLS)]
+        given = [others(inputs, number) for number in range(_CALLS)]
         expected = [{n: np.array(v) for n, v in run(each).items()} for each in given]
         with ThreadPoolExecutor(2) as pool:
             found = list(pool.map(run, given))
@@ -244,11 +243,11 @@ class Checks:
             return [f"`compatible` gave a {type(verdict).__name__}, not a Verdict"]
         if not verdict:
             return [f"{cut.name}: what was compiled here does not fit here: {verdict}"]
-        others = [
+        planted = [
             Artifact(artifact.files, {**artifact.metadata, key: f"not {value}"})
             for key, value in artifact.metadata.items()
         ]
-        verdicts = [self._compatible(region, other) for other in others]
+        verdicts = [self._compatible(region, other) for other in planted]
         refused = [verdict for verdict in verdicts if not verdict]
         if not refused:
             return [
@@ -279,35 +278,6 @@ class Fresh:
         return zip(self.regions, self.answers, strict=True)
 
 
-def why(error: ByocError) -> str:
-    """Return what an error says, without the codegen's name, which is known."""
-    if isinstance(error, RefusedError):
-        return error.refusals[0].reason
-    return error.reason if isinstance(error, RegionFailedError) else str(error)
-
-
-def refuses(codegen: Codegen, region: Region, options: Any) -> list[str]:
-    """Check that a region that nobody can run is refused with a reason: by compile, or else by load."""
-    try:
-        artifact = codegen.compile(region, options)
-    except ByocError as error:
-        if not str(error).strip():
-            return ['it refuses a region without a reason: CompileError("why", nodes=[...])']
-        return []
-    except Exception as error:  # whatever a plug-in raises is what is looked for
-        return [
-            f"for an operator that there is not, compile raises {type(error).__name__} ({error}): "
-            "raise CompileError with a reason for what it cannot compile"
-        ]
-    if not isinstance(codegen, Executable):
-        return ["it compiles an operator that there is not: raise CompileError with the reason"]
-    try:
-        executor(codegen, codegen.name, region, artifact)({"x": np.ones((2, 3), np.float32)})
-    except ByocError:
-        return []
-    return ["it compiles and runs an operator that there is not: raise CompileError with the reason"]
-
-
 def _first(cut: Cut) -> tuple[tuple[Region, Artifact], Values, Values]:
     """Return the first region of a case, and what goes in and comes out of it."""
     region, artifact = cut.regions[0]
@@ -319,29 +289,3 @@ def _unlike(one: Artifact, other: Artifact) -> list[str]:
     found = [f"'{n}'" for n in names if one.files.get(n) != other.files.get(n)]
     keys = sorted(one.metadata.keys() | other.metadata.keys())
     return found + [f"metadata '{k}'" for k in keys if one.metadata.get(k) != other.metadata.get(k)]
-
-
-def _files(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
-def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    return one.tobytes() == other.tobytes()
-
-
-def _others(inputs: Values, number: int) -> dict[str, Any]:
-    """Return other inputs of the same types: the elements moved along by a number of places."""
-    return {name: np.roll(value, number) for name, value in inputs.items()}
-
-
-def _strided(value: NDArray[Any]) -> NDArray[Any]:
-    """Return the same array with gaps between its elements."""
-    if not value.ndim:
-        return value
-    wide = np.zeros((*value.shape[:-1], 2 * value.shape[-1]), value.dtype)
-    wide[..., ::2] = value
-    return wide[..., ::2]

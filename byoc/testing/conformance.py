@@ -1,108 +1,34 @@
 """The class that a vendor subclasses: each test says what it checks, and failing, what is to be done."""
 
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
 
 import onnx
 import pytest
 
 from byoc.bundle.regions import read_region
 from byoc.codegen import (
-    Codegen,
     Executable,
     Measured,
     Oracle,
     Stamped,
     Together,
     chosen_options,
-    find_codegen,
 )
 from byoc.codegen.asking import compiled_together
-from byoc.errors import ByocError, InputError, described
-from byoc.rules.load import load_rules
-from byoc.runtime.onnxrt import HOW_TO_GET_IT, has_runtime
-from byoc.testing.checks import Checks, Fresh, refuses, why
-from byoc.testing.claims import Claims
+from byoc.errors import ByocError, InputError
+from byoc.testing.asking import Asking, said
 from byoc.testing.composites import composite_case
-from byoc.testing.cut import Cut, NotTakenError, Planned, Workshop, target_operators
+from byoc.testing.cut import NotTakenError, Planned
+from byoc.testing.kit import SAMPLE, Kit
+from byoc.testing.refusals import refuses, why
 from byoc.testing.structures import FORMS
 from byoc.verdict import Verdict
-from byoc.verify.thresholds import TOLERANCE, Thresholds
 
-_SAMPLE = "chain"
 _UNKNOWN = "g (float[2, 3] x) => (float[2, 3] y) { y = org.byoc.testing.NoSuchOperator(x) }"
 
 
-class Kit:
-    """One codegen under test: its plug-in, its rules, and the cases that were compiled so far."""
-
-    def __init__(self, asked: type["CodegenConformance"], folder: Path) -> None:
-        """Find the codegen. Raises InputError when it, an option or the rule file is wrong."""
-        if not has_runtime():
-            raise InputError(HOW_TO_GET_IT)
-        codegen = find_codegen(asked.codegen)
-        self.codegen: Codegen = codegen
-        self.asked = asked
-        self.folder = folder
-        self.workshop = Workshop(asked.rules, codegen, asked.options, folder / "bundles")
-        thresholds = Thresholds({**TOLERANCE, **asked.tolerance})
-        self.checks = Checks(codegen, chosen_options(codegen, asked.options), thresholds)
-        _ = self.workshop.target
-        self._forms: dict[str, Cut | Exception] = {}
-        self._fresh: Fresh | Exception | None = None
-
-    def form(self, name: str) -> Cut:
-        """Return a form compiled. Raises NotTakenError, and CompileError."""
-        if name not in self._forms:
-            try:
-                self._forms[name] = self.workshop.compile(self.workshop.form(name))
-            except (NotTakenError, InputError) as error:
-                self._forms[name] = error
-        found = self._forms[name]
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    @property
-    def sample(self) -> Cut:
-        """A region of one input and one output; skips what is checked on it where that does not work."""
-        try:
-            found = self.form(_SAMPLE)
-        except NotTakenError as error:
-            pytest.skip(f"the rules take no two nodes in a row that this kit knows: {error}")
-        except ByocError as error:
-            pytest.skip(f"test_form[{_SAMPLE}] fails, which this check builds on: {why(error)}")
-        if isinstance(self.codegen, Executable):
-            problems = self.checks.computes(found)
-            if problems:
-                pytest.skip(f"test_form[{_SAMPLE}] fails, which this check builds on: {problems[0]}")
-        return found
-
-    @property
-    def fresh(self) -> Fresh:
-        """What the forms that work here give in a fresh process, which is started once."""
-        if self._fresh is None:
-            cuts = [self.sample]
-            for name in FORMS:
-                if name != _SAMPLE and not self.asked.skipped(name):
-                    try:
-                        cuts.append(self.form(name))
-                    except (NotTakenError, InputError):
-                        continue
-            working = [cut for cut in cuts if not self.checks.computes(cut)]
-            try:
-                options = self.asked.options
-                self._fresh = self.checks.fresh(working, options, self.folder / "fresh")
-            except InputError as error:
-                self._fresh = error
-        if isinstance(self._fresh, Exception):
-            raise self._fresh
-        return self._fresh
-
-
-class CodegenConformance:
+class CodegenConformance(Asking):
     """What a codegen has to do, as tests. A vendor's whole test file:
 
         class TestAcme(CodegenConformance):
@@ -111,79 +37,12 @@ class CodegenConformance:
 
     `codegen` is the name of the entry point, `rules` a rule file's path or installed name. `options`
     are those that users give, as text. `tolerance` has by dtype the largest error as a share of the
-    range of what is expected (1e-4 for float32 unless given). `claims` says what the codegen does
-    beyond the rest. `zoo` names models whose regions are compiled, too. `skips` gives a reason for each
-    test, operator, form, model or case (a name, or a pattern such as `test_maxpool*`) that is to be left
-    out. All operators of the rules are tested, or those in `operators`; `most_cases` of each are tried.
+    range of what is expected (1e-4 for float32 unless given), and under `quantized` by how many units
+    quantized integers may be off (1). `claims` says what the codegen does beyond the rest. `zoo` names
+    models whose regions are compiled, too. `skips` gives a reason for each test, operator, form, model or
+    case (a name, or a pattern such as `test_maxpool*`) that is to be left out. All operators of the
+    rules are tested, or those in `operators`; `most_cases` of each are tried.
     """
-
-    codegen: ClassVar[str]
-    rules: ClassVar[str]
-    options: ClassVar[Mapping[str, str]] = {}
-    tolerance: ClassVar[Mapping[str, float]] = {}
-    claims: ClassVar[Claims] = Claims()
-    zoo: ClassVar[Sequence[str]] = ("squeezenet",)
-    skips: ClassVar[Mapping[str, str]] = {}
-    operators: ClassVar[Sequence[str]] = ()
-    most_cases: ClassVar[int] = 6
-
-    _kits: ClassVar[dict[type, Any]] = {}
-
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Make a test of each operator, composite, form and model."""
-        for name in ("operator", "composite", "form", "model"):
-            if name in metafunc.fixturenames:
-                metafunc.parametrize(name, self.names(name))
-
-    @classmethod
-    def names(cls, kind: str) -> list[str]:
-        """Return what there is a test for each of: `operator`, `composite`, `form`, `model`.
-
-        Of a rule file that cannot be read there are none; every test then says why.
-        """
-        if kind == "form":
-            return list(FORMS)
-        if kind == "model":
-            return list(cls.zoo)
-        try:
-            target = load_rules(cls.rules)
-            if kind == "composite":
-                return [pattern.name for pattern in target.patterns]
-            return list(cls.operators) or target_operators(target)
-        except InputError:
-            return []
-
-    @pytest.fixture
-    def kit(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kit:
-        """The codegen under test; one for all tests of a class."""
-        cls = type(self)
-        name = getattr(request.node, "originalname", "")
-        self._skip(name)
-        return cls.make_kit(lambda: tmp_path_factory.mktemp("conformance"))
-
-    @classmethod
-    def make_kit(cls, folder: Callable[[], Path]) -> Kit:
-        """Return the kit of this class, which is made once; fails the test when it cannot be."""
-        if cls not in cls._kits:
-            try:
-                cls._kits[cls] = Kit(cls, folder())
-            except ByocError as error:
-                cls._kits[cls] = error
-        found = cls._kits[cls]
-        if isinstance(found, ByocError):
-            pytest.fail(str(found), pytrace=False)
-        assert isinstance(found, Kit)
-        return found
-
-    @classmethod
-    def skipped(cls, name: str) -> str:
-        """Return the reason for which something is left out; empty when it is not."""
-        found = (
-            reason
-            for pattern, reason in cls.skips.items()
-            if name == pattern or fnmatchcase(name, pattern.replace("[", "[[]"))
-        )
-        return next(found, "")
 
     # What it computes.
 
@@ -221,7 +80,7 @@ class CodegenConformance:
             return
         problems = kit.checks.computes(cut)
         if told.claim == "dynamic_batch" and not problems:
-            problems = _said(lambda: kit.checks.other_batch(cut))
+            problems = said(lambda: kit.checks.other_batch(cut))
         self._fail([f"{problem} (it has {told.says})" for problem in problems])
 
     def test_zoo(self, kit: Kit, model: str) -> None:
@@ -245,7 +104,7 @@ class CodegenConformance:
             except (NotTakenError, InputError):
                 continue
             if not kit.checks.computes(second):
-                self._fail(_said(lambda cut=second: kit.checks.in_turn(first, cut)))  # type: ignore[misc]
+                self._fail(said(lambda cut=second: kit.checks.in_turn(first, cut)))  # type: ignore[misc]
                 return
         pytest.skip("there is no second region that works by itself")
 
@@ -254,35 +113,35 @@ class CodegenConformance:
     def test_artifact(self, kit: Kit) -> None:
         """An artifact has plain file names, bytes and texts, and is the same in form at each compile."""
         try:
-            cut = kit.form(_SAMPLE)
+            cut = kit.form(SAMPLE)
         except NotTakenError as error:
             pytest.skip(str(error))
         except ByocError as error:
-            self._fail([f"{_SAMPLE}: {why(error)}"])
-        self._fail(_said(lambda: kit.checks.stored(cut)))
+            self._fail([f"{SAMPLE}: {why(error)}"])
+        self._fail(said(lambda: kit.checks.stored(cut)))
 
     def test_files_untouched(self, kit: Kit) -> None:
         """Neither compile, load nor run changes the region's files or adds any beside them."""
         cut = kit.workshop.uncompiled(kit.sample.planned)
-        self._fail(_said(lambda: kit.checks.keeps_files(cut)))
+        self._fail(said(lambda: kit.checks.keeps_files(cut)))
 
     def test_deterministic(self, kit: Kit) -> None:
         """The same region gives the same bytes again; where that is not claimed, the same numbers."""
         if self.claims.deterministic and isinstance(kit.codegen, Executable):
-            self._fail(_said(lambda: kit.checks.repeats(kit.fresh)))
+            self._fail(said(lambda: kit.checks.repeats(kit.fresh)))
         elif self.claims.deterministic:
-            self._fail(_said(lambda: kit.checks.repeats_here(kit.sample)))
+            self._fail(said(lambda: kit.checks.repeats_here(kit.sample)))
         else:
             self._executable(kit)
             cut = kit.sample
-            self._fail(_said(lambda: kit.checks.repeats_numbers(cut)))
+            self._fail(said(lambda: kit.checks.repeats_numbers(cut)))
 
     def test_stamp(self, kit: Kit) -> None:
         """`compatible` takes what was compiled here, and refuses an artifact with another stamp."""
         if not isinstance(kit.codegen, Stamped):
             pytest.skip("it has no `compatible`: its artifacts fit everywhere")
         cut = kit.sample
-        self._fail(_said(lambda: kit.checks.stamp(cut)))
+        self._fail(said(lambda: kit.checks.stamp(cut)))
 
     # How it runs.
 
@@ -293,7 +152,7 @@ class CodegenConformance:
     def test_fresh_process(self, kit: Kit) -> None:
         """What was compiled here computes the same when a fresh process loads it."""
         self._executable(kit)
-        self._fail(_said(lambda: kit.checks.reloads(kit.fresh)))
+        self._fail(said(lambda: kit.checks.reloads(kit.fresh)))
 
     def test_threads(self, kit: Kit) -> None:
         """Two threads that call one executor each get what is theirs."""
@@ -301,25 +160,25 @@ class CodegenConformance:
         if not self.claims.threads:
             pytest.skip("not claimed (Claims(threads=True))")
         cut = kit.sample
-        self._fail(_said(lambda: kit.checks.threads(cut)))
+        self._fail(said(lambda: kit.checks.threads(cut)))
 
     def test_inputs_untouched(self, kit: Kit) -> None:
         """A run does not write to its inputs, and takes some that cannot be written to."""
         self._executable(kit)
         cut = kit.sample
-        self._fail(_said(lambda: kit.checks.keeps_inputs(cut)))
+        self._fail(said(lambda: kit.checks.keeps_inputs(cut)))
 
     def test_strided_inputs(self, kit: Kit) -> None:
         """Inputs may lie in memory in any way, as slices of other arrays do."""
         self._executable(kit)
         cut = kit.sample
-        self._fail(_said(lambda: kit.checks.any_order(cut)))
+        self._fail(said(lambda: kit.checks.any_order(cut)))
 
     def test_outputs_last(self, kit: Kit) -> None:
         """What one run gave is not overwritten by the next."""
         self._executable(kit)
         cut = kit.sample
-        self._fail(_said(lambda: kit.checks.outputs_last(cut)))
+        self._fail(said(lambda: kit.checks.outputs_last(cut)))
 
     # What it says.
 
@@ -393,27 +252,3 @@ class CodegenConformance:
         self._fail(problems)
         if len(left) == len(cases):
             pytest.skip("; ".join(dict.fromkeys(left)))
-
-    def _executable(self, kit: Kit) -> None:
-        if not isinstance(kit.codegen, Executable):
-            pytest.skip(f"codegen {self.codegen} has no `load`: what it compiles is not run here")
-
-    def _skip(self, name: str) -> None:
-        reason = self.skipped(name)
-        if reason:
-            pytest.skip(reason)
-
-    def _fail(self, problems: Sequence[str]) -> None:
-        if problems:
-            told = "\n".join(f"codegen {self.codegen}: {problem}" for problem in problems)
-            pytest.fail(told, pytrace=False)
-
-
-def _said(check: Callable[[], list[str]]) -> list[str]:
-    """Return what is wrong, what is raised included."""
-    try:
-        return check()
-    except ByocError as error:
-        return [why(error)]
-    except Exception as error:  # what is checked is somebody else's code
-        return [f"fails with {described(error)}"]

@@ -11,8 +11,8 @@ from byoc.codegen.asking import compiled
 from byoc.errors import ByocError
 from byoc.runtime.onnxrt import unoptimized
 from byoc.runtime.regions import executable, executor
-from byoc.testing.checks import why
 from byoc.testing.fresh import ANSWER, TASK, Values, fingerprint, load_values, save_values
+from byoc.testing.refusals import why
 
 
 def main(folder: Path) -> None:

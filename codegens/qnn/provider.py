@@ -1,9 +1,9 @@
 """The door to ONNX Runtime's QNN provider; run as a script, the process that compiles a model.
 
 The script imports nothing of byoc, which takes longer than a small model does. In the folder that it
-is given lie `model.onnx` and the provider's settings, `settings.json`; it leaves `context.onnx`, if there
-is a context, and `answer.json`: the error, if there was one, and who was assigned which nodes. A context
-is the same in every byte only when it is the first that a process makes.
+is given lie `model.onnx` and the provider's settings, `settings.json`; it leaves `context.onnx`, if
+there is a context, and `answer.json`: the error, if there was one, and who was assigned which nodes. A
+context is the same in every byte only when it is the first that a process makes.
 """
 
 import json

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
+import onnx.defs
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from byoc.codegen.single import called
@@ -45,15 +47,16 @@ def standard(original: ModelProto, inlined: ModelProto) -> Standard:
     proto = ModelProto()
     proto.CopyFrom(inlined)
     proto.ir_version = min(proto.ir_version, NEWEST_IR)
-    pairs = _Pairs(inlined)
+    tidier = _Tidier(inlined)
     del proto.graph.node[:]
     known: list[int] = []
     for node, origin in zip(inlined.graph.node, _origins(original, inlined), strict=True):
-        new = pairs.before(node)
+        new = tidier.before(node)
         proto.graph.node.extend([*new, node])
         if new:
             proto.graph.node[-1].input[0] = new[-1].output[0]
         known += [origin] * (len(new) + 1)
+    tidier.drop_unread(proto.graph.node)
     for number, node in enumerate(proto.graph.node):
         node.name = f"{_PREFIX}{number}"
     return Standard(proto, original, known)
@@ -71,12 +74,13 @@ def _origins(original: ModelProto, inlined: ModelProto) -> list[int]:
     return origins + [origins[-1] for _ in left] if origins else []
 
 
-class _Pairs:
-    """Where a QuantizeLinear and a DequantizeLinear are to be put before a Relu or a Clip.
+class _Tidier:
+    """What is put before a node, and taken from it, so that the provider takes it and is right.
 
-    The provider fuses `Conv, Relu, QuantizeLinear` and, where the zero point is not the least number,
-    gets other numbers; it takes no `Gemm, Relu, QuantizeLinear`. With the same pair before the clamp as
-    comes behind, it is right and takes both. Nothing changes by that: Q grows with its argument, so that
+    Before a Relu or a Clip there is to be a QuantizeLinear and a DequantizeLinear. The provider fuses
+    `Conv, Relu, QuantizeLinear` and, where the zero point is not the least number, gets other numbers;
+    it takes no `Gemm, Relu, QuantizeLinear`. With the same pair before the clamp as comes behind, it is
+    right and takes both. Nothing changes by that: Q grows with its argument, so that
     Q(max(c, m)) = max(Q(c), Q(m)), and DQ is its inverse on what Q gives; likewise for min.
     """
 
@@ -120,6 +124,12 @@ class _Pairs:
         second.attribute.extend(kept)
         return [first, second]
 
+    def drop_unread(self, nodes: Iterable[NodeProto]) -> None:
+        """Take optional last outputs that nobody reads from nodes: the indices of a pool, a mask."""
+        for node in nodes:
+            while len(node.output) > 1 and not self._readers[node.output[-1]] and _is_optional(node):
+                del node.output[-1]
+
     def _is_least(self, quantize: NodeProto) -> bool:
         """Return whether the zero point is the least number: quantizing then does what a Relu does."""
         if len(quantize.input) < 3 or not quantize.input[2]:
@@ -128,3 +138,12 @@ class _Pairs:
             return False
         zero = numpy_helper.to_array(self._stored[quantize.input[2]])
         return zero.dtype.kind in "iu" and bool(np.all(zero == np.iinfo(zero.dtype).min))
+
+
+def _is_optional(node: NodeProto) -> bool:
+    """Return whether a node of ONNX's own may do without its last output."""
+    if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
+        return False
+    outputs = onnx.defs.get_schema(node.op_type).outputs
+    last = outputs[min(len(node.output), len(outputs)) - 1]
+    return bool(last.option == onnx.defs.OpSchema.FormalParameterOption.Optional)

@@ -17,8 +17,10 @@ from cutting import original
 from quantized import CONV, GEMM, MODELS, feed, model
 
 import byoc
+from byoc import zoo
 from byoc.codegen import Artifact, ContextSource, Executable, Oracle, Stamped, find_codegen
 from byoc.errors import InputError
+from byoc.numerics import signal_to_noise
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.qnn
@@ -167,3 +169,25 @@ def test_a_bundle_runs_in_a_fresh_process(body: str, tmp_path: Path) -> None:
 
     one_step(dict(np.load(paths[2])), proto, inputs)
     assert len(json.loads((bundle / "manifest.json").read_text())["regions"][0]["artifact_files"]) == 2
+
+
+def test_a_network_is_what_onnxruntime_makes_of_it(tmp_path: Path) -> None:
+    """Each layer is at most one step off, and steps add up."""
+    outputs = {}
+    for codegen in ("qnn", "reference"):
+        result = byoc.partition(
+            "zoo:squeezenet",
+            "qnn-htp",
+            output=tmp_path / codegen,
+            codegen=codegen,
+            strategy="all-supported",
+            precision=byoc.Precision("uint8", None, "random"),
+            verify=False,
+            strict=True,
+        )
+        assert result.plan.regions
+        outputs[codegen] = byoc.load(tmp_path / codegen)(zoo.sample_inputs("squeezenet"))
+
+    (given,), (expected,) = (list(made.values()) for made in outputs.values())
+    assert np.argmax(given) == np.argmax(expected)
+    assert signal_to_noise(expected, given) > 40

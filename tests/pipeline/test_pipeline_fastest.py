@@ -88,8 +88,8 @@ def test_the_command_tells_what_was_measured(
     ran = byoc(*("partition", tmp_path / "m.onnx", "--rules", "dla", "--measure", "-o", tmp_path / "b"))
 
     lines = [line for line in ran.out.splitlines() if "measured" in line]
-    assert lines[0].startswith("  all-supported: measured 1.00 ms (quartiles ")
-    assert lines[1].startswith("  launch-aware: measured 2.00 ms (quartiles ")
+    assert lines[0].startswith("  all-supported: measured 1 ms (quartiles 1 ms apart, 3 runs)")
+    assert lines[1].startswith("  launch-aware: measured 2 ms (quartiles 1 ms apart, 3 runs)")
     without = byoc("partition", tmp_path / "m.onnx", "--rules", "dla", "--measure")
     assert without.code == 2
     assert "it runs the bundles that it writes (-o)" in without.err
