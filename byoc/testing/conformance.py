@@ -39,8 +39,8 @@ class CodegenConformance(Asking):
     are those that users give, as text. `tolerance` has by dtype the largest error as a share of the
     range of what is expected (1e-4 for float32 unless given), and under `quantized` by how many units
     quantized integers may be off (1). `claims` says what the codegen does beyond the rest. `zoo` names
-    models whose regions are compiled, too. `skips` gives a reason for each test, operator, form, model or
-    case (a name, or a pattern such as `test_maxpool*`) that is to be left out. All operators of the
+    models whose regions are compiled, too. `skips` gives a reason for each test, operator, form, model
+    or case (a name, or a pattern such as `test_maxpool*`) that is to be left out. All operators of the
     rules are tested, or those in `operators`; `most_cases` of each are tried.
     """
 
