@@ -3,8 +3,11 @@
 The marks say only that a node is byoc's and of which kind.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
+from numpy.typing import NDArray
 from onnx import NodeProto
 
 from byoc.boundary import axes
@@ -17,6 +20,9 @@ from byoc.graph.values import constant_value
 # A layout is made by the first two; the others make whole blocks and cut them off again.
 _MOVING = ("Transpose", "Reshape")
 _STAYING = ("Pad", "Slice", "Identity")
+
+Types = Mapping[str, TensorType]
+_NONE: Types = MappingProxyType({})
 
 
 def is_conversion(node: NodeProto) -> bool:
@@ -31,57 +37,86 @@ def casts(steps: Sequence[NodeProto]) -> bool:
     return any(mark_of(node) == CAST for node in steps)
 
 
-def done(index: GraphIndex, steps: Sequence[NodeProto], terms: axes.Terms | None) -> axes.Terms | None:
-    """Return the layout behind some nodes, given the one before; None where it is none."""
+def done(
+    index: GraphIndex, steps: Sequence[NodeProto], terms: axes.Terms | None, known: Types = _NONE
+) -> axes.Terms | None:
+    """Return the layout behind some nodes, given the one before; None where it is none.
+
+    `known` gives by name the types of tensors of which `index` may know less.
+    """
     for node in steps:
         if terms is None or node.op_type not in _MOVING:
             continue
-        step = _step(index, node)
+        step = _step(index, node, known)
         terms = axes.forward(terms, step) if step is not None else None
     return terms
 
 
-def undone(index: GraphIndex, steps: Sequence[NodeProto], terms: axes.Terms | None) -> axes.Terms | None:
-    """Return the layout before some nodes, given the one behind; None where it is none."""
+def undone(
+    index: GraphIndex, steps: Sequence[NodeProto], terms: axes.Terms | None, known: Types = _NONE
+) -> axes.Terms | None:
+    """Return the layout before some nodes, given the one behind; None where it is none.
+
+    `known` gives by name the types of tensors of which `index` may know less.
+    """
     if terms is None or not steps:
         return terms
-    shape = _shape(index, steps[0].input[0])
-    rank = _rank_before(index, steps)
+    shape = known_shape(index, steps[0].input[0], known)
+    rank = _rank_before(index, steps, known)
     groups: axes.Groups | None = None if rank is None else tuple((i,) for i in range(rank))
     for node in steps:
         if groups is None or node.op_type not in _MOVING:
             continue
-        step = _step(index, node)
+        step = _step(index, node, known)
         groups = axes.gathered(groups, step) if step is not None else None
     if groups is None or rank is None:
         return None
     return axes.solved(groups, shape or (None,) * rank, terms)
 
 
-def _rank_before(index: GraphIndex, steps: Sequence[NodeProto]) -> int | None:
-    shape = _shape(index, steps[0].input[0])
-    if shape is not None:
-        return len(shape)
+def known_shape(index: GraphIndex, name: str, known: Types = _NONE) -> tuple[Dim, ...] | None:
+    """Return the shape of a tensor: as an index has it, and what that leaves open as in `known`."""
+    found, said = (each.get(name) for each in (index.types, known))
+    shape, stated = (None if kind is None else kind.shape for kind in (found, said))
+    if shape is None or stated is None or len(shape) != len(stated):
+        return stated if shape is None else shape
+    pairs = zip(shape, stated, strict=True)
+    return tuple(mine if isinstance(mine, int) else theirs for mine, theirs in pairs)
+
+
+def order_of(steps: Sequence[NodeProto]) -> tuple[int, ...] | None:
+    """Return the order of the first node that moves axes, if that is a Transpose which states it."""
     order = next((written(node).get("perm") for node in steps if node.op_type in _MOVING), None)
-    return None if order is None else len(order)
+    return None if order is None else tuple(order)
 
 
-def _shape(index: GraphIndex, name: str) -> tuple[Dim, ...] | None:
-    kind: TensorType | None = index.types.get(name)
-    return None if kind is None else kind.shape
+def _rank_before(index: GraphIndex, steps: Sequence[NodeProto], known: Types) -> int | None:
+    shape = known_shape(index, steps[0].input[0], known)
+    found = order_of(steps) if shape is None else shape
+    return None if found is None else len(found)
 
 
-def _step(index: GraphIndex, node: NodeProto) -> axes.Step | None:
+def _step(index: GraphIndex, node: NodeProto, known: Types) -> axes.Step | None:
     """Return what a Transpose or Reshape does to the axes, None where that is not known."""
-    shape = _shape(index, node.input[0])
+    shape = known_shape(index, node.input[0], known)
     if node.op_type == "Transpose":
         order = written(node).get("perm", list(reversed(range(len(shape or ())))))
         before = shape or (None,) * len(order)
         if len(before) != len(order):
             return None
         return axes.Step(tuple(order), before, tuple(before[i] for i in order))
-    asked = constant_value(index, node.input[1])
+    asked = _constant(index, node.input[1])
     if asked is None or shape is None:
         return None
     behind = [int(dim) or (shape[i] if i < len(shape) else None) for i, dim in enumerate(asked)]
     return axes.Step(None, shape, tuple(behind))
+
+
+def _constant(index: GraphIndex, name: str) -> NDArray[Any] | None:
+    """Return the value of a small constant, also where a step of a graph around a body reads it."""
+    around: GraphIndex | None = index
+    while around is not None:
+        if name in around.producer or name in around.stored:
+            return constant_value(around, name)
+        around = around.outer
+    return None

@@ -45,9 +45,7 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Inferr
     bare = copy_without(skeleton, "value_info")
     for graph in walk_graphs(bare.graph):
         del graph.value_info[:]
-        for value in graph.output:
-            if value.type.WhichOneof("value") == "tensor_type":
-                value.type.tensor_type.ClearField("shape")
+        clear_outputs(graph)
     try:
         typed = _typed(bare)
         inferred = stated_types(typed)
@@ -69,6 +67,24 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Inferr
             else:
                 types[name] = kind
     return Inferred(types, typed.graph, tuple(notes))
+
+
+def clear_outputs(graph: GraphProto) -> None:
+    """Clear the shapes that a graph states of its outputs, in place; inference finds them anew.
+
+    An output that is an input or an initializer as well gets the type of that: ONNX's inference would
+    take the cleared one for it, and find no shape of what is computed from it.
+    """
+    given = {value.name: value.type for value in graph.input}
+    for tensor in graph.initializer:
+        given.setdefault(
+            tensor.name, onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        )
+    for value in graph.output:
+        if value.name in given:
+            value.type.CopyFrom(given[value.name])
+        elif value.type.WhichOneof("value") == "tensor_type":
+            value.type.tensor_type.ClearField("shape")
 
 
 def _typed(model: ModelProto) -> ModelProto:

@@ -2,8 +2,8 @@
 
 Each is cut so that all its rules support is on the accelerator, compiled, and verified in a process of
 its own. `--rules` are the codegen's own unless given; `any` are rules that take every operator. Without
-models, the nine light ones. A region that is refused is counted, the first reason told. The exit code
-is 1 when a bundle does not do what its model does, or could not be made.
+models, the nine light ones. What the codegen refuses goes back to the host; how often is counted, and
+the first reason told. The exit code is 1 when a bundle does not do what its model does, or there is none.
 """
 
 import argparse
@@ -42,7 +42,8 @@ def main() -> int:
 
 def _line(row: Row) -> str:
     error = "-" if row.error is None else f"{row.error:.1e}"
-    why = f"  {row.problem}" if row.problem else ""
+    told = row.problem or row.first
+    why = f"  {told}" if told else ""
     return (
         f"{row.model:<22}{row.regions:>8}{row.refused:>8}{error:>10}"
         f"{row.compiling:>11.1f}{row.running:>8.1f}{why}\n"
