@@ -45,7 +45,7 @@ def forward(terms: Terms, step: Step) -> Terms | None:
         return tuple(terms[i] for i in step.order) if len(step.order) == len(terms) else None
     groups = _matched(step.before, step.behind)
     if groups is None or len(terms) != len(groups):
-        return None
+        return _merged(terms, step)
     made: list[Term] = []
     for term, (first, *others) in zip(terms, groups, strict=True):
         made.append(term)
@@ -53,6 +53,29 @@ def forward(terms: Terms, step: Step) -> Terms | None:
         made += [Term(term.axis, size) for size in sizes if isinstance(size, int)]
         if len(made) != first + 1 + len(others):
             return None
+    return tuple(made)
+
+
+def backward(terms: Terms, step: Step) -> Terms | None:
+    """Return the terms before a step, given those behind it; None where it is none of a layout."""
+    if step.order is None:
+        return forward(terms, Step(None, step.behind, step.before))
+    if len(step.order) != len(terms):
+        return None
+    return tuple(terms[step.order.index(dim)] for dim in range(len(terms)))
+
+
+def _merged(terms: Terms, step: Step) -> Terms | None:
+    """Return the terms behind a Reshape that puts blocks back together with what they are blocks of."""
+    groups = _matched(step.behind, step.before)
+    if groups is None or len(terms) != len(step.before):
+        return None
+    made: list[Term] = []
+    for group in groups:
+        first, *others = (terms[dim] for dim in group)
+        if any(term.axis != first.axis or not term.size for term in others):
+            return None
+        made.append(Term(first.axis, first.size * prod(term.size for term in others)))
     return tuple(made)
 
 

@@ -20,7 +20,7 @@ from byoc.boundary.outside import Host, Told
 from byoc.boundary.related import origin, users_name
 from byoc.boundary.scales import is_dequantize, is_quantize, read_scales
 from byoc.graph.extract import call_model
-from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.index import GraphIndex, stated_types, tensor_types
 from byoc.graph.infer import infer_types
 from byoc.graph.interface import Interface
 from byoc.graph.layout import Layout
@@ -90,7 +90,8 @@ def check_model(
     read = {name: _named(region.contracts, known.get(name, Known())) for name, region in regions.items()}
     for name, (index, call) in calls.items():
         more = known.get(name, Known())
-        around = Host(index, read, more.users_types, more.users, more.origins, folder)
+        said = tensor_types({**more.added, **(more.users.values if more.users is not None else {})})
+        around = Host(index, read, more.users_types, more.users, more.origins, folder, said)
         regions[name] = replace(regions[name], contracts=_agreed(name, call, read[name], around))
     # Afterwards, since it names what is behind a wrong border, and not the border.
     graphs = {id(index): (index, known.get(name, Known())) for name, (index, _) in calls.items()}

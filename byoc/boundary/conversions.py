@@ -5,9 +5,7 @@ The marks say only that a node is byoc's and of which kind.
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
-from numpy.typing import NDArray
 from onnx import NodeProto
 
 from byoc.boundary import axes
@@ -17,9 +15,10 @@ from byoc.graph.marks import CAST, LAYOUT, mark_of
 from byoc.graph.types import Dim, TensorType
 from byoc.graph.values import constant_value
 
-# A layout is made by the first two; the others make whole blocks and cut them off again.
+# A layout is made by the first two; the others make whole blocks, in a wider dtype where there is no Pad
+# for their own, and cut them off again.
 _MOVING = ("Transpose", "Reshape")
-_STAYING = ("Pad", "Slice", "Identity")
+_STAYING = ("Cast", "Pad", "Slice", "Identity")
 
 Types = Mapping[str, TensorType]
 _NONE: Types = MappingProxyType({})
@@ -62,16 +61,16 @@ def undone(
     if terms is None or not steps:
         return terms
     shape = known_shape(index, steps[0].input[0], known)
-    rank = _rank_before(index, steps, known)
+    rank = len(shape) if shape is not None else rank_before(index, steps, known)
     groups: axes.Groups | None = None if rank is None else tuple((i,) for i in range(rank))
-    for node in steps:
-        if groups is None or node.op_type not in _MOVING:
-            continue
-        step = _step(index, node, known)
-        groups = axes.gathered(groups, step) if step is not None else None
-    if groups is None or rank is None:
-        return None
-    return axes.solved(groups, shape or (None,) * rank, terms)
+    moves = [_step(index, node, known) for node in steps if node.op_type in _MOVING]
+    for step in moves:
+        groups = axes.gathered(groups, step) if groups is not None and step is not None else None
+    if groups is not None and rank is not None:
+        return axes.solved(groups, shape or (None,) * rank, terms)
+    for step in reversed(moves):  # they may lead into a layout as well
+        terms = axes.backward(terms, step) if terms is not None and step is not None else None
+    return terms
 
 
 def known_shape(index: GraphIndex, name: str, known: Types = _NONE) -> tuple[Dim, ...] | None:
@@ -84,15 +83,27 @@ def known_shape(index: GraphIndex, name: str, known: Types = _NONE) -> tuple[Dim
     return tuple(mine if isinstance(mine, int) else theirs for mine, theirs in pairs)
 
 
-def order_of(steps: Sequence[NodeProto]) -> tuple[int, ...] | None:
-    """Return the order of the first node that moves axes, if that is a Transpose which states it."""
-    order = next((written(node).get("perm") for node in steps if node.op_type in _MOVING), None)
-    return None if order is None else tuple(order)
+def rank_before(index: GraphIndex, steps: Sequence[NodeProto], known: Types = _NONE) -> int | None:
+    """Return the rank of what the first of some nodes reads, None where nothing says it."""
+    node = next((node for node in steps if node.op_type in _MOVING), None)
+    if node is None:
+        return None
+    names = (steps[0].input[0], node.input[0])  # what stays in place before it keeps the rank
+    shapes = (known_shape(index, name, known) for name in names)
+    found = next((shape for shape in shapes if shape is not None), written(node).get("perm"))
+    return None if found is None else len(found)
 
 
-def _rank_before(index: GraphIndex, steps: Sequence[NodeProto], known: Types) -> int | None:
-    shape = known_shape(index, steps[0].input[0], known)
-    found = order_of(steps) if shape is None else shape
+def rank_behind(index: GraphIndex, steps: Sequence[NodeProto], known: Types = _NONE) -> int | None:
+    """Return the rank of what the last of some nodes makes, None where nothing says it."""
+    node = next((node for node in reversed(steps) if node.op_type in _MOVING), None)
+    if node is None:
+        return None
+    if node.op_type == "Transpose" and (order := written(node).get("perm")) is not None:
+        return len(order)
+    names = (steps[-1].output[0], node.output[0])
+    shapes = (known_shape(index, name, known) for name in names)
+    found = next((shape for shape in shapes if shape is not None), None)
     return None if found is None else len(found)
 
 
@@ -105,18 +116,8 @@ def _step(index: GraphIndex, node: NodeProto, known: Types) -> axes.Step | None:
         if len(before) != len(order):
             return None
         return axes.Step(tuple(order), before, tuple(before[i] for i in order))
-    asked = _constant(index, node.input[1])
+    asked = constant_value(index, node.input[1])
     if asked is None or shape is None:
         return None
     behind = [int(dim) or (shape[i] if i < len(shape) else None) for i, dim in enumerate(asked)]
     return axes.Step(None, shape, tuple(behind))
-
-
-def _constant(index: GraphIndex, name: str) -> NDArray[Any] | None:
-    """Return the value of a small constant, also where a step of a graph around a body reads it."""
-    around: GraphIndex | None = index
-    while around is not None:
-        if name in around.producer or name in around.stored:
-            return constant_value(around, name)
-        around = around.outer
-    return None

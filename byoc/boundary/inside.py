@@ -13,10 +13,19 @@ from onnx import NodeProto, TypeProto
 
 from byoc.boundary import axes
 from byoc.boundary.contract import Contract, Who
-from byoc.boundary.conversions import casts, done, is_conversion, undone
+from byoc.boundary.conversions import (
+    casts,
+    done,
+    is_conversion,
+    known_shape,
+    rank_before,
+    rank_behind,
+    undone,
+)
 from byoc.boundary.scales import is_dequantize, is_quantize, read_scales
 from byoc.boundary.weights import constant_contracts
-from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.index import GraphIndex, stated_types, tensor_types
+from byoc.graph.infer import clear_outputs
 from byoc.graph.layout import Layout
 from byoc.graph.marks import is_ours
 from byoc.graph.types import TensorType, read_type
@@ -39,8 +48,7 @@ def inferred(region: onnx.ModelProto) -> GraphIndex:
     bare = onnx.ModelProto()
     bare.CopyFrom(region)
     del bare.graph.value_info[:]
-    for value in bare.graph.output:
-        value.type.tensor_type.ClearField("shape")
+    clear_outputs(bare.graph)
     typed = onnx.shape_inference.infer_shapes(bare, data_prop=True)
     return GraphIndex(typed, stated_types(typed))
 
@@ -58,7 +66,7 @@ def region_contracts(
     `weights` the layout that the target wants its convolution weights in. `index` is `inferred(region)`
     where the caller has it. A dtype or shape that the region does not show is what its model states.
     """
-    reader = _Reader(index or inferred(region), types, folder)
+    reader = _Reader(index or inferred(region), types, folder, tensor_types(stated_types(region)))
     return Contracts(
         tuple(reader.input(value.name) for value in region.graph.input),
         tuple(reader.output(value.name) for value in region.graph.output),
@@ -73,6 +81,7 @@ class _Reader:
     index: GraphIndex
     types: Mapping[str, TypeProto]
     folder: Path | None
+    said: Mapping[str, TensorType]
 
     def input(self, name: str) -> Contract:
         """Follow an input inwards to what the region's operators read."""
@@ -83,7 +92,8 @@ class _Reader:
             inner = node.output[0]
         stated = self._stated(name)
         known = self._known(inner)
-        terms = undone(self.index, steps, self._plain(known, inner))
+        rank = self._rank(known, inner, rank_behind(self.index, steps, self.said))
+        terms = undone(self.index, steps, axes.plain(rank), self.said)
         kind = stated
         if known is not None:
             shape = known.shape
@@ -108,11 +118,13 @@ class _Reader:
         while (node := self._producer(inner)) is not None and is_conversion(node):
             steps.insert(0, node)
             inner = node.input[0]
-        terms = done(self.index, steps, self._plain(self.index.types.get(inner), inner))
+        made = self.index.types.get(inner)
+        rank = self._rank(made, inner, rank_before(self.index, steps, self.said))
+        terms = done(self.index, steps, axes.plain(rank), self.said)
         kind = self.index.types.get(name) or self._stated(name)
-        made = self._producer(inner)
-        pair = made if made is not None and is_quantize(made) else None
-        around = made if made is not None and is_dequantize(made) and is_ours(made) else None
+        node = self._producer(inner)
+        pair = node if node is not None and is_quantize(node) else None
+        around = node if node is not None and is_dequantize(node) and is_ours(node) else None
         contract = self._contract(name, inner, kind, terms, steps, pair, around)
         return replace(contract, tensor=self._made_of(inner))
 
@@ -162,10 +174,16 @@ class _Reader:
         kind = self.index.types.get(name)
         return kind if kind is not None else TensorType("float32", None)
 
-    def _plain(self, kind: TensorType | None, name: str) -> axes.Terms:
-        """Return the layout of a tensor as ONNX has it, as far as its rank is known."""
-        kind = kind or self._stated(name)
-        return axes.plain(len(kind.shape or ()))
+    def _rank(self, kind: TensorType | None, name: str, found: int | None) -> int:
+        """Return the rank of a tensor of a type, where that has none as far as it is known.
+
+        What a Loop makes has no shape for ONNX's inference: the model states it, or the steps of a
+        layout tell, by which it is `found`.
+        """
+        shape = kind.shape if kind is not None else None
+        if shape is None:
+            shape = known_shape(self.index, name, self.said)
+        return (found or 0) if shape is None else len(shape)
 
     def _known(self, name: str) -> TensorType | None:
         """Return the type of a tensor in the user's model, by its name."""

@@ -5,7 +5,7 @@ it takes a region's output for is said by each node that reads it. A neighbourin
 itself, with its own contract.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from onnx import NodeProto, TypeProto
 
 from byoc.boundary import axes
 from byoc.boundary.contract import Contract, Side
-from byoc.boundary.conversions import casts, done, is_conversion, undone
+from byoc.boundary.conversions import casts, done, is_conversion, rank_before, rank_behind, undone
 from byoc.boundary.inside import Contracts
 from byoc.boundary.layouts import NAME as LAYOUT
 from byoc.boundary.related import origin, related
@@ -48,7 +48,7 @@ class Host:
     `index` is of the graph, `contracts` has those of each region by name, read from the region alone.
     `types` gives the types of the user's tensors, `users` is the index of the graph as it was before
     regions were cut out, if that is known, `origins` gives what tensors of byoc's are forms of, by name,
-    and `folder` is where external data lies.
+    and `folder` is where external data lies. `said` gives types by name for what inference leaves open.
     """
 
     index: GraphIndex
@@ -57,6 +57,7 @@ class Host:
     users: GraphIndex | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
+    said: Mapping[str, TensorType] = field(default_factory=dict)
 
     def handed(self, name: str, inner: str) -> Told:
         """Return what the host says of a tensor that a call reads and the region knows as `inner`."""
@@ -78,10 +79,13 @@ class Host:
             index, node = maker(index, path.at)
         neighbour = self._given(node, path.at)
         terms = self._terms(index, path, neighbour, node)
-        there = done(self.index, path.steps[: len(path.steps) - len(path.behind)], terms)
-        layout = _spelled(done(self.index, path.behind, there), terms)
+        there = self._done(path.steps[: len(path.steps) - len(path.behind)], terms)
+        layout = _spelled(self._done(path.behind, there), terms)
         side = Side(_type(self.index, name), layout)
         return self._told(side, path, neighbour, there)
+
+    def _done(self, steps: Sequence[NodeProto], terms: axes.Terms | None) -> axes.Terms | None:
+        return done(self.index, steps, terms, self.said)
 
     def taken(self, name: str, inner: str) -> Iterator[Told]:
         """Yield what each reader on the host says of an output that the region knows as `inner`."""
@@ -124,9 +128,9 @@ class Host:
     def _end(self, path: Way, neighbour: Contract | None = None, node: NodeProto | None = None) -> Told:
         """Return what is said of an output where a way from it ends: at a reader, or given out."""
         terms = self._terms(self.index, path, neighbour, node)
-        border = undone(self.index, path.steps, terms)
+        border = undone(self.index, path.steps, terms, self.said)
         side = Side(self._type_by(path, terms, border), _spelled(border, terms))
-        there = undone(self.index, path.steps[len(path.behind) :], terms)
+        there = undone(self.index, path.steps[len(path.behind) :], terms, self.said)
         return self._told(side, path, neighbour, there)
 
     def _type_by(
@@ -165,14 +169,14 @@ class Host:
     def _rank(self, index: GraphIndex, path: Way) -> int | None:
         """Return the rank of the tensor where a way has come to, None where nothing says it.
 
-        What a body is given may have no shape there; a Transpose on the way then tells.
+        What a body is given may have no shape there; the steps on the way then tell.
         """
         known = read_type(self.types[path.at]) if path.at in self.types else None
-        for kind in (_type(index, path.at), known):
+        for kind in (_type(index, path.at), known, self.said.get(path.at)):
             if kind is not None and kind.shape is not None:
                 return len(kind.shape)
-        orders = (a.ints for node in path.steps for a in node.attribute if a.name == "perm")
-        return next((len(order) for order in orders), None)
+        side = rank_before if path.is_back else rank_behind
+        return side(self.index, path.steps, self.said)
 
     def _meant(self, name: str, node: NodeProto | None) -> str:
         """Return the tensor of the user's that one is where a node reads or makes it.

@@ -34,6 +34,14 @@ class Way:
         """The tensor where the way has come to."""
         return self.passed[-1]
 
+    @property
+    def is_back(self) -> bool:
+        """Whether the way leads against the order of execution; False where no step tells."""
+        if not self.steps:
+            return False
+        reads, makes = self.steps[0].input[0], self.steps[0].output[0]
+        return self.passed.index(makes) < self.passed.index(reads)
+
     def back(self, node: NodeProto) -> "Way":
         """Return the way that goes on from what a node makes to what it reads."""
         return replace(self, passed=(*self.passed, node.input[0]))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import onnx
 
+from byoc.boundary.axes import UNREADABLE
 from byoc.boundary.inside import Contracts, region_contracts
 from byoc.codegen import Region
 from byoc.graph.index import GraphIndex, stated_types
@@ -59,4 +60,8 @@ def disagreement(path: Path, contracts: Contracts) -> str:
 
 def _read(proto: onnx.ModelProto, folder: Path, weights: Layout | None) -> Contracts:
     index = GraphIndex(proto, stated_types(proto))
-    return region_contracts(proto, {}, folder, weights, index)
+    found = region_contracts(proto, {}, folder, weights, index)
+    if all(contract.layout != UNREADABLE for contract in (*found.inputs, *found.outputs)):
+        return found
+    # Not all that is inside need be stated.
+    return region_contracts(proto, {}, folder, weights)

@@ -70,8 +70,11 @@ def data_of(
     data: str | Path | Iterable[Inputs], model: Model, images: Preprocessing | None, most: int | None
 ) -> Data:
     """Return the samples that `calibrate` would use, as it takes them."""
+    asked = images or Preprocessing()
     if data == RANDOM:
+        asked.refuse_for("random data")
         return random_data(model, most)
     if isinstance(data, (str, Path)):
         return folder_data(Path(data), model, images, most)
+    asked.refuse_for("samples in memory")
     return given_data(data, model, most)

@@ -83,6 +83,8 @@ def _items(folder: Path, found: Sequence[Path], model: Model, images: Preprocess
     if len(kinds) > 1:
         raise InputError(f"{folder}: holds {' and '.join(kinds)}: it must be one of these")
     for kind, paths in kinds.items():
+        if kind != _IMAGES:
+            images.refuse_for(f"{folder} (holds {kind})")
         if kind == _ARCHIVES:
             yield from (_Item(str(path), [path], partial(_archive, path)) for path in paths)
         elif kind == _COLUMNS:

@@ -41,6 +41,14 @@ class Preprocessing:
         if self.color not in {"rgb", "bgr"}:
             raise InputError(f"the images' color: expected rgb or bgr, not '{self.color}'")
 
+    def refuse_for(self, data: str) -> None:
+        """Raise InputError, beginning with `data`, which is no images, unless nothing was asked."""
+        if self != Preprocessing():
+            raise InputError(
+                f"{data}: mean, std, scale and color are for images (.png, .jpg, .jpeg, .bmp), and these"
+                " are none"
+            )
+
     def check(self, channels: int, where: str) -> None:
         """Raise InputError, beginning with `where`, unless these numbers are for as many channels."""
         for name, values in (("mean", self.mean), ("std", self.std)):

@@ -9,6 +9,7 @@ from typing import Any
 from byoc.calibrate.budget import Budget, Met, Trial, within
 from byoc.calibrate.door import data_of
 from byoc.calibrate.precision import FLOATS, Concluded, Precision, conclude, requantize
+from byoc.calibrate.samples import Data
 from byoc.calibrate.sensitivity import Kept, kept, outputs, sensitivities
 from byoc.errors import InputError
 from byoc.graph.load import Model
@@ -78,7 +79,13 @@ class Lowering:
         plan = met.trial.result
         units = {name for name in found.units if name not in met.left}
         lowered = _lowered(self._model, found, precision)
-        lowered = replace(lowered, units=len(units), **_told(budget, met, plan, found))
+        lowered = replace(
+            lowered,
+            units=len(units),
+            measured=len(trials.samples),
+            measured_on=trials.source.name,
+            **_told(budget, met, plan, found),
+        )
         return replace(plan, notes=found.notes, lowered=lowered)
 
 
@@ -94,12 +101,17 @@ class _Trials:
     progress: Progress
 
     @cached_property
-    def samples(self) -> list[Mapping[str, Any]]:
-        """The inputs to measure on."""
+    def source(self) -> Data:
+        """The data to measure on."""
         data, budget = self.precision.data, self.precision.budget
         if data is None:
             raise InputError(f"accuracy budget {budget}: it is measured on samples (--data FOLDER)")
-        source = data_of(data, self.model, self.precision.images, _MEASURED)
+        return data_of(data, self.model, self.precision.images, _MEASURED)
+
+    @cached_property
+    def samples(self) -> list[Mapping[str, Any]]:
+        """The inputs to measure on."""
+        source = self.source
         samples = [sample.inputs for sample in islice(source.start(0), _MEASURED)]
         if not samples:
             raise InputError(f"{source.name}: there are no samples to measure the accuracy on")

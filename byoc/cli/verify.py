@@ -1,6 +1,7 @@
 """`byoc verify`: run a bundle and its original on the same inputs, compare, and narrow what is off."""
 
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,6 +106,9 @@ def _print(verification: Verification, bundle: str) -> None:
     typer.echo(f"{bundle} against {verification.against}:")
     print_rows(error_rows("output", verification.outputs), Format.text)
     for left in verification.accuracy:
+        if left.signal_to_noise == inf:
+            typer.echo(f"{left.name}: equal to {verification.original}")
+            continue
         typer.echo(
             f"{left.name}: {left.signal_to_noise:.1f} dB of {verification.original} left, "
             f"{share(left.same_class)} of the largest elements where they were"

@@ -1,11 +1,11 @@
-"""Giving symbolic dimensions a value, everywhere in a model."""
+"""Dimensions everywhere in a model: giving symbolic ones a value, and dropping what is none."""
 
 from collections.abc import Iterator, Mapping
 
-from onnx import ModelProto, TensorShapeProto, TypeProto
+from onnx import ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 from byoc.errors import InputError, nearest
-from byoc.graph.walk import walk_graphs
+from byoc.graph.walk import bodies, walk_graphs
 
 
 def symbols(proto: ModelProto) -> list[str]:
@@ -32,12 +32,38 @@ def fix_dims(proto: ModelProto, values: Mapping[str, int]) -> ModelProto:
             raise InputError(f"dimension {name}={size}: a size is less than 2**63")
     result = ModelProto()
     result.CopyFrom(proto)
-    for graph in walk_graphs(result.graph):
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            for dim in _dims(value.type):
-                if dim.dim_param in values:
-                    dim.dim_value = values[dim.dim_param]
+    for value in _stated(result):
+        for dim in _dims(value.type):
+            if dim.dim_param in values:
+                dim.dim_value = values[dim.dim_param]
     return result
+
+
+def without_negative(proto: ModelProto) -> ModelProto:
+    """Return a model in which each dimension stated as a negative number is stated as unknown.
+
+    Some exporters write -1 for unknown. onnxruntime takes it so, but ONNX's shape inference reckons with
+    the number, and a Slice along such an axis ends the process. The model itself where there is none.
+    """
+    if not any(dim.dim_value < 0 for value in _stated(proto) for dim in _dims(value.type)):
+        return proto
+    result = ModelProto()
+    result.CopyFrom(proto)
+    for value in _stated(result):
+        for dim in _dims(value.type):
+            if dim.dim_value < 0:
+                dim.ClearField("dim_value")
+    return result
+
+
+def _stated(proto: ModelProto) -> Iterator[ValueInfoProto]:
+    """Yield all that graphs, bodies and functions say of their tensors."""
+    functions = [graph for f in proto.functions for node in f.node for graph in bodies(node)]
+    for outer in (proto.graph, *functions):
+        for graph in walk_graphs(outer):
+            yield from (*graph.input, *graph.output, *graph.value_info)
+    for function in proto.functions:
+        yield from function.value_info
 
 
 def _dims(proto: TypeProto) -> Iterator[TensorShapeProto.Dimension]:

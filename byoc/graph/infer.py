@@ -14,6 +14,7 @@ from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.graph.copying import copy_without
+from byoc.graph.dims import without_negative
 from byoc.graph.index import stated_types
 from byoc.graph.types import knowledge, read_type
 from byoc.graph.walk import bodies, walk_graphs
@@ -42,6 +43,7 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Inferr
 
     `skeleton` is the model without large weights; `stated` are the types that the file gives.
     """
+    skeleton = without_negative(skeleton)
     bare = copy_without(skeleton, "value_info")
     for graph in walk_graphs(bare.graph):
         del graph.value_info[:]
@@ -77,9 +79,7 @@ def clear_outputs(graph: GraphProto) -> None:
     """
     given = {value.name: value.type for value in graph.input}
     for tensor in graph.initializer:
-        given.setdefault(
-            tensor.name, onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-        )
+        given.setdefault(tensor.name, onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims))
     for value in graph.output:
         if value.name in given:
             value.type.CopyFrom(given[value.name])

@@ -37,10 +37,11 @@ class Step:
     """An ONNX operator with its one argument, and the type of what it makes.
 
     `Transpose` has a permutation, `Reshape` a shape in which 0 stands for the extent of the input, `Pad`
-    the number of zeros behind each axis, `Slice` where it ends on each axis.
+    the number of zeros behind each axis, `Slice` where it ends on each axis. `Cast` has none: what it
+    makes is in its type.
     """
 
-    op: Literal["Pad", "Reshape", "Transpose", "Slice"]
+    op: Literal["Cast", "Pad", "Reshape", "Transpose", "Slice"]
     argument: tuple[int, ...]
     kind: TensorType
 

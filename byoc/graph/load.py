@@ -1,8 +1,8 @@
 """Reading a model: from a file to a checked, sorted, typed `Model`, or one clear sentence.
 
 The user's protobuf is kept as it came, apart from what is asked for (`dims`) or needed (a topological
-order). Checks and shape inference run on a skeleton without the weights, so their cost does not grow
-with the size of the weights.
+order, no negative dimensions). Checks and shape inference run on a skeleton without the weights, so
+their cost does not grow with the size of the weights.
 """
 
 import re
@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto
 
 from byoc.errors import InputError
 from byoc.graph.copying import copy_without
-from byoc.graph.dims import fix_dims
+from byoc.graph.dims import fix_dims, without_negative
 from byoc.graph.index import DEFAULTS_IR, GraphIndex, stated_types
 from byoc.graph.infer import Inferred, infer_types
 from byoc.graph.tensors import check_tensor, is_large, raw_bytes
@@ -115,7 +115,7 @@ def prepare(
             raise InputError(f"not valid ONNX: {unreadable} is not UTF-8 text")
         for tensor in walk_tensors(proto):
             check_tensor(tensor, folder)
-        proto = _sorted(proto)
+        proto = without_negative(_sorted(proto))
         if dims:
             proto = fix_dims(proto, dims)
         light = skeleton(proto, folder)

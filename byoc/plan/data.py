@@ -144,7 +144,8 @@ class Lowered:
     was measured. `units` are how many were quantized.
 
     With an accuracy `budget`, `reached` is what is kept and `all_quantized` what would be if no unit had
-    been left `in_float`; empty and not a number without one.
+    been left `in_float`; empty and not a number without one. That was measured on so many samples
+    (`measured`) of the data named `measured_on`.
     """
 
     original: Model
@@ -158,6 +159,8 @@ class Lowered:
     reached: float = nan
     all_quantized: float = nan
     in_float: tuple[InFloat, ...] = ()
+    measured: int = 0
+    measured_on: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ Only what a target then takes stays quantized: the quantized model is annotated 
 pipeline does it, and what that refuses is left in floating point, until nothing is refused any more.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from byoc.errors import InputError, nearest
@@ -13,18 +14,21 @@ from byoc.graph.load import Model
 from byoc.graph.unshare import unshared
 from byoc.patterns.group import group
 from byoc.patterns.qdq import is_border
+from byoc.patterns.unit import Unit
 from byoc.quantize.fold import folded
 from byoc.quantize.insert import inserted, renamed_units
 from byoc.quantize.opset import PER_CHANNEL, SIXTEEN_BITS, modern, raised
 from byoc.quantize.ranges import Given, Range, Ranges
 from byoc.quantize.schemes import Schemes, Store, schemes_of
 from byoc.quantize.units import Candidate, candidates, named, node_names
-from byoc.quantize.wanted import Wishes
-from byoc.rules.annotate import annotate
+from byoc.quantize.wanted import Wishes, formal_name
+from byoc.rules.annotate import Annotator
 from byoc.rules.load import Target
+from byoc.verdict import Verdict
 
 _EIGHT_BITS = frozenset({"int8", "uint8"})
 _MOST_NAMES = 3
+_OTHER_UNITS = "its operators would be other units"
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +196,8 @@ class _Quantizing:
         reasons: dict[str, str] = {}
         nodes: dict[str, Collection[int]] = {}
         for wish in self.wishes:
-            marks = annotate(index, wish.target)
+            annotator = Annotator(wish.target, index)
+            marks = [annotator.mark(number) for number in range(len(index.nodes))]
             unit_of = {
                 number: unit
                 for unit in group(index, wish.target.patterns, marks)
@@ -207,11 +212,45 @@ class _Quantizing:
                 inside = {number for number in found.nodes if not is_border(index.nodes[number])}
                 if found.verdict and inside == core and found.kind == "qdq" and not refused:
                     continue
-                said = marks[refused[0]].verdict if refused else found.verdict
-                reasons[unit.name] = str(said) if not said else "its operators would be other units"
                 of_node = dict(zip(sorted(core), sorted(unit.unit.nodes), strict=True))
+                if refused:
+                    said = _quantized_refusal(annotator, refused[0], marks[refused[0]].verdict)
+                    reasons[unit.name] = said + self._given(of_node[refused[0]], said)
+                else:
+                    reasons[unit.name] = _unit_refusal(unit_of[number] for number in sorted(core))
                 nodes[unit.name] = [of_node[number] for number in refused]
         return reasons, nodes
+
+    def _given(self, number: int, said: str) -> str:
+        """Return which tensors that a reason speaks of have a scale of the user's own, in brackets."""
+        node = self.index.nodes[number]
+        uses = [(False, *use) for use in enumerate(node.input)]
+        uses += [(True, *use) for use in enumerate(node.output)]
+        told: dict[str, None] = {}
+        for out, position, name in uses:
+            formal = formal_name(self.index, node, position, out=out)
+            given = isinstance(self.ranges.tensors.get(name), Given)
+            if given and formal and re.search(rf"\b{re.escape(formal)}\b", said):
+                told[f"{formal} is '{name}', whose scale was given"] = None
+        return f" ({'; '.join(told)})" if told else ""
+
+
+def _quantized_refusal(annotator: Annotator, number: int, verdict: Verdict) -> str:
+    """Return why no rule for quantized operators takes a node, which one for floats may take."""
+    if not verdict:
+        return str(verdict)
+    refused = (one for one in annotator.attempts(number) if one.fits and one.objections)
+    first = next(refused, None)
+    if first is None:
+        return _OTHER_UNITS
+    told = "; ".join(objection.text for objection in first.objections)
+    return f"{annotator.index.nodes[number].op_type}: {told}"
+
+
+def _unit_refusal(units: Iterator[Unit]) -> str:
+    """Return why operators are not the unit that they are in floating point."""
+    reasons = (str(unit.verdict) for unit in units if not unit.verdict)
+    return next(reasons, _OTHER_UNITS)
 
 
 def _name(index: GraphIndex, number: int) -> str:

@@ -50,7 +50,7 @@ class Wishes:
         annotator refuses what the first one wants.
         """
         rule = self._rule(name_of(node))
-        formal = _formal(index, node, position, out=out)
+        formal = formal_name(index, node, position, out=out)
         tensor = rule.tensors.get(formal) if rule is not None and formal else None
         own = (tensor.quantized if tensor else None) or QuantizedRule()
         scheme = self.target.rules.quantization
@@ -75,7 +75,8 @@ def _integers(dtypes: Sequence[str]) -> tuple[str, ...]:
     return tuple(dtype for dtype in dtypes if dtype in DTYPES) or (_USUAL,)
 
 
-def _formal(index: GraphIndex, node: NodeProto, position: int, *, out: bool) -> str:
+def formal_name(index: GraphIndex, node: NodeProto, position: int, *, out: bool) -> str:
+    """Return what ONNX calls an input or output of a node, empty where it has no schema."""
     schema = index.schema(node)
     if schema is None:
         return ""

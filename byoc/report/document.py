@@ -11,7 +11,7 @@ from byoc.graph.dims import symbols
 from byoc.graph.index import GraphIndex
 from byoc.graph.marks import is_ours
 from byoc.graph.types import TensorType
-from byoc.plan import GraphPlan, Lowered, Plan, PlannedRegion
+from byoc.plan import GraphPlan, Plan, PlannedRegion
 from byoc.plan.borders import borders
 from byoc.report.refusals import refusal_notes, refusals
 from byoc.report.units import count, quantity
@@ -58,7 +58,7 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
         "refusals": refusals(plan),
         "host_reasons": _reasons(plan),
         "what_if": [asdict(each) for each in plan.what_ifs],
-        "precision": _precision(plan.lowered),
+        "precision": _precision(plan),
         "notes": [
             *refusal_notes(plan),
             *plan.notes,
@@ -66,6 +66,7 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
             *_open_dimensions(plan),
             *plan_notes(plan.root),
             *_against_the_host(plan),
+            *_without_nodes(plan),
         ],
         "verification": None if isinstance(outcome, str) else verification_document(outcome),
         "not_verified": outcome if isinstance(outcome, str) else None,
@@ -176,6 +177,33 @@ def _against_the_host(plan: Plan) -> Iterable[str]:
     yield slower
 
 
+def _without_nodes(plan: Plan) -> Iterable[str]:
+    """Yield for each target that got no node, where others did, the commonest reason for it."""
+    used = {region.target.name for region in plan.regions}
+    for number, target in enumerate(plan.targets):
+        if not used or target.name in used:  # with all on the host its reasons say it
+            continue
+        counts: Counter[str] = Counter()
+        for graph in plan.root.walk():
+            for row, unit in enumerate(graph.units):
+                counts[_elsewhere(graph, row, number)] += _users(graph.index, unit.nodes)
+        for reason, nodes in counts.most_common(1):
+            yield f"{target.name} has no node: {reason} ({nodes} of {count(counts.total(), 'node')})"
+
+
+def _elsewhere(plan: GraphPlan, row: int, number: int) -> str:
+    """Return why a unit is not on a target, of several reasons the first."""
+    kept, verdict = plan.posed.kept[number].get(row), plan.units[row].verdicts[number]
+    if kept is not None:
+        return str(kept)
+    if not verdict:
+        return verdict.reasons[0]
+    label = int(plan.placement.labels[row])
+    if label == 0:
+        return str(plan.host_reason(row))
+    return f"supported, but placed on {plan.targets[label - 1].name}"
+
+
 def verification_document(verification: Verification) -> dict[str, Any]:
     """Return a verification as data: against, passed, largest_relative_error, outputs, accuracy.
 
@@ -211,7 +239,8 @@ def _accuracy(verification: Verification) -> dict[str, Any] | None:
     return {"original": verification.original, "outputs": outputs}
 
 
-def _precision(lowered: Lowered | None) -> dict[str, Any] | None:
+def _precision(plan: Plan) -> dict[str, Any] | None:
+    lowered = plan.lowered
     if lowered is None:
         return None
     return {
@@ -221,9 +250,12 @@ def _precision(lowered: Lowered | None) -> dict[str, Any] | None:
         "samples": lowered.samples,
         "random": lowered.random,
         "units": lowered.units,
+        "on_accelerators": sum(unit.kind == "qdq" for r in plan.regions for unit in r.units),
         "budget": lowered.budget or None,
         "reached": _finite(lowered.reached),
         "all_quantized": _finite(lowered.all_quantized),
+        "measured": lowered.measured,
+        "measured_on": lowered.measured_on,
         "in_float": [asdict(unit) | {"alone": _finite(unit.alone)} for unit in lowered.in_float],
     }
 

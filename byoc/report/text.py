@@ -84,7 +84,7 @@ def print_report(report: Mapping[str, Any], console: Console, every_reason: bool
         console.print("\nIf it were supported:")
     for item in gains:
         console.print(escape(_what_if(item, report)), soft_wrap=True, highlight=False)
-    for line in _budget(report["precision"]):
+    for line in _budget(report):
         console.print(escape(line), soft_wrap=True, highlight=False)
     for note in report["notes"]:
         line = note if note.startswith("warning: ") else f"note: {note}"
@@ -136,7 +136,10 @@ def _verified(report: Mapping[str, Any]) -> str:
     if verification is not None:
         error = verification["largest_relative_error"]
         size = f"{error:.1e}" if error else "0"
-        return f"verified, largest error {size} of the output's range{_left(verification)}"
+        left = _left(verification)
+        if " dB " in left and (report["precision"] or {}).get("budget"):
+            left += " on the verification's sample"  # the budget was held on others
+        return f"verified, largest error {size} of the output's range{left}"
     return f"not verified: {report['not_verified']}"
 
 
@@ -153,8 +156,9 @@ def _left(verification: Mapping[str, Any]) -> str:
     return f"; {worst:.1f} dB of {accuracy['original']} left"
 
 
-def _budget(precision: Mapping[str, Any] | None) -> Iterator[str]:
+def _budget(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield what an accuracy budget left in floating point, and what each unit would have cost."""
+    precision = report["precision"]
     if precision is None or precision["budget"] is None:
         return
     snr = not precision["budget"].startswith("top1")
@@ -164,10 +168,17 @@ def _budget(precision: Mapping[str, Any] | None) -> Iterator[str]:
             return "all"
         return f"{value:.1f} dB" if snr else f"{100 * value:.1f} % of classes"
 
+    seen = f"{count(precision['measured'], 'sample')} of {precision['measured_on']}"
     yield (
-        f"\nAccuracy budget {precision['budget']}: {told(precision['reached'])} kept, "
+        f"\nAccuracy budget {precision['budget']}: {told(precision['reached'])} kept on {seen}, "
         f"{told(precision['all_quantized'])} with all quantized"
     )
+    if not precision["units"]:
+        used = " and ".join(dict.fromkeys(region["device"] for region in report["regions"]))
+        floats = f": what is on {used} computes in floating point" if used else ""
+        yield f"  nothing is quantized any more{floats}"
+    elif not precision["on_accelerators"]:
+        yield "  nothing that is quantized is on an accelerator: the host computes all of it in floats"
     for unit in precision["in_float"][:_UNITS]:
         yield f"  in floating point on {unit['device']}: {unit['unit']}, alone {told(unit['alone'])}"
     more = len(precision["in_float"]) - _UNITS

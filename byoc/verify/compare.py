@@ -13,7 +13,8 @@ from byoc.verify.thresholds import DEFAULT, TOLERANCE, Measure, Thresholds
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
-    """How far a tensor is off. `relative` is `absolute` over the expected range (max - min).
+    """How far a tensor is off. `relative` is `absolute` over the expected range (max - min), or
+    over what that counts as where it is next to nothing (`Thresholds.scale`).
 
     Both are infinite where the two cannot be compared; `problem` then says why. `tolerance` bounds
     what `measure` names: `relative`; `units` of the last place of integers, which is `absolute`; or
@@ -210,7 +211,7 @@ def _error(
     values, found = wanted[usual], got[usual]
     absolute = float(np.max(np.abs(values - found), initial=0.0))
     span = float(np.ptp(values)) if values.size else 0.0
-    scale = span or float(np.max(np.abs(values), initial=0.0)) or 1.0
+    scale = thresholds.scale(dtype, span, float(np.max(np.abs(values), initial=0.0)))
     noise, angle = signal_to_noise(values, found), cosine(values, found)
     return OutputError(
         name, dtype, absolute, absolute / scale, tolerance, "", measure, noise, angle, share

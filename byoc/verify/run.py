@@ -43,12 +43,15 @@ def verify(  # noqa: PLR0913, PLR0917 - each has a default
     `computed` is what is computed in where that is less than the outputs' dtype, such as float16: the
     tolerance is then that of it. `original` is a model of higher precision that `model` was made from:
     what is left of its accuracy is told, and held to nothing. All run on the same inputs, seeded ones
-    unless given. With `regions` every tensor at a border and each region alone are compared, too.
-    Whatever runs on onnxruntime does so with its optimizations off, since they move results. Raises
-    MissingRuntimeError, NotVerifiableError when the model does not run, and InputError when the bundle
-    does not.
+    unless given. The outputs of a quantized model may be off by more: single steps of integers, which
+    are right each, add up through a network. With `regions` every tensor at a border and each region
+    alone are compared, too. Whatever runs on onnxruntime does so with its optimizations off, since they
+    move results. Raises MissingRuntimeError, NotVerifiableError when the model does not run, and
+    InputError when the bundle does not.
     """
     thresholds = thresholds.lowered(computed)
+    integers = quantized_tensors(model.proto)
+    whole = thresholds.rounded() if integers else thresholds
     try:
         given = inputs_for(model) if inputs is None else inputs
         expected = run_plain(model.proto, model, given)
@@ -68,7 +71,7 @@ def verify(  # noqa: PLR0913, PLR0917 - each has a default
         raise InputError(f"the bundle does not run: {error}") from error
     found = Verification(
         model.source,
-        tuple(compare(expected, actual, thresholds, quantized_tensors(model.proto))),
+        tuple(compare(expected, actual, whole, integers)),
         "" if original is None else original.source,
         tuple(accuracy(precise, actual)),
     )

@@ -28,7 +28,7 @@ CONSTANTS = {
     "channel": np.array([[[1]], [[-1]]], np.float32),
     "image": np.arange(24, dtype=np.float32).reshape(SHAPE) - 12,
 }
-FIXED = ("MaxPool", "DepthToSpace")
+FIXED = ("MaxPool", "DepthToSpace", "ReduceSum")
 KINDS = (
     *("relu", "clip", "binary", "where", "constant", "concat", "pad", "reduce", "split", "slice"),
     *("fixed", "quantize", "region", "region", "region"),

@@ -90,6 +90,12 @@ def test_images_with_preprocessing(byoc: Byoc, net: Model, model: Path, tmp_path
         (("--method", "mse", "--bits", "32"), 1, "byoc: 32 bits: tensors are quantized to 2 to 16"),
         (("--tensor", "cc"), 1, "byoc: 'cc' cannot be calibrated: the model has no such tensor"),
         (("--image-mean", "a,b"), 2, "numbers with commas are expected"),
+        (
+            ("--image-color", "bgr"),
+            1,
+            " (holds .npz files): mean, std, scale and color are for images (.png, .jpg",
+        ),
+        (("--data", "random", "--image-scale", "1"), 1, "byoc: random data: mean, std, scale and color"),
         (("--method", "kl"), 2, "'kl' is not one of"),
     ],
 )

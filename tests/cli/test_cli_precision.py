@@ -137,19 +137,40 @@ def test_data_that_is_not_used_is_told(here: Path, byoc: Cli) -> None:
 def test_a_budget_is_told_unit_by_unit(here: Path, byoc: Cli) -> None:
     plain = byoc("partition", *INT8, "--data", "data", "--accuracy-budget", "1dB")
     all_of_it = re.search(
-        r"\nAccuracy budget 1dB: ([0-9.]+) dB kept, \1 dB with all quantized\n", plain.out
+        r"\nAccuracy budget 1dB: ([0-9.]+) dB kept on 6 samples of data, \1 dB with all quantized\n",
+        plain.out,
     )
     assert all_of_it is not None
     least = round(float(all_of_it[1])) + 3
     ran = byoc("partition", *INT8, "--data", "data", "--accuracy-budget", f"{least}dB")
-    head = re.search(rf"\nAccuracy budget {least}dB: (\S+) dB kept, {all_of_it[1]} dB with all", ran.out)
+    head = re.search(
+        rf"\nAccuracy budget {least}dB: (\S+) dB kept on 6 samples of data, {all_of_it[1]} dB with all",
+        ran.out,
+    )
     assert head is not None
     assert float(head[1]) >= least
     units = re.findall(r"\n  in floating point on (\w+): (\w+), alone ([0-9.]+) dB", ran.out)
     assert units
     assert {device for device, _, _ in units} <= {"dla", "host"}
     shares = byoc("partition", *INT8, "--data", "data", "--accuracy-budget", "top1=1")
-    assert "\nAccuracy budget top1=1: 100.0 % of classes kept, " in shares.out
+    assert "\nAccuracy budget top1=1: 100.0 % of classes kept on 6 samples of data, " in shares.out
+
+
+def test_a_budget_says_when_nothing_is_quantized_where_it_counts(here: Path, byoc: Cli) -> None:
+    floats = byoc("partition", *INT8, "--data", "data", "--accuracy-budget", "300dB")
+    assert "\nAccuracy budget 300dB: all kept on 6 samples of data, " in floats.out
+    assert "\n  nothing is quantized any more: what is on dla computes in floating point\n" in floats.out
+    alone = ("m.onnx", "--rules", "dla", "--quantize", "int8", "--data", "data")  # the host is cheaper
+    host = byoc("partition", *alone, "--accuracy-budget", "90dB", "-o", "h.byoc")
+    assert (
+        " all kept on 6 samples of data, all with all quantized\n  nothing that is quantized is on an"
+        in (host.out)
+    )
+    against = byoc("verify", "h.byoc", "--against", "m.onnx")
+    assert against.out.endswith("\ny: equal to m.onnx\n")
+    some = byoc("partition", *INT8, "--data", "data", "--accuracy-budget", "1dB", "-o", "s.byoc")
+    assert " dB of m.onnx left on the verification's sample\n" in some.out
+    assert "nothing" not in some.out
 
 
 def test_the_document(here: Path, byoc: Cli) -> None:
@@ -162,9 +183,12 @@ def test_the_document(here: Path, byoc: Cli) -> None:
         "samples": 6,
         "random": False,
         "units": 5,
+        "on_accelerators": 5,
         "budget": None,
         "reached": None,
         "all_quantized": None,
+        "measured": 0,
+        "measured_on": "",
         "in_float": [],
     }
     assert document["nodes"] == {"total": 7, "offloaded": 5, "host": 2, "constant": 0}

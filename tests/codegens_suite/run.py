@@ -3,7 +3,8 @@
 Each is cut so that all its rules support is on the accelerator, compiled, and verified in a process of
 its own. `--rules` are the codegen's own unless given; `any` are rules that take every operator. Without
 models, the nine light ones. What the codegen refuses goes back to the host; how often is counted, and
-the first reason told. The exit code is 1 when a bundle does not do what its model does, or there is none.
+the first reason told. The exit code is 1 when there is no bundle, or one that does not do what its model
+does.
 """
 
 import argparse

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 from support import parse
 
 from byoc.errors import InputError
-from byoc.graph.dims import fix_dims, symbols
+from byoc.graph.dims import fix_dims, symbols, without_negative
 from byoc.graph.index import stated_types, tensor_types
 from byoc.graph.load import prepare
 from byoc.graph.types import TensorType, read_type
@@ -104,3 +104,24 @@ def test_a_sparse_input() -> None:
     model.graph.input.append(helper.make_value_info("s", kind))
     fixed = fix_dims(model, {"N": 9})
     assert fixed.graph.input[0].type.sparse_tensor_type.shape.dim[0].dim_value == 9
+
+
+def test_a_negative_extent_is_unknown_and_all_else_is_as_it_was() -> None:
+    model = parse(TEXT)
+    assert without_negative(model) is model
+    branch = model.graph.node[1].attribute[0].g
+    stated = [model.graph.input[0], model.graph.output[0], branch.value_info[0]]
+    for value in stated:
+        value.type.tensor_type.shape.dim[0].dim_value = -1
+    before = model.SerializeToString()
+    fixed = without_negative(model)
+    assert model.SerializeToString() == before
+    assert [str(read_type(value.type)) for value in fixed.graph.input[:2]] == [
+        "float32[?, length]",
+        "float32[batch, K]",
+    ]
+    inner = fixed.graph.node[1].attribute[0].g.value_info[0]
+    assert not any(d.dim_value < 0 for d in inner.type.tensor_type.shape.dim)
+    for value in stated:
+        value.type.tensor_type.shape.dim[0].ClearField("dim_value")
+    assert fixed == model

@@ -1,6 +1,7 @@
 """Layouts: read from words, arrays packed and unpacked, and the same by ONNX nodes in onnxruntime."""
 
 from collections.abc import Sequence
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -17,7 +18,7 @@ from byoc.graph.layout_nodes import can_lie, layout_nodes
 from byoc.graph.types import NUMBERS, TensorType, read_type
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 
-DTYPES = ("float32", "float16", "int8", "uint8", "int32", "bool", "float64", "int64")
+DTYPES = ("float32", "float16", "int8", "uint8", "int32", "bool", "float64", "int64", "int16", "uint16")
 
 
 @st.composite
@@ -69,8 +70,11 @@ def run(
         return run_session(open_session(model), {"x": array})["y"]
 
 
+COUNT = count()
+
+
 def numbered(wanted: str, kind: TensorType) -> str:
-    return wanted
+    return f"{wanted}_{next(COUNT)}"
 
 
 @given(layouts(), shapes, st.sampled_from(DTYPES))
@@ -95,6 +99,8 @@ def test_packing_follows_the_definition_and_comes_back(
 @given(layouts(), shapes, st.sampled_from(DTYPES), st.booleans(), st.sampled_from([11, 13, 17, 21]))
 @example(parse_layout("NHWC"), (2, 3, 4, 5), "int8", True, 5)
 @example(parse_layout("NCHW16c"), (2, 3, 4, 5), "float16", True, 13)
+@example(parse_layout("NCHW16c"), (2, 3, 4, 5), "int16", True, 13)
+@example(parse_layout("NCHW4c"), (1, 3, 2, 2), "uint16", False, 21)
 def test_nodes_pack_and_unpack(
     layout: Layout, shape: tuple[int, int, int, int], dtype: str, dynamic: bool, opset: int
 ) -> None:
@@ -116,20 +122,22 @@ def test_nodes_pack_and_unpack(
     np.testing.assert_array_equal(run(middle + again, array, dims, 4, opset), array)
 
 
-@given(layouts(), shapes)
-def test_types_of_steps_are_what_onnx_infers(layout: Layout, shape: tuple[int, int, int, int]) -> None:
-    kind = TensorType("int8", shape)
+@given(layouts(), shapes, st.sampled_from(["int8", "int16", "bfloat16"]))
+def test_types_of_steps_are_what_onnx_infers(
+    layout: Layout, shape: tuple[int, int, int, int], dtype: str
+) -> None:
+    kind = TensorType(dtype, shape)
     told: dict[str, TensorType] = {}
 
     def name(wanted: str, made: TensorType) -> str:
-        told[wanted] = made
-        return wanted
+        told[fresh := numbered(wanted, made)] = made
+        return fresh
 
     nodes = layout_nodes(layout.forward(kind), "x", "m", name)
     nodes += layout_nodes(layout.inverse(kind), "m", "y", name)
-    x = helper.make_tensor_value_info("x", NUMBERS["int8"], shape)
+    x = helper.make_tensor_value_info("x", NUMBERS[dtype], shape)
     graph = helper.make_graph(
-        nodes, "g", [x], [helper.make_tensor_value_info("y", NUMBERS["int8"], None)]
+        nodes, "g", [x], [helper.make_tensor_value_info("y", NUMBERS[dtype], None)]
     )
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)

@@ -23,6 +23,7 @@ from quantizing import (
 from byoc.errors import InputError
 from byoc.graph.load import Model
 from byoc.quantize.ranges import Given, Range, Ranges
+from byoc.rules.load import load_rules
 from byoc.verify.run import run_plain
 
 
@@ -217,9 +218,29 @@ def test_a_given_scale_that_the_target_does_not_take_leaves_the_unit_alone() -> 
     assert {"relu1", "conv2"}.isdisjoint(found.units)
     assert {"relu0", "conv1", "add2", "relu2", "conv3"} <= set(found.units)
     assert found.notes == (
-        "not quantized: relu1: Relu: the zero point of Y must be 0",
-        "not quantized: conv2: Conv: the zero point of X must be 0",
+        "not quantized: relu1: Relu: the zero point of Y must be 0 (Y is 'r1', whose scale was given)",
+        "not quantized: conv2: Conv: the zero point of X must be 0 (X is 'r1', whose scale was given)",
     )
+
+
+@pytest.mark.parametrize(
+    ("mine", "reason"),
+    [
+        (
+            Given((0.1,) * 3, (0,) * 3, "int8", 1),
+            "X has a scale for each channel, which is not supported",
+        ),
+        (Given((0.1,), (128,), "uint8"), "X is uint8 outside; supported: int8"),
+    ],
+)
+def test_a_target_with_rules_for_floats_says_why_it_refuses_a_given_scale(
+    mine: Given, reason: str
+) -> None:
+    nodes = [make_node("Conv", ["x", "w"], ["c"], "conv"), make_node("Relu", ["c"], ["y"], "relu")]
+    model = built(nodes, {"x": [1, 3, 4, 4]}, {"y": [1, 4, 4, 4]}, {"w": weights(0, 4, 3, 1, 1)})
+    found = quantize(model, [load_rules("dla")], ranges(model, x=mine))
+    assert set(found.units) == {"relu"}
+    assert found.notes == (f"not quantized: conv: Conv: {reason} (X is 'x', whose scale was given)",)
 
 
 def test_without_a_range_a_unit_stays() -> None:

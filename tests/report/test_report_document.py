@@ -103,6 +103,33 @@ def test_the_host_reasons_are_sorted_by_nodes_then_text() -> None:
     ]
 
 
+def test_a_target_without_nodes_is_told_with_the_commonest_reason(tmp_path: Path) -> None:
+    text = """g (float[1, 4] x) => (float[1, 4] y) {
+        a = Relu(x)
+        b = Sigmoid(a)
+        c = Sigmoid(b)
+        y = Relu(c)
+    }"""
+    (tmp_path / "r.yaml").write_text("target: r\ncost_model: dla\nops: [{op: Relu}]\n")
+    idle = "target: idle\ncost_model: dla\nops: [{op: %s}]\n"
+
+    def notes(operators: str, *rules: str) -> list[str]:
+        (tmp_path / "idle.yaml").write_text(idle % operators)
+        files = [tmp_path / f"{name}.yaml" for name in rules]
+        found = partition(parse(text), files, strategy="all-supported").report["notes"]
+        return [note for note in found if " has no node: " in note]
+
+    assert notes("Tanh", "r", "idle") == [
+        "idle has no node: Relu is not among the operators of idle (2 of 4 nodes)"
+    ]
+    assert notes("Relu", "r", "idle") in (
+        ["idle has no node: supported, but placed on r (2 of 4 nodes)"],
+        ["idle has no node: Sigmoid is not among the operators of idle (2 of 4 nodes)"],
+    )
+    assert notes("Sigmoid", "r", "idle") == []
+    assert notes("Tanh", "idle") == []  # all on the host, with its reasons
+
+
 def test_what_is_cheaper_on_the_host_says_so() -> None:
     report = partition(parse(CHAIN), "dla").report
     reasons = {item["reason"]: item["nodes"] for item in report["host_reasons"]}

@@ -166,7 +166,8 @@ def test_what_lower_precision_left_is_that_of_the_worst_output(
 
 
 def _precision(budget: str, **more: Any) -> dict[str, Any]:
-    return {"budget": budget, "reached": 31.0, "all_quantized": 20.04, "in_float": [], **more}
+    kept = {"reached": 31.0, "all_quantized": 20.04, "in_float": [], "units": 3, "on_accelerators": 2}
+    return {"budget": budget, "measured": 1, "measured_on": "photos", **kept, **more}
 
 
 def test_a_warning_is_no_note() -> None:
@@ -176,14 +177,17 @@ def test_a_warning_is_no_note() -> None:
 def test_an_accuracy_budget_and_what_it_took() -> None:
     units = [{"unit": f"u{i}", "device": "npu", "alone": 20.0 + i} for i in range(12)]
     lines = _printed(precision=_precision("30dB", in_float=units))
-    start = lines.index("Accuracy budget 30dB: 31.0 dB kept, 20.0 dB with all quantized")
+    start = lines.index(
+        "Accuracy budget 30dB: 31.0 dB kept on 1 sample of photos, 20.0 dB with all quantized"
+    )
     assert lines[start + 1] == "  in floating point on npu: u0, alone 20.0 dB"
     assert lines[start + 10] == "  in floating point on npu: u9, alone 29.0 dB"
     assert lines[start + 11] == "  and 2 more units"
     shares = _printed(precision=_precision("top1=0.9", reached=0.95, all_quantized=0.5))
-    assert "Accuracy budget top1=0.9: 95.0 % of classes kept, 50.0 % of classes with all quantized" in (
-        shares
-    )
+    told = "95.0 % of classes kept on 1 sample of photos, 50.0 % of classes with all quantized"
+    assert f"Accuracy budget top1=0.9: {told}" in shares
     everything = _printed(precision=_precision("90dB", reached=None))
-    assert "Accuracy budget 90dB: all kept, 20.0 dB with all quantized" in everything
+    assert (
+        "Accuracy budget 90dB: all kept on 1 sample of photos, 20.0 dB with all quantized" in everything
+    )
     assert not any("budget" in line for line in _printed(precision=_precision("") | {"budget": None}))

@@ -75,6 +75,34 @@ def test_lower_precision_allows_more_but_for_what_the_user_asked() -> None:
     assert asked.lowered("float16").relative == {**DEFAULT.relative, "float32": 1e-6, "float64": 1e-2}
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_four_roundings_of_the_magnitude_are_allowed_where_there_is_next_to_no_range(dtype: str) -> None:
+    unit = np.finfo(dtype).eps
+    wanted = np.array([1, 1 + unit], dtype)
+    assert one(wanted, np.array([1, 1 + 5 * unit], dtype)).within
+    assert not one(wanted, np.array([1, 1 + 6 * unit], dtype)).within
+    assert not one(wanted, np.array([0.99, 1], dtype)).within, "one percent"
+    far = np.array([0, 1], dtype), np.array([0, 1 - 0.0101], dtype)
+    assert not one(*far).within, "the range is as large as the magnitude"
+    assert one(wanted, wanted).relative == 0
+
+
+def test_a_constant_output_that_is_wrong_by_a_percent_is_wrong() -> None:
+    wanted = np.full(3, 0.5, np.float32)
+    assert one(wanted, wanted * np.float32(1.01)).relative == pytest.approx(0.01, rel=1e-3)
+    nearly = wanted + np.float32([0, 1e-7, 0])
+    assert one(nearly, nearly + np.float32(1e-7)).within
+    assert not one(nearly, nearly * np.float32(1.01)).within
+    assert not one(nearly, nearly + np.float32(5e-7)).within, "a millionth"
+
+
+def test_the_least_range_is_that_of_what_was_computed_in() -> None:
+    wanted, got = np.float32([0.5, 0.5000001]), np.float32([0.5, 0.501])
+    assert not one(wanted, got).within
+    assert one(wanted, got, DEFAULT.lowered("float16")).within
+    assert not one(wanted, wanted * np.float32(1.01), DEFAULT.lowered("float16")).within
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [

@@ -7,7 +7,7 @@ from pathlib import Path
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
 
 from byoc.boundary.edit import Editing, Scope
-from byoc.boundary.precision.frame import cast_node, constant_node
+from byoc.boundary.precision.frame import cast_node
 from byoc.boundary.precision.rounding import BFLOAT16, twin
 from byoc.boundary.precision.variants import Variants
 from byoc.graph.tensors import is_large
@@ -79,11 +79,9 @@ class Outside:
             new = self.short[key] = self.edit.add(f"{name}_{dtype}", kind, name)
             made, beyond = twin(tensor, new, dtype, self.folder)
             self.note(name, beyond)
-            maker = self.makers.get(key[0])
-            if maker is None:
-                _graph(owner).initializer.append(made)
-            else:
-                owner.after(maker, constant_node(new, made))
+            # An initializer even for what was a Constant node: half the bytes may be too few for a node
+            # to count as a stored tensor (`GraphIndex.stored`), and a region is handed nothing else.
+            _graph(owner).initializer.append(made)
         return self.short[key]
 
     def cast(self, scope: Scope, name: str, dtype: str, kind: TypeProto | None) -> str:

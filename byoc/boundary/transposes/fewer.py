@@ -27,7 +27,8 @@ def fewer(edit: Editing, borders: Sequence[Border]) -> None:
     them. Then what follows one another is merged; of blocked layouts nothing is moved.
 
     What moves bears the metadata `byoc.layout`. Elementwise operators, Concat, Pad and the like compute
-    the same numbers in either order; a reduction adds in another one, and may round otherwise.
+    the same numbers in either order. A reduction of floats that adds or multiplies stays, since it would
+    do so in another order, and round otherwise.
     """
     calls = Calls(edit)
     layouts = dict.fromkeys(b.wants.activations for b in borders if b.wants.activations is not None)

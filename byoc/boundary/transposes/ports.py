@@ -32,6 +32,8 @@ _REDUCTIONS = """
     ReduceSumSquare
 """
 REDUCTIONS = frozenset(_REDUCTIONS.split())
+# The others add or multiply, and floats come out otherwise in the last bits where the order is another.
+_ORDERLESS = frozenset({"ReduceMax", "ReduceMin"})
 # Operators along one axis that an attribute names: its default.
 _AXIS = {"Split": 0, "ArgMax": 0, "ArgMin": 0, "LpNormalization": -1, "Hardmax": -1}
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
@@ -138,19 +140,30 @@ def _axis(axis: int) -> Callable[[Order], Change]:
 
 
 def _reduction(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
-    """Return the ports of a reduction; without `keepdims` its output is in the order of what is left."""
+    """Return the ports of a reduction whose result does not depend on the order of the elements.
+
+    Without `keepdims` its output is in the order of what is left.
+    """
     opset, given = facts.edit.opset, written(node)
     if given.get("keepdims", 1) != 1:
         return None
     as_input = opset >= (13 if node.op_type == "ReduceSum" else 18)
     axes = _listed(facts, node, 1) if as_input else given.get("axes", [])
-    if axes is None:
+    none = axes == [] and bool(given.get("noop_with_empty_axes", 0))
+    if axes is None or not (none or _is_orderless(node, facts)):
         return None
     if not axes:  # all of them, or none
         return _unary(node, facts, rank)
     if as_input:
         return _unary(node, facts, rank, lambda order: Change({}, {1: _axes(order, axes)}))
     return _unary(node, facts, rank, lambda order: Change({"axes": _axes(order, axes)}, {}))
+
+
+def _is_orderless(node: NodeProto, facts: Facts) -> bool:
+    """Return whether a reduction gives the same bits in whatever order its elements lie."""
+    kind = facts.type_of(node.input[0])
+    exact = kind is not None and "int" in kind.dtype
+    return node.op_type in _ORDERLESS or (exact and node.op_type in {"ReduceSum", "ReduceProd"})
 
 
 def _listed(facts: Facts, node: NodeProto, position: int) -> list[int] | None:

@@ -1,0 +1,130 @@
+"""Contracts where inference of ONNX's leaves shapes open: what is not known is no disagreement."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from support import parse
+
+import byoc
+from byoc.boundary import axes
+from byoc.boundary.axes import Step, Term
+from byoc.bundle.read import open_bundle
+from byoc.graph.index import stated_types
+from byoc.graph.infer import infer_types
+from byoc.graph.types import read_type
+
+BLOCKS = "NCHW4c"
+LAYOUTS = ["NHWC", BLOCKS]
+BODY = """<body = b (int64 i, bool ci, float[1,2,4,4] v) => (bool co, float[1,2,4,4] vo) {
+    co = Identity(ci)
+    vo = Relu(v)
+}>"""
+COUNTED = "int64 n = {2}, bool c = {1}"
+CONV = "float[1,2,1,1] w = {1,2}"
+STATISTICS = "float[2] a = {1,2}, float[2] b = {1,2}, float[2] m = {1,2}, float[2] s = {1,2}"
+
+# A text, and the operators that stay on the host.
+MODELS = {
+    "a region reads what a loop makes": (
+        f"(float[1,2,4,4] x) => (float[1,1,4,4] y) <{CONV}, {COUNTED}>"
+        f"{{ l = Loop(n, c, x){BODY} y = Conv(l, w) }}",
+        "Loop",
+    ),
+    "a loop with regions inside": (
+        f"(float[1,2,4,4] x) => (float[1,1,4,4] y) <{CONV}, {COUNTED}>"
+        f"{{ l = Loop(n, c, x){BODY} y = Conv(l, w) }}",
+        "Tanh",
+    ),
+    "an input is an output": (
+        f"(float[1,2,4,4] x) => (float[1,1,4,4] y, float[1,2,4,4] x) <{CONV}>"
+        "{ h = Tanh(x) y = Conv(h, w) }",
+        "Tanh",
+    ),
+    "a symbolic input is an output": (
+        "(float[N,3,8,8] x) => (float[M,3,1,1] y, float[K,3,8,8] x) { y = GlobalMaxPool(x) }",
+        "Tanh",
+    ),
+    "an initializer is an output": (
+        f"(float[1,2,4,4] x) => (float[1,1,4,4] y, float[1,2,1,1] w) <{CONV}> {{ y = Conv(x, w) }}",
+        "Tanh",
+    ),
+    "a shape is computed": (
+        f"(float[1,2,4,4] x, float[1,32] v) => (float[1,2,4,4] y) <{STATISTICS}>"
+        "{ z = Shape(x) r = Reshape(v, z) y = BatchNormalization(r, a, b, m, s) }",
+        "Shape",
+    ),
+    "scales may be overridden": (
+        "(float[1,3,8,8] x, float[4] s) => (float[1,3,16,16] y) <float[4] s = {1,1,2,2}>"
+        '{ y = Resize<mode = "nearest">(x, , s) }',
+        "Tanh",
+    ),
+    "branches read what a region makes": (
+        "(float[1,2,4,4] x, bool k) => (float[1,2,4,4] y) <float[2,2,1,1] w = {1,2,3,4}>"
+        "{ r = Relu(x) q = Conv(r, w) y = If(k)"
+        "<then_branch = t () => (float[1,2,4,4] o) { p = MaxPool<kernel_shape = [2,2]>(q) o = Neg(r) },"
+        " else_branch = e () => (float[1,2,4,4] u) { u = Neg(q) }> }",
+        "If",
+    ),
+}
+
+
+def partitioned(tmp_path: Path, model: str, layout: str, precision: str = "") -> list[str]:
+    """Partition a model, which holds the bundle against it, and return its regions' layouts."""
+    text, host = MODELS[model]
+    rules = tmp_path / "npu.yaml"
+    rules.write_text(
+        f"target: npu\ncost_model: dla\ndtype: {precision or 'any'}\n"
+        f"layout: {{activations: {layout}, weights: OHWI}}\nhost: {{ops: [{host}]}}\nops: [{{op: '*'}}]\n"
+    )
+    result = byoc.partition(
+        parse(f"agraph {text}", ir=8),
+        rules,
+        output=tmp_path / "m.byoc",
+        strategy="all-supported",
+        precision=byoc.Precision(quantize=precision or None),
+    )
+    # Not every machine's onnxruntime computes all of a model in 16 bits.
+    assert precision or (result.verification is not None and result.verification.passed)
+    regions = [region for _, region, _ in open_bundle(tmp_path / "m.byoc").regions()]
+    return [c.layout for r in regions for c in (*r.inputs, *r.outputs)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("model", MODELS)
+def test_what_inference_leaves_open_is_no_disagreement(tmp_path: Path, model: str, layout: str) -> None:
+    words = partitioned(tmp_path, model, layout)
+    assert layout in words
+    assert set(words) <= {"", layout}
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("model", ["scales may be overridden", "a loop with regions inside"])
+def test_nor_is_it_in_another_float_type(tmp_path: Path, model: str, precision: str) -> None:
+    assert set(partitioned(tmp_path, model, BLOCKS, precision)) == {"", BLOCKS}
+
+
+@pytest.mark.parametrize(
+    "outputs", ["float[1,2,4,4] x", "float[1,2,1,1] w", "float[5,5] x", "float[1,2,4,4] x, float[7] w"]
+)
+def test_an_output_that_is_given_takes_no_shape_from_what_is_behind_it(outputs: str) -> None:
+    model = parse(
+        f"agraph (float[1,2,4,4] x) => (float y, {outputs}) <{CONV}> {{ y = Conv(x, w) }}", ir=8
+    )
+    found = infer_types(model, stated_types(model)).values["y"]
+    assert str(read_type(found)) == "float32[1, 1, 4, 4]"
+
+
+def test_blocks_are_put_together_forwards_and_split_backwards() -> None:
+    packed = (Term(0), Term(1), Term(1, 4), Term(2), Term(3))
+    merge = Step(None, (1, 2, 4, 3, 3), (1, 8, 3, 3))
+    split = Step(None, merge.behind, merge.before)
+    turn = Step((0, 1, 4, 2, 3), (1, 2, 3, 3, 4), merge.before)
+    assert axes.forward(packed, merge) == axes.plain(4)
+    assert axes.backward(axes.plain(4), merge) == packed
+    assert axes.backward(packed, split) == axes.plain(4)
+    assert axes.spelled(axes.backward(packed, turn) or ()) == "NCHW4c"
+    # Blocks of another axis are not put together with this one.
+    assert axes.forward((Term(0), Term(1), Term(2, 4), Term(2), Term(3)), merge) is None
