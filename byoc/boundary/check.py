@@ -15,6 +15,7 @@ import onnx
 from onnx import NodeProto, TypeProto
 
 from byoc.boundary.contract import Contract, ContractError, agree
+from byoc.boundary.conversions import is_conversion
 from byoc.boundary.inside import Contracts, inferred, region_contracts
 from byoc.boundary.outside import Host, Told
 from byoc.boundary.related import origin, users_name
@@ -24,7 +25,7 @@ from byoc.graph.index import GraphIndex, stated_types, tensor_types
 from byoc.graph.infer import infer_types
 from byoc.graph.interface import Interface
 from byoc.graph.layout import Layout
-from byoc.graph.types import TensorType, read_type
+from byoc.graph.types import TensorType, knowledge, read_type
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,11 @@ class Known:
     def users_types(self) -> Mapping[str, TypeProto]:
         """The types of the user's tensors by name; empty where they are not known."""
         return self.users.certain if self.users is not None else {}
+
+    @property
+    def said(self) -> Mapping[str, TypeProto]:
+        """The types by which tensors were converted: also where the user's model alone says so."""
+        return {**self.added, **(self.users.values if self.users is not None else {})}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +89,7 @@ def check_model(
         more = known.get(name, Known())
         values = {**index.certain, **more.added, **more.users_types}
         model = call_model(index, call, values)
+        _state(model, more.said)
         inside = inferred(model)
         contracts = region_contracts(model, values, folder, more.weights, inside)
         regions[name] = Checked(model, contracts)
@@ -90,7 +97,7 @@ def check_model(
     read = {name: _named(region.contracts, known.get(name, Known())) for name, region in regions.items()}
     for name, (index, call) in calls.items():
         more = known.get(name, Known())
-        said = tensor_types({**more.added, **(more.users.values if more.users is not None else {})})
+        said = tensor_types(more.said)
         around = Host(index, read, more.users_types, more.users, more.origins, folder, said)
         regions[name] = replace(regions[name], contracts=_agreed(name, call, read[name], around))
     # Afterwards, since it names what is behind a wrong border, and not the border.
@@ -106,6 +113,22 @@ def _typed(proto: onnx.ModelProto) -> GraphIndex:
     """Return the index of a partitioned model with types inferred through its regions."""
     found = infer_types(proto, stated_types(proto))
     return GraphIndex(proto, found.values, found.typed)
+
+
+def _state(model: onnx.ModelProto, said: Mapping[str, TypeProto]) -> None:
+    """State in a region's model, in place, the shapes that byoc's conversions in it go by.
+
+    Inference need not find them; without them nobody who has the region alone can read a layout of
+    blocks off a Reshape.
+    """
+    stated = {value.name: value for value in model.graph.value_info}
+    border = {value.name for value in (*model.graph.input, *model.graph.output)}
+    for node in filter(is_conversion, model.graph.node):
+        for name in {node.input[0], node.output[0]} & said.keys() - border:
+            if name not in stated:
+                stated[name] = model.graph.value_info.add(name=name)
+            if knowledge(stated[name].type) < knowledge(said[name]):
+                stated[name].type.CopyFrom(said[name])
 
 
 def _check_types(where: str, index: GraphIndex, users: Mapping[str, TypeProto]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cutting import original, ramp, same_as_original
+from cutting import original, ramp
 from onnx import TensorProto, helper, numpy_helper
 from support import parse
 
@@ -53,7 +53,8 @@ def test_extents_of_minus_one_stand_for_unknown(axes: list[int], tmp_path: Path)
         0 if axis in axes else size for axis, size in enumerate((1, 3, 8, 8))
     ]
     inputs = {"x": ramp(1, 3, 8, 8)}
-    same_as_original(model, tmp_path / "b", inputs)
+    found = byoc.load(tmp_path / "b")(inputs)["y"]
+    np.testing.assert_allclose(found, original(model, inputs)["y"], atol=1e-6)
 
 
 @pytest.mark.parametrize("channels", [10, 16, 40])

@@ -93,7 +93,7 @@ def test_images_with_preprocessing(byoc: Byoc, net: Model, model: Path, tmp_path
         (
             ("--image-color", "bgr"),
             1,
-            " (holds .npz files): mean, std, scale and color are for images (.png, .jpg",
+            " (holds .npy files): mean, std, scale and color are for images (.png, .jpg",
         ),
         (("--data", "random", "--image-scale", "1"), 1, "byoc: random data: mean, std, scale and color"),
         (("--method", "kl"), 2, "'kl' is not one of"),

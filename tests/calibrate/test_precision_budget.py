@@ -85,7 +85,8 @@ def test_as_few_as_brute_force_finds(noises: list[float], least: int) -> None:
     assert met.without.signal_to_noise == pytest.approx(db(sum(noises)))
     assert list(met.left) == list(met.trial.result)
     left_in = [noise for name, noise in fake.noises.items() if name not in met.left]
-    assert all(fake.noises[name] >= max(left_in, default=0) for name in met.left)
+    most = max(left_in, default=0) * (1 - 1e-12)  # noises that are one number in dB are equal
+    assert all(fake.noises[name] >= most for name in met.left)
 
 
 @given(_noises, st.integers(0, 100))

@@ -110,8 +110,8 @@ def test_a_target_without_nodes_is_told_with_the_commonest_reason(tmp_path: Path
         c = Sigmoid(b)
         y = Relu(c)
     }"""
-    (tmp_path / "r.yaml").write_text("target: r\ncost_model: dla\nops: [{op: Relu}]\n")
-    idle = "target: idle\ncost_model: dla\nops: [{op: %s}]\n"
+    (tmp_path / "r.yaml").write_text("target: r\ncost_model: dla\ndtype: float32\nops: [{op: Relu}]\n")
+    idle = "target: idle\ncost_model: dla\ndtype: float32\nops: [{op: %s}]\n"
 
     def notes(operators: str, *rules: str) -> list[str]:
         (tmp_path / "idle.yaml").write_text(idle % operators)
