@@ -124,7 +124,7 @@ def _state(model: onnx.ModelProto, said: Mapping[str, TypeProto]) -> None:
     stated = {value.name: value for value in model.graph.value_info}
     border = {value.name for value in (*model.graph.input, *model.graph.output)}
     for node in filter(is_conversion, model.graph.node):
-        for name in {node.input[0], node.output[0]} & said.keys() - border:
+        for name in sorted({node.input[0], node.output[0]} & said.keys() - border):
             if name not in stated:
                 stated[name] = model.graph.value_info.add(name=name)
             if knowledge(stated[name].type) < knowledge(said[name]):

@@ -9,7 +9,9 @@ from typing import Any
 
 from onnx import TypeProto
 
+from byoc.errors import ByocError, InputError
 from byoc.runtime.scheduling import Run
+from byoc.runtime.trace import current
 
 Values = Mapping[str, Any]
 
@@ -79,8 +81,29 @@ class Program:
 
         With a pool, stages that do not wait for one another run at the same time. Raises as a call does.
         """
-        found = Run(self, values, kept, pool() if pool and self.order.at_once else None).result()
+        if current() is None and not (pool and self.order.at_once):
+            found = self._in_turn(values, kept)
+        else:
+            found = Run(self, values, kept, pool() if pool and self.order.at_once else None).result()
         return {name: found[name] for name in (*self.outputs, *kept)}
+
+    def _in_turn(self, values: Values, kept: Collection[str]) -> dict[str, Any]:
+        """Run the stages one after another: what `Run` does, without what several threads need."""
+        found = {**self.constants, **values}
+        readers = Counter(self.order.readers)
+        readers.update(set(kept))
+        for stage in self.stages:
+            try:
+                made = stage.run({name: found[name] for name in stage.inputs})
+            except ByocError as error:
+                raise InputError(f"{stage.name}: {error}") from error
+            found.update({name: made[name] for name in made if readers[name]})
+            del made  # what nobody reads goes at once
+            for name in set(stage.inputs):
+                readers[name] -= 1
+                if not readers[name]:
+                    found.pop(name, None)
+        return found
 
     @cached_property
     def order(self) -> Order:

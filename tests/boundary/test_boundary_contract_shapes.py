@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
-from numpy.typing import NDArray
 from support import parse
 
 import byoc
@@ -24,6 +21,7 @@ BODY = """<body = b (int64 i, bool ci, float[1,2,4,4] v) => (bool co, float[1,2,
 }>"""
 COUNTED = "int64 n = {2}, bool c = {1}"
 CONV = "float[1,2,1,1] w = {1,2}"
+FOUR = "float[4] a = {1,2,3,4}"
 STATISTICS = "float[2] a = {1,2}, float[2] b = {1,2}, float[2] m = {1,2}, float[2] s = {1,2}"
 
 # A text, and the operators that stay on the host.
@@ -36,6 +34,11 @@ MODELS = {
     "a loop with regions inside": (
         f"(float[1,2,4,4] x) => (float[1,1,4,4] y) <{CONV}, {COUNTED}>"
         f"{{ l = Loop(n, c, x){BODY} y = Conv(l, w) }}",
+        "Tanh",
+    ),
+    "a region that holds a loop": (
+        f"(float[1,4,4,4] x) => (float[1,4,4,4] y) <{FOUR}, {COUNTED}>"
+        f"{{ l = Loop(n, c, x){BODY.replace('1,2', '1,4')} y = BatchNormalization(l, a, a, a, a) }}",
         "Tanh",
     ),
     "an input is an output": (
@@ -77,7 +80,8 @@ def partitioned(tmp_path: Path, model: str, layout: str, precision: str = "") ->
     rules = tmp_path / "npu.yaml"
     rules.write_text(
         f"target: npu\ncost_model: dla\ndtype: {precision or 'any'}\n"
-        f"layout: {{activations: {layout}, weights: OHWI}}\nhost: {{ops: [{host}]}}\nops: [{{op: '*'}}]\n"
+        f"layout: {{activations: {layout}, weights: OHWI}}\n"
+        f"host: {{ops: [{host}]}}\nops: [{{op: '*'}}]\n"
     )
     result = byoc.partition(
         parse(f"agraph {text}", ir=8),
@@ -101,7 +105,7 @@ def test_what_inference_leaves_open_is_no_disagreement(tmp_path: Path, model: st
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-@pytest.mark.parametrize("model", ["scales may be overridden", "a loop with regions inside"])
+@pytest.mark.parametrize("model", ["scales may be overridden", "branches read what a region makes"])
 def test_nor_is_it_in_another_float_type(tmp_path: Path, model: str, precision: str) -> None:
     assert set(partitioned(tmp_path, model, BLOCKS, precision)) == {"", BLOCKS}
 
