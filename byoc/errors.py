@@ -29,22 +29,38 @@ _TOLD_TO_STOP = {128 + number for number in (signal.SIGTERM, getattr(signal, "SI
 
 def described(error: BaseException) -> str:
     """Return an exception of somebody's code in a line: its type and its text, cut where it is long."""
+    text, kind = told(error), shortened(type(error).__name__, _MOST_CHARACTERS)
+    return f"{kind}: {text}" if text else kind
+
+
+def told(error: BaseException) -> str:
+    """Return the text of an exception of somebody's code in a line; empty where it has none."""
     try:
-        text = shortened(str(error), _MOST_CHARACTERS)
+        return shortened(str(error), _MOST_CHARACTERS)
     except Exception:  # whoever wrote it may have got that wrong too
-        text = ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        return ""
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text on one line, its beginning alone where it is longer than `most` characters."""
-    line = " ".join(text[: 2 * most].split())
+    """Return a text on one line, its beginning alone where it is longer than `most` characters.
+
+    What is not printable (lone surrogates, control characters, those that turn the direction of what
+    follows) is escaped: a sentence goes to terminals and into models and manifests.
+    """
+    text = str.__str__(text)  # of a subclass nothing of its own is asked
+    line = printable(" ".join(text[: 2 * most].split()))
     return line if len(line) <= most and len(text) <= 2 * most else f"{line[: most - 3]}..."
+
+
+def printable(text: str) -> str:
+    """Return a text with what is not printable escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def goes_on(error: BaseException) -> bool:
     """Tell whether what a plug-in's code raised is no failure of the plug-in: byoc's own, or a stop."""
-    stops = isinstance(error, SystemExit) and error.code in _TOLD_TO_STOP
+    code = error.code if isinstance(error, SystemExit) else None
+    stops = isinstance(code, int) and code in _TOLD_TO_STOP
     return stops or isinstance(error, (ByocError, KeyboardInterrupt))
 
 

@@ -195,9 +195,10 @@ def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     if output is None:
         plan = lowering.plan()
         return Result(plan, document(plan, "nothing was compiled, since no output was given (-o)"))
+    place = Path(output).absolute()  # a codegen's code may change the working directory
     compilers = {name: replace(each, isolation=isolation) for name, each in compilers.items()}
     done = emit_working(
-        lowering.plan, Path(output), compilers, verify, progress, strict, allowed, emit is not None
+        lowering.plan, place, compilers, verify, progress, strict, allowed, emit is not None
     )
     verification = None if isinstance(done.outcome, str) else done.outcome
     return Result(done.plan, document(done.plan, done.outcome, Path(output)), Path(output), verification)

@@ -1,36 +1,62 @@
-"""Writing a text file whole or not at all: what was there is replaced at once, or left as it was."""
+"""Writing a file whole or not at all: what was there is replaced at once, or left as it was.
+
+A link is followed. Devices, pipes and sockets are refused: replacing one would take it away.
+"""
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from byoc.errors import InputError
 
 
 def check_output(path: Path) -> None:
     """Raise InputError when a file cannot be written to a path; looks, and leaves nothing behind."""
-    if path.is_dir():
-        raise InputError(f"{path}: cannot be written: it is a folder")
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: cannot be written: there is no folder '{path.parent}'")
-    try:
-        tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    _place(path)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file. Raises InputError when it cannot be written; what is there is then as it was."""
-    check_output(path)
-    handle, name = tempfile.mkstemp(prefix=".byoc-", dir=path.parent)
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file by a function that is handed it, open; else as `write_text`."""
+    place = _place(path)
+    handle, name = tempfile.mkstemp(prefix=".byoc-", dir=place.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            write(file)
         mask = os.umask(0)  # mkstemp's files are their owner's alone; this one is like any other
         os.umask(mask)
         Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(path)
+        Path(name).replace(place)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _place(path: Path) -> Path:
+    """Return where a file's path leads. Raises InputError when none can be written there."""
+    try:
+        why = _unwritable(path)
+        if not why:
+            place = path.resolve()
+            tempfile.TemporaryFile(dir=place.parent).close()
+            return place
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "no file can have this name"
+    raise InputError(f"{path}: cannot be written: {why}") from None
+
+
+def _unwritable(path: Path) -> str:
+    if path.is_dir():
+        return "it is a folder"
+    if path.exists():
+        return "" if path.is_file() else "it is not a regular file"
+    if path.is_symlink():
+        return "it is a link to nothing"
+    return "" if path.parent.is_dir() else f"there is no folder '{path.parent}'"

@@ -1,13 +1,15 @@
 """Compiling the regions of a plan: what a codegen gives is held to its word, the same region once."""
 
+import hashlib
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from byoc.bundle.names import is_plain
+from byoc.bundle.names import is_plain, quoted
 from byoc.codegen import Artifact, Codegen, CompileError, Region, ResourceError, Together, chosen_options
 from byoc.codegen.asking import ArtifactError, compiled, compiled_together
 from byoc.codegen.fingerprint import identical
@@ -16,6 +18,8 @@ from byoc.codegen.made import Made
 from byoc.codegen.refusal import Refusal, RefusedError, own_nodes
 
 Progress = Callable[[str], None]
+# File systems take 255 bytes; some, such as encrypted ones, fewer.
+_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,19 +41,21 @@ class Compiler:
 
     def compile(self, region: Region) -> Artifact:
         """Return a region's artifact. Raises CompileError with one sentence, whatever goes wrong."""
-        if self.isolation is None:
-            return _named(compiled(self.codegen, region, self.chosen))
-        timeout = self.isolation.timeout
-        return _named(compile_isolated(self.codegen.name, region, self.options, timeout))
+        with _unchanged((region,)):
+            if self.isolation is None:
+                return _named(compiled(self.codegen, region, self.chosen))
+            timeout = self.isolation.timeout
+            return _named(compile_isolated(self.codegen.name, region, self.options, timeout))
 
     def compile_all(self, regions: Sequence[Region]) -> dict[str, Artifact]:
         """Return the artifacts of some regions by name, compiled in one call; as `compile`."""
-        if self.isolation is None:
-            assert isinstance(self.codegen, Together)
-            found = compiled_together(self.codegen, regions, self.chosen)
-        else:
-            timeout = self.isolation.timeout
-            found = compile_all_isolated(self.codegen.name, regions, self.options, timeout)
+        with _unchanged(regions):
+            if self.isolation is None:
+                assert isinstance(self.codegen, Together)
+                found = compiled_together(self.codegen, regions, self.chosen)
+            else:
+                timeout = self.isolation.timeout
+                found = compile_all_isolated(self.codegen.name, regions, self.options, timeout)
         for name, artifact in found.items():
             try:
                 _named(artifact)
@@ -180,9 +186,30 @@ def _of_twins(
             yield replace(refusal, region=name, nodes=() if whole else tuple(nodes))
 
 
+@contextmanager
+def _unchanged(regions: Sequence[Region]) -> Iterator[None]:
+    """Raise ArtifactError for the first of some regions whose file a codegen changed or took away."""
+    before = [_digest(region) for region in regions]
+    yield
+    for region, digest in zip(regions, before, strict=True):
+        if _digest(region) != digest:
+            raise ArtifactError(f"it changed the file it was handed, {region.path.name}", region.name)
+
+
+def _digest(region: Region) -> bytes | None:
+    try:
+        with region.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError:
+        return None
+
+
 def _named(artifact: Artifact) -> Artifact:
     """Return an artifact whose files all have plain names. Raises CompileError for others."""
     for name in artifact.files:
         if not is_plain(name):
             raise CompileError(f"{name!r} is not a plain file name for an artifact")
+        if len(name.encode()) > _LONGEST_NAME:
+            told = f"the file name {quoted(name[:40])}... is longer than {_LONGEST_NAME} bytes"
+            raise CompileError(told)
     return artifact

@@ -2,6 +2,8 @@
 
 import re
 
+from byoc.errors import printable
+
 # A name in every file system that people unpack bundles on: no separator, no drive, no control
 # character or lone surrogate, nothing that Windows drops at the end.
 _PLAIN = re.compile(r'[^\x00-\x1f\x7f\ud800-\udfff/\\:*?"<>|]*[^\x00-\x1f\x7f\ud800-\udfff/\\:*?"<>|. ]')
@@ -32,5 +34,5 @@ def quoted(name: str) -> str:
 
 def one_line(text: str) -> str:
     """Return a text with what is not printable escaped, cut where it is long."""
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_MOST_CHARACTERS])
+    shown = printable(text[:_MOST_CHARACTERS])
     return shown if len(text) <= _MOST_CHARACTERS else f"{shown}..."

@@ -43,6 +43,7 @@ def staged(path: Path) -> Iterator[Path]:
     lies beside the destination, so that becoming it is one rename; a link is followed. A bundle that is
     there already is put aside first and removed last. When the block raises, everything is as before.
     """
+    real = _real(path)  # what is done in the block may change the working directory
     with _beside(path) as workspace:
         fresh = workspace / "new"
         fresh.mkdir()
@@ -51,7 +52,7 @@ def staged(path: Path) -> Iterator[Path]:
             files = [file.relative_to(fresh).as_posix() for file in fresh.rglob("*") if file.is_file()]
             write_packed(fresh, files, workspace / "packed")
             fresh = workspace / "packed"
-        _swap(fresh, _real(path), workspace / "old")
+        _swap(fresh, real, workspace / "old")
 
 
 @contextmanager

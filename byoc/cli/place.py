@@ -16,6 +16,7 @@ from byoc.placement.instance import Instance, read_instance
 from byoc.placement.objective import evaluate
 from byoc.placement.strategies.makespan import Scheduled
 from byoc.plugins import STRATEGIES, load
+from byoc.textfile import write_text
 
 Document = dict[str, Any]
 
@@ -136,7 +137,7 @@ def _write(path: Path, document: Document) -> None:
         split["fpgas" if device["device"] else "cpus"].append(
             {"load": seconds * 1e3, "nodes": device["nodes"]}
         )
-    path.write_text(json.dumps(split, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(split, indent=1) + "\n")
 
 
 def _seconds(seconds: float) -> str:

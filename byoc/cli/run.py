@@ -10,6 +10,7 @@ import typer
 
 from byoc.bundle.read import open_bundle
 from byoc.cli.common import Format, FormatOption, own_stdout, pairs, print_json, print_rows, progress
+from byoc.errors import InputError
 from byoc.graph.index import GraphIndex, stated_types
 from byoc.report.units import count, quantity
 from byoc.runtime.arrays import read_npy, read_npz, recovered, write_npz
@@ -50,6 +51,9 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
     for path in (output, trace):
         if path is not None:
             check_output(path)
+            _check_outside(path, bundle)
+    # A codegen's code may change the working directory.
+    places = [None if path is None else path.absolute() for path in (output, trace)]
     with progress() as show, own_stdout():
         show("load")
         session, given = _prepared(bundle, inputs, files)
@@ -60,10 +64,10 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
         outputs: Mapping[str, Any] = {}
         for each in traces:
             outputs = session.run(given, each)
-    if output is not None:
-        write_npz(output, outputs)
-    if trace is not None:
-        write_text(trace, traces[-1].text())
+    if places[0] is not None:
+        write_npz(places[0], outputs)
+    if places[1] is not None:
+        write_text(places[1], traces[-1].text())
     rows = _rows(session, traces)
     whole = median(each.seconds for each in traces)
     made = [_described(name, value) for name, value in outputs.items()]
@@ -78,6 +82,13 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
     for path in (output, trace):
         if path is not None:
             typer.echo(f"Written to {path}")
+
+
+def _check_outside(path: Path, bundle: Path) -> None:
+    """Raise InputError when an output would change the bundle that is run."""
+    place, whole = path.resolve(), bundle.resolve()
+    if whole in (place, *place.parents):
+        raise InputError(f"{path}: cannot be written: it would change the bundle that is run, {bundle}")
 
 
 def _prepared(

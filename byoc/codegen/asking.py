@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from byoc.codegen.api import Artifact, Codegen, CompileError, Region, ResourceError, Together
-from byoc.errors import ByocError, MissingRuntimeError, described, goes_on, shortened
+from byoc.errors import ByocError, MissingRuntimeError, described, goes_on, shortened, told
 
-_MOST_CHARACTERS = 500
 _SILENT = "it does not say why"
 
 
@@ -20,33 +19,34 @@ class ArtifactError(CompileError):
 
 
 def compiled(codegen: Codegen, region: Region, options: Any) -> Artifact:
-    """Return the artifact of a region; its files' names are not checked.
+    """Return the artifact of a region, as plain dictionaries; its files' names are not checked.
 
     Raises CompileError with one sentence when the codegen refuses the region or fails in any way, and
     MissingRuntimeError where it needs what is not installed.
     """
-    artifact = _asked(lambda: codegen.compile(region, options))
-    _require(artifact)
-    return artifact  # type: ignore[no-any-return]
+    artifact: Artifact = _asked(lambda: _taken(codegen.compile(region, options)))
+    return artifact
 
 
 def compiled_together(codegen: Together, regions: Sequence[Region], options: Any) -> dict[str, Artifact]:
     """Return the artifacts of some regions, compiled in one call, by name; raises as `compiled`."""
-    given = _asked(lambda: codegen.compile_all(tuple(regions), options))
-    if not isinstance(given, Mapping):
-        raise CompileError(f"compile_all gave {type(given).__name__}, not artifacts by region")
     names = [region.name for region in regions]
+    given: dict[Any, Any] = _asked(lambda: _mapping(codegen.compile_all(tuple(regions), options)))
+    found = {}
     for name in names:
         if name not in given:
             raise ArtifactError("compile_all gave no artifact for it", name)
         try:
-            _require(given[name])
+            found[name] = _asked(lambda name=name: _taken(given[name]))  # type: ignore[misc]
         except CompileError as error:
-            raise ArtifactError(str(error), name) from None
+            raise ArtifactError(str(error), name) from error
     for name in given:
         if name not in names:
-            raise CompileError(f"compile_all gave an artifact for {name!r}, which it was not asked for")
-    return dict(given)
+            called = shortened(name, 100) if isinstance(name, str) else type(name).__name__
+            raise CompileError(
+                f"compile_all gave an artifact for '{called}', which it was not asked for"
+            )
+    return found
 
 
 def _asked(ask: Callable[[], Any]) -> Any:
@@ -54,40 +54,74 @@ def _asked(ask: Callable[[], Any]) -> Any:
         return ask()
     except CompileError as error:
         kind = ResourceError if isinstance(error, ResourceError) else CompileError
-        raise kind(_told(error), _texts(error.nodes)) from error
-    except MissingRuntimeError:
-        raise
+        raise kind(told(error) or _SILENT, _nodes(error)) from error
+    except MissingRuntimeError as error:
+        raise MissingRuntimeError(told(error) or _SILENT) from error
     except ByocError as error:
-        raise CompileError(_told(error)) from error
+        raise CompileError(told(error) or _SILENT) from error
     except BaseException as error:  # a plug-in can fail in any way
         if goes_on(error):
             raise
         raise CompileError(f"failed with {described(error)}") from error
 
 
-def _told(error: ByocError) -> str:
-    return shortened(str(error), _MOST_CHARACTERS) or _SILENT
-
-
-def _texts(nodes: Any) -> list[str]:
+def _nodes(error: CompileError) -> list[str]:
     """Return what are names among what a codegen says are."""
-    given = nodes if isinstance(nodes, (list, tuple, set, frozenset)) else ()
-    return [name for name in given if isinstance(name, str) and name]
+    try:
+        given = error.nodes if isinstance(error.nodes, (list, tuple, set, frozenset)) else ()
+        return [str.__str__(name) for name in given if isinstance(name, str) and name]
+    except Exception:  # the error is of the codegen's own kind
+        return []
 
 
-def _require(artifact: Any) -> None:
-    """Raise CompileError unless what a codegen gave is an artifact of bytes and texts."""
+def _mapping(given: Any) -> dict[Any, Any]:
+    if not isinstance(given, Mapping):
+        raise CompileError(f"compile_all gave {type(given).__name__}, not artifacts by region")
+    return {_plain(name): artifact for name, artifact in given.items()}
+
+
+def _taken(artifact: Any) -> Artifact:
+    """Return what a codegen gave in types of Python's own. Raises CompileError for what is no artifact.
+
+    A subclass may do anything when it is asked, and later on nobody would say whose it was.
+    """
     if not isinstance(artifact, Artifact):
         raise CompileError(f"compile gave {type(artifact).__name__}, not an Artifact")
-    for what in ("files", "metadata"):
-        if not isinstance(getattr(artifact, what), Mapping):
-            kind = type(getattr(artifact, what)).__name__
-            raise CompileError(f"the artifact's {what} are {kind}, not a mapping")
-    for name, content in artifact.files.items():
+    given = {"files": artifact.files, "metadata": artifact.metadata}
+    for what, entries in given.items():
+        if not isinstance(entries, Mapping):
+            raise CompileError(f"the artifact's {what} are {type(entries).__name__}, not a mapping")
+    files: dict[str, bytes] = {}
+    for name, content in given["files"].items():
         if not isinstance(name, str):
             raise CompileError(f"{name!r} is not a plain file name for an artifact")
-        if not isinstance(content, bytes):
-            raise CompileError(f"the content of '{name}' is {type(content).__name__}, not bytes")
-    for key, value in artifact.metadata.items():
+        files[_stored(_plain(name), "file name")] = _content(name, content)
+    metadata: dict[str, str] = {}
+    for key, value in given["metadata"].items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise CompileError(f"the metadata '{key}' is not text")
+        for text in (key, value):
+            _stored(_plain(text), "metadata")
+        metadata[_plain(key)] = _plain(value)
+    return Artifact(files, metadata)
+
+
+def _content(name: str, content: Any) -> bytes:
+    if not isinstance(content, bytes):
+        raise CompileError(f"the content of '{name}' is {type(content).__name__}, not bytes")
+    return content if type(content) is bytes else bytes(memoryview(content))
+
+
+def _plain(text: Any) -> Any:
+    """Return a text as one of Python's own, anything else as it is."""
+    return str.__str__(text) if isinstance(text, str) else text
+
+
+def _stored(text: str, what: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        raise CompileError(
+            f"the {what} '{shortened(text, 100)}' is not text that can be stored"
+        ) from None
+    return text

@@ -88,7 +88,7 @@ def _isolated(
             result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
             if "error" not in result:
                 return {each.name: _artifact(result["artifacts"][each.name], folder) for each in bare}
-            failure = _failure(result["error"])
+            failure = _failure(result["error"], [each.name for each in bare])
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             raise CompileError("its process left a result that cannot be read") from None
     raise failure
@@ -138,7 +138,7 @@ def _ended(code: int) -> str:
     return f"its process was killed by {name}{_KILLED.get(name, '')}"
 
 
-def _failure(told: Any) -> Exception:
+def _failure(told: Any, names: Sequence[str]) -> Exception:
     """Return the error that a result tells of."""
     kind, reason = str(told["kind"]), str(told["reason"])
     if kind == "missing":
@@ -146,7 +146,7 @@ def _failure(told: Any) -> Exception:
     if kind == "unusable":
         return InputError(reason)
     if told["region"]:
-        return ArtifactError(reason, str(told["region"]))
+        return ArtifactError(reason, names[names.index(told["region"])])
     nodes = [name for name in told["nodes"] if isinstance(name, str)]
     return (ResourceError if kind == "too large" else CompileError)(reason, nodes)
 

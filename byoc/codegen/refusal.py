@@ -45,7 +45,7 @@ def own_nodes(region: Region, named: Sequence[str]) -> tuple[str, ...]:
 
     A codegen may have read the composite as an operation, or inlined its function.
     """
-    if set(named) <= set(_names(region.nodes)):
+    if not named or set(named) <= set(_names(region.nodes)):
         return tuple(named)
     inside: dict[str, str] = {}
     for operation in region.operations(fold=False, boundary=True):

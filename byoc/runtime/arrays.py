@@ -4,8 +4,6 @@ Elements that numpy has no dtype for (bfloat16, ...) lie in such files as bytes 
 `recovered` gives back to their type.
 """
 
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -18,10 +16,12 @@ from numpy.typing import NDArray
 
 from byoc.errors import InputError
 from byoc.graph.types import NUMBERS, TensorType
-from byoc.textfile import check_output
+from byoc.textfile import write_whole
 
 _NPY, _ZIP = b"\x93NUMPY", b"PK"
-_UNREADABLE = (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, SyntaxError)
+# What numpy and zipfile raise for headers that are wrong in ways they do not look for.
+_WRONG = (TypeError, ArithmeticError, LookupError, RuntimeError, SyntaxError)
+_UNREADABLE = (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, *_WRONG)
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -63,19 +63,7 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     The elements of a sequence become `NAME[0]`, `NAME[1]`, ...; an optional that holds nothing is left
     out. Raises InputError when the file cannot be written.
     """
-    check_output(path)
-    handle, name = tempfile.mkstemp(prefix=".byoc-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            _write_members(file, _plain(arrays))
-        mask = os.umask(0)  # mkstemp's files are their owner's alone; this one is like any other
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        Path(name).unlink(missing_ok=True)
+    write_whole(path, lambda file: _write_members(file, _plain(arrays)))
 
 
 def _write_members(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:

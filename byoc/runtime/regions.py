@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from byoc.codegen import Artifact, Contract, Executable, Executor, Region, find_codegen
-from byoc.errors import ByocError, InputError, MissingRuntimeError, described, goes_on
+from byoc.errors import ByocError, InputError, MissingRuntimeError, described, goes_on, told
 from byoc.runtime.values import mismatch
+
+_SILENT = "it does not say why"
 
 
 class RegionFailedError(InputError):
@@ -54,7 +56,8 @@ def executor(codegen: Executable, codegen_name: str, region: Region, artifact: A
     except MissingRuntimeError:
         raise
     except ByocError as error:
-        raise RegionFailedError(f"{who}: {region.name}: {error}", region.name, str(error)) from error
+        why = told(error) or _SILENT
+        raise RegionFailedError(f"{who}: {region.name}: {why}", region.name, why) from error
     except BaseException as error:  # a plug-in can fail in any way; say whose fault it was
         if goes_on(error):
             raise
@@ -71,7 +74,8 @@ def executor(codegen: Executable, codegen_name: str, region: Region, artifact: A
                 raise TypeError(f"it gave a {type(given).__name__} instead of outputs by name")
             return {value.name: _output(value, given) for value in region.outputs}
         except ByocError as error:
-            raise RegionFailedError(f"{who}: {error}", region.name, str(error)) from error
+            why = told(error) or _SILENT
+            raise RegionFailedError(f"{who}: {why}", region.name, why) from error
         except BaseException as error:  # as above
             if goes_on(error):
                 raise

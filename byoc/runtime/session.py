@@ -15,6 +15,7 @@ from byoc.codegen import Executor, Region, find_codegen
 from byoc.errors import InputError, nearest
 from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.types import TensorType, write_type
+from byoc.graph.walk import describe
 from byoc.runtime.onnxrt import many
 from byoc.runtime.program import HOST, Program, Stage, Values
 from byoc.runtime.regions import executable, executor, takes_turns, twin
@@ -136,13 +137,15 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
     """
     proto = bundle.model()
     index = GraphIndex(proto, stated_types(proto))
-    given = executors(bundle) if runs is None else runs
+    _check_order(bundle, index.walk())
     found = bundle.regions()
+    folder = bundle.folder.absolute()  # a codegen's code may change the working directory
+    given = executors(bundle) if runs is None else runs
     turns = {name: _turn(name) for name in {name for name, _, _ in found}}
     regions = {r.name: _region(r, given[r.name], turns[codegen]) for codegen, r, _ in found}
     _check_calls(bundle, index.walk(), regions)
     with many(2 * len(found) + 1):
-        program = Loader(bundle.folder, regions, _domains(bundle)).program(index, {})
+        program = Loader(folder, regions, _domains(bundle)).program(index, {})
     types = {name: index.types[name] for name in index.inputs if name in index.types}
     return Session(tuple(index.inputs), types, program, bundle)
 
@@ -161,6 +164,18 @@ def executors(bundle: Bundle) -> dict[str, Executor]:
             with many(2 * len(found) + 1):
                 runs[region.name] = region, executor(codegens[name], name, region, artifact)
     return {name: run for name, (_, run) in runs.items()}
+
+
+def _check_order(bundle: Bundle, graphs: Iterable[GraphIndex]) -> None:
+    """Raise InputError unless all nodes of the model stand after those whose outputs they read."""
+    for graph in graphs:
+        for number, node in enumerate(graph.nodes):
+            late = [name for name in graph.reads[number] if graph.producer.get(name, -1) >= number]
+            if late:
+                raise InputError(
+                    f"{bundle.place}: '{bundle.manifest.model}' is not valid ONNX: {describe(node)} "
+                    f"reads '{late[0]}' before it is made"
+                )
 
 
 def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[str, Stage]) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support import parse
+from test_boundary_contract import Bounded
 
 import byoc
 from byoc.boundary import axes
@@ -23,6 +24,15 @@ COUNTED = "int64 n = {2}, bool c = {1}"
 CONV = "float[1,2,1,1] w = {1,2}"
 FOUR = "float[4] a = {1,2,3,4}"
 STATISTICS = "float[2] a = {1,2}, float[2] b = {1,2}, float[2] m = {1,2}, float[2] s = {1,2}"
+
+LOOP = f"""g (float[1,2,4,4] x) => (float[1,1,4,4] y, float[1,2,1,1] p)
+    <{CONV}, {COUNTED}, float[1,1,4,4] k, float[1,2,1,1] q> {{
+    l = Loop(n, c, x){BODY}
+    k = Conv(l, w)
+    q = GlobalMaxPool(l)
+    y = Tanh(k)
+    p = Tanh(q)
+}}"""
 
 # A text, and the operators that stay on the host.
 MODELS = {
@@ -108,6 +118,24 @@ def test_what_inference_leaves_open_is_no_disagreement(tmp_path: Path, model: st
 @pytest.mark.parametrize("model", ["scales may be overridden", "branches read what a region makes"])
 def test_nor_is_it_in_another_float_type(tmp_path: Path, model: str, precision: str) -> None:
     assert set(partitioned(tmp_path, model, BLOCKS, precision)) == {"", BLOCKS}
+
+
+@pytest.mark.parametrize("where", ["", "dla_0"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_wrong_order_shows_all_the_same(layout: str, where: str) -> None:
+    model = Bounded(LOOP, (1,), layout=layout)
+    assert model.check()["dla_0"].outputs[0].layout == layout
+    order = model.node("Transpose", where).attribute[0].ints
+    order[-1], order[-2] = order[-2], order[-1]
+    assert "the host has" in model.refusal()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_so_does_a_crossed_wire(layout: str) -> None:
+    model = Bounded(LOOP, (1, 2), layout=layout)
+    one, other = model.call().output
+    model.call().output[:] = [other, one]
+    assert "the host has" in model.refusal()
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def rules(folder: Path, layout: str, dtype: str = "any", ops: str = "'*'", quant
 
 @pytest.mark.parametrize("axes", [[0], [0, 2, 3], [1]])
 def test_extents_of_minus_one_stand_for_unknown(axes: list[int], tmp_path: Path) -> None:
-    """Paddle exports a batch so; 20 channels in blocks of 16 need a Slice, at which inference aborted."""
+    """Paddle exports a batch so; 20 channels in blocks of 16 need a Slice, where inference aborted."""
     model = parse("""
     g (float[1, 3, 8, 8] x) => (float[1, 20, 8, 8] y) {
       a = Conv(x, w)

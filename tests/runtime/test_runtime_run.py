@@ -1,6 +1,7 @@
 """`byoc run`: inputs from files, outputs to files, where the time went, and what is refused."""
 
 import json
+import os
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import CHAIN, cut, ramp
+from cutting import CHAIN, cut, files, ramp
 from support import Ran, parse
 from test_runtime_trace import check
 
+from byoc.errors import InputError
 from byoc.graph.types import TensorType
 from byoc.runtime.arrays import read_npy, read_npz, recovered, write_npz
 
@@ -222,3 +224,62 @@ def test_a_chain_without_a_host_part(byoc: Byoc, tmp_path: Path) -> None:
         "host segment 0",
         "dla_1",
     ]
+
+
+@pytest.mark.parametrize("option", ["-o", "--trace"])
+def test_an_output_that_is_no_regular_file_is_left_alone(
+    option: str, byoc: Byoc, two: Path, given: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    ran = byoc("run", two, "--inputs", given, option, tmp_path / "pipe")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"byoc: {tmp_path}/pipe: cannot be written: it is not a regular file\n"
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("option", ["-o", "--trace"])
+def test_a_link_is_written_through(
+    option: str, byoc: Byoc, two: Path, given: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/file").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("there/file")
+    assert byoc("run", two, "--inputs", given, option, tmp_path / "link").code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there/file").stat().st_size > 100
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["file"]
+    (tmp_path / "there/file").unlink()
+    ran = byoc("run", two, "--inputs", given, option, tmp_path / "link")
+    assert ran.err.endswith("link: cannot be written: it is a link to nothing\n")
+
+
+@pytest.mark.parametrize("option", ["-o", "--trace"])
+def test_the_bundle_that_is_run_is_not_written_to(
+    option: str, byoc: Byoc, two: Path, given: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(two / "model.onnx")
+    (tmp_path / "b").symlink_to(two)
+    before = files(two)
+    for bundle, path in ((two, two / "manifest.json"), (two, two / "y"), (tmp_path / "b", two / "y")):
+        ran = byoc("run", bundle, "--inputs", given, option, path)
+        told = f"cannot be written: it would change the bundle that is run, {bundle}"
+        assert (ran.code, ran.err) == (1, f"byoc: {path}: {told}\n")
+    assert byoc("run", two, "--inputs", given, option, tmp_path / "link").code == 1
+    assert files(two) == before
+    assert byoc("pack", two, "-o", tmp_path / "b.zip").code == 0
+    packed = (tmp_path / "b.zip").read_bytes()
+    assert byoc("run", tmp_path / "b.zip", "--inputs", given, option, tmp_path / "b.zip").code == 1
+    assert (tmp_path / "b.zip").read_bytes() == packed
+
+
+@pytest.mark.parametrize("shape", ["(True, 4)", f"({2**70},)", "(4, 0, True)"])
+def test_shapes_that_numpy_trips_over(shape: str, tmp_path: Path) -> None:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(16)
+    (tmp_path / "a.npy").write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", content)
+    with pytest.raises(InputError, match=r"a\.npy: "):
+        read_npy(tmp_path / "a.npy")
+    with pytest.raises(InputError, match=r"a\.npz: x: "):
+        read_npz(tmp_path / "a.npz")
