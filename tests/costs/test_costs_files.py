@@ -282,7 +282,11 @@ def test_a_plug_in(monkeypatch: pytest.MonkeyPatch, byoc: Any) -> None:
             "its name failed with ZeroDivisionError: a b",
         ),
         ("host", Flat, "brings a cost model of this name, and so does"),
-        ("flat2", Flat, "installed: dla, ethos-u55, flat2, host, nnpa, openvino-cpu, qnn-htp, tensorrt-dla"),
+        (
+            "flat2",
+            Flat,
+            "installed: dla, ethos-u55, flat2, host, nnpa, openvino-cpu, qnn-htp, tensorrt-dla",
+        ),
     ],
 )
 def test_plug_ins_that_are_wrong(
