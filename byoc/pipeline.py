@@ -73,7 +73,9 @@ def load_model(source: str | Path | onnx.ModelProto, dims: Mapping[str, int] | N
     name = str(source)
     if name.startswith(_ZOO):
         return _load_zoo(name, dims)
-    return prepare(read_file(Path(name)), name, Path(name).parent, dims)
+    model = prepare(read_file(Path(name)), name, Path(name).parent, dims)
+    # Absolute: a codegen's code may change the working directory before weights are read again.
+    return replace(model, folder=Path(name).parent.absolute())
 
 
 def _load_zoo(source: str, dims: Mapping[str, int] | None) -> Model:

@@ -77,6 +77,7 @@ def fastest(  # noqa: PLR0913 - as `partition`
     what goes wrong with another is told in its candidate.
     """
     check_destination(Path(output))
+    destination = Path(output).absolute()  # a codegen's code may change the working directory
     with TemporaryDirectory(prefix="byoc-") as place:
         cuts: dict[Any, _Cut] = {}
         failed = []
@@ -100,7 +101,7 @@ def fastest(  # noqa: PLR0913 - as `partition`
             list(cuts.values()), _inputs(model, options.get("dims")), patience, clock, progress
         )
         best = min(measured, key=lambda cut: cut.candidate.seconds or 0.0)
-        with staged(Path(output)) as folder:
+        with staged(destination) as folder:
             shutil.copytree(best.bundle.folder, folder, dirs_exist_ok=True)
     candidates = [asdict(each) for each in (*(cut.candidate for cut in measured), *failed)]
     told = {"bundle": str(output), "measured": candidates}

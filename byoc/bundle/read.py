@@ -30,17 +30,19 @@ class Bundle:
     """A bundle on disk whose files are all as they were written.
 
     `packed` is the file that it was taken out of, None for a folder; `folder` is then a temporary one
-    that is removed with this object, so keep it for as long as a region of it is used.
+    that is removed with this object, so keep it for as long as a region of it is used. `called` is what
+    the user called a folder.
     """
 
     folder: Path
     manifest: Manifest
     packed: Path | None = None
+    called: Path | None = None
 
     @property
     def place(self) -> Path:
         """What sentences call it: the folder or the file that was opened."""
-        return self.packed or self.folder
+        return self.packed or self.called or self.folder
 
     def model(self) -> onnx.ModelProto:
         """Return the partitioned model, its weights left in the bundle's weight file."""
@@ -135,7 +137,8 @@ def is_bundle(path: Path) -> bool:
 def open_bundle(path: Path) -> Bundle:
     """Return the bundle in a folder or in a packed file. Raises InputError unless it is a whole one."""
     if path.is_dir():
-        return Bundle(path, read_manifest(path))
+        # Absolute: a codegen's code may change the working directory.
+        return Bundle(path.absolute(), read_manifest(path), called=path)
     if not path.is_file():
         raise InputError(f"{path}: no such bundle")
     folder = Path(tempfile.mkdtemp(prefix="byoc-"))

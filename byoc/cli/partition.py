@@ -157,6 +157,7 @@ def partition(  # noqa: PLR0913, PLR0917 - the options of the verb
     counts = sizes(trips, "--trips")
     if save is not None:
         check_output(save)
+        save = save.absolute()  # a codegen's code may change the working directory
     if threshold and not gate:
         raise typer.BadParameter("it says what --gate lets pass", param_hint="--threshold")
     if measure and output is None:

@@ -38,14 +38,17 @@ class Emitters(Generic[T]):
             return self._composites.get(operation.composite)
         return self._ops.get(_called(operation))
 
-    def __call__(self, region: Region, *context: Any, boundary: bool = False) -> list[T]:
+    def __call__(
+        self, region: Region, *context: Any, fold: bool = True, boundary: bool = False
+    ) -> list[T]:
         """Return what the functions give for the operations of a region, in order of execution.
 
-        Each is called with the operation, and with `context` behind it; `boundary` is that of
-        `Region.operations`. Raises CompileError naming all operators that have no function, before any
-        is called; to one that a function raises without nodes, the operation's is added.
+        Each is called with the operation, and with `context` behind it; `fold` and `boundary` are those
+        of `Region.operations`: without `fold` quantized weights stay integers. Raises CompileError
+        naming all operators that have no function, before any is called; to one that a function raises
+        without nodes, the operation's is added.
         """
-        operations = region.operations(boundary=boundary)
+        operations = region.operations(fold=fold, boundary=boundary)
         lacking = [operation for operation in operations if self.find(operation) is None]
         if lacking:
             raise CompileError(_told(lacking), [operation.name for operation in lacking])

@@ -1,11 +1,44 @@
 """Folding: what is known before the model runs is computed, with ONNX's own reference implementation."""
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 from byoc.graph.copying import copy_without
 from byoc.graph.index import GraphIndex, stated_types
+
+# The first version of DequantizeLinear that the reference implementation has; what it has of earlier
+# operator sets computes the same.
+_FIRST_DEQUANTIZE = 19
+
+
+class _Dequantize(OpRun):
+    """DequantizeLinear of operator sets 10 and 13: one scale, or one for each element of an axis."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: NDArray[np.generic],
+        x_scale: NDArray[np.generic],
+        x_zero_point: NDArray[np.generic] | None = None,
+        axis: int | None = None,
+        **later: object,
+    ) -> tuple[NDArray[np.generic]]:
+        shape = [1] * x.ndim
+        if x_scale.size > 1:
+            shape[1 if axis is None else axis] = x_scale.size
+        scale = x_scale.reshape(shape if x_scale.size > 1 else ())
+        values = x.astype(np.int64)
+        if x_zero_point is not None:
+            values = values - x_zero_point.astype(np.int64).reshape(scale.shape)
+        return (values.astype(scale.dtype) * scale,)
+
+
+_Dequantize.__name__ = "DequantizeLinear"  # the evaluator goes by the name
 
 
 def fold_constants(model: ModelProto) -> ModelProto:
@@ -29,7 +62,8 @@ def fold_constants(model: ModelProto) -> ModelProto:
     constants = onnx.helper.make_model(
         graph, opset_imports=model.opset_import, ir_version=model.ir_version
     )
-    values = ReferenceEvaluator(constants).run(None, {})
+    early = index.opsets.get("", 1) < _FIRST_DEQUANTIZE
+    values = ReferenceEvaluator(constants, new_ops=[_Dequantize] if early else []).run(None, {})
     result = copy_without(model, "node")
     result.graph.node.extend(n for i, n in enumerate(index.nodes) if i not in index.constant_nodes)
     result.graph.initializer.extend(map(numpy_helper.from_array, values, made))

@@ -139,13 +139,12 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
     index = GraphIndex(proto, stated_types(proto))
     _check_order(bundle, index.walk())
     found = bundle.regions()
-    folder = bundle.folder.absolute()  # a codegen's code may change the working directory
     given = executors(bundle) if runs is None else runs
     turns = {name: _turn(name) for name in {name for name, _, _ in found}}
     regions = {r.name: _region(r, given[r.name], turns[codegen]) for codegen, r, _ in found}
     _check_calls(bundle, index.walk(), regions)
     with many(2 * len(found) + 1):
-        program = Loader(folder, regions, _domains(bundle)).program(index, {})
+        program = Loader(bundle.folder, regions, _domains(bundle)).program(index, {})
     types = {name: index.types[name] for name in index.inputs if name in index.types}
     return Session(tuple(index.inputs), types, program, bundle)
 

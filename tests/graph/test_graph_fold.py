@@ -3,9 +3,12 @@
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
 from support import parse
 
 from byoc.graph.fold import fold_constants
+from byoc.runtime.onnxrt import open_session, run_session
 
 TEXT = """g (float[2, 3] x) => (float[2, 3] y) <float[3] w = {1, 2, 3}, int64[1] axes = {0}> {
     row = Unsqueeze(w, axes)
@@ -44,3 +47,27 @@ def test_an_output_that_is_constant() -> None:
 
     assert [t.name for t in folded.graph.initializer] == ["w", "y"]
     onnx.checker.check_model(folded)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("opset", [13, 17, 21])
+def test_quantized_weights_are_what_onnxruntime_makes_of_them(axis: int | None, opset: int) -> None:
+    """ONNX's reference implementation has no DequantizeLinear of operator sets before 19."""
+    extent = 1 if axis is None else (2, 6)[axis]
+    scale = np.linspace(0.25, 1.5, extent, dtype=np.float32)
+    point = np.arange(extent).astype(np.int8)
+    if axis is None:
+        scale, point = scale.reshape(()), point.reshape(())
+    weight = np.arange(-6, 6).reshape(2, 6).astype(np.int8)
+    stored = [numpy_helper.from_array(a, n) for a, n in ((weight, "w"), (scale, "s"), (point, "z"))]
+    given = {} if axis is None else {"axis": axis}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["f"], **given),
+        helper.make_node("Add", ["x", "f"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 6]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    folded = {t.name: numpy_helper.to_array(t) for t in fold_constants(model).graph.initializer}
+    expected = run_session(open_session(model), {"x": np.zeros((2, 6), np.float32)})["y"]
+    np.testing.assert_array_equal(folded["f"], expected)
