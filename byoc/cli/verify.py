@@ -57,6 +57,8 @@ def verify(  # noqa: PLR0913, PLR0917 - the options of the verb
         _again(bundle, form)
         return
     faults: dict[str, tuple[Fault, Path] | str] = {}
+    folder = output or Path(f"{bundle.absolute().name}.faults")
+    here = Path.cwd()  # a codegen's code may change it
     with progress() as show, own_stdout():
         show("verify")
         opened = open_bundle(bundle)
@@ -66,11 +68,12 @@ def verify(  # noqa: PLR0913, PLR0917 - the options of the verb
             opened, found.model, given, found.original, found.computed, thresholds, regions=True
         )
         if narrow:
-            folder = output or Path(f"{bundle.absolute().name}.faults")
             lowered = thresholds.lowered(found.computed)
             for region in verification.regions:
                 if not region.within:
-                    faults[region.name] = _narrowed(opened, region.name, given, lowered, folder, show)
+                    place = folder / region.name
+                    fault = _narrowed(opened, region.name, given, lowered, here / place, show)
+                    faults[region.name] = fault if isinstance(fault, str) else (fault, place)
     if form is Format.json:
         told = [_fault_document(name, fault) for name, fault in faults.items()]
         print_json(full_document(verification) | ({"faults": told} if narrow else {}))
@@ -87,14 +90,14 @@ def _narrowed(  # noqa: PLR0913, PLR0917 - what `bisect` takes, and where to wri
     thresholds: Thresholds,
     folder: Path,
     show: Any,
-) -> tuple[Fault, Path] | str:
-    """Return a region's fault and where it was written, or why there is none."""
+) -> Fault | str:
+    """Return a region's fault, which is then written to a folder, or why there is none."""
     try:
         fault = bisect(bundle, region, inputs, thresholds, show)
     except InputError as error:
         return str(error)
-    write_fault(fault, folder / region, thresholds)
-    return fault, folder / region
+    write_fault(fault, folder, thresholds)
+    return fault
 
 
 def _read(path: Path, against: Against) -> dict[str, Any]:

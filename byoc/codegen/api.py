@@ -173,10 +173,11 @@ class Artifact:
 class Codegen(Protocol):
     """All that a vendor must write. The class is made without arguments.
 
-    It may have three class attributes more: `api`, the version of this interface that it speaks
+    It may have four class attributes more: `api`, the version of this interface that it speaks
     (API_VERSION when it does not say); `Options`, a frozen dataclass of its own, of which `compile` is
-    handed an instance (without it `compile` gets the user's options as a mapping of texts); and
-    `concurrent`, True where its executors can be called by several threads at once.
+    handed an instance (without it `compile` gets the user's options as a mapping of texts);
+    `concurrent`, True where its executors can be called by several threads at once; and `recompiles`,
+    True where `load` itself copes with an artifact that `compatible` refuses.
     """
 
     name: str
@@ -215,7 +216,10 @@ class Measured(Protocol):
 
 @runtime_checkable
 class Stamped(Protocol):
-    """A codegen whose artifacts fit some versions of a library, or some processors, only."""
+    """A codegen whose artifacts fit some versions of a library, or some processors, only.
+
+    Where one of a bundle does not fit, the region is compiled anew as the bundle is loaded.
+    """
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the artifact can be loaded here, or why it cannot."""

@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from byoc.codegen import Artifact, Contract, Executable, Executor, Region, find_codegen
+from byoc.bundle.compile import Compiler
+from byoc.codegen import (
+    Artifact,
+    Codegen,
+    Contract,
+    Executable,
+    Executor,
+    Region,
+    Stamped,
+    Verdict,
+    find_codegen,
+)
 from byoc.errors import ByocError, InputError, MissingRuntimeError, described, goes_on, told
 from byoc.runtime.values import mismatch
 
@@ -43,13 +54,24 @@ def takes_turns(codegen: object) -> bool:
     return not getattr(codegen, "concurrent", False)
 
 
-def executor(codegen: Executable, codegen_name: str, region: Region, artifact: Artifact) -> Executor:
+def executor(
+    codegen: Executable,
+    codegen_name: str,
+    region: Region,
+    artifact: Artifact,
+    options: Mapping[str, str] | None = None,
+) -> Executor:
     """Return what runs a region; at each run its outputs are checked against their declared types.
+
+    An artifact that was stored comes with the `options` that it was compiled with, as text: where the
+    codegen says that it does not fit here, the region is compiled anew with them, in memory.
 
     Raises RegionFailedError when the codegen fails to load it, and so does the run when it fails.
     """
     who = f"codegen {codegen_name}"
     try:
+        if options is not None:
+            artifact = _fitting(codegen, region, artifact, options)
         run = codegen.load(region, artifact)
         if not callable(run):
             raise TypeError(f"`load` gave a {type(run).__name__} instead of a function")
@@ -83,6 +105,26 @@ def executor(codegen: Executable, codegen_name: str, region: Region, artifact: A
             raise RegionFailedError(f"{who}: {why}", region.name, why) from error
 
     return checked
+
+
+def _fitting(
+    codegen: Executable, region: Region, artifact: Artifact, options: Mapping[str, str]
+) -> Artifact:
+    """Return an artifact, or another of its region where it does not fit the library or machine here."""
+    if not isinstance(codegen, Stamped) or getattr(codegen, "recompiles", False):
+        return artifact
+    verdict = codegen.compatible(region, artifact)
+    if not isinstance(verdict, Verdict):
+        raise TypeError(f"`compatible` gave a {type(verdict).__name__} instead of a Verdict")
+    if verdict:
+        return artifact
+    try:
+        assert isinstance(codegen, Codegen)
+        return Compiler(codegen, options).compile(region)
+    except ByocError as error:  # a compiler that is not installed is one more reason
+        stale = told(verdict) or _SILENT
+        why = f"its artifact does not fit here ({stale}) and compiling it anew failed"
+        raise InputError(f"{why}: {told(error) or _SILENT}") from error
 
 
 def twin(run: Executor, own: Region, other: Region) -> Executor:

@@ -154,6 +154,7 @@ def executors(bundle: Bundle) -> dict[str, Executor]:
     found = bundle.regions()
     codegens = {name: executable(name) for name in dict.fromkeys(name for name, _, _ in found)}
     twins = bundle.twins
+    options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
     runs: dict[str, tuple[Region, Executor]] = {}
     for name, region, artifact in found:
         if region.name in twins:  # loaded once, for the first of them
@@ -161,7 +162,9 @@ def executors(bundle: Bundle) -> dict[str, Executor]:
             runs[region.name] = region, twin(run, own, region)
         else:
             with many(2 * len(found) + 1):
-                runs[region.name] = region, executor(codegens[name], name, region, artifact)
+                chosen = options[region.name]
+                run = executor(codegens[name], name, region, artifact, chosen)
+                runs[region.name] = region, run
     return {name: run for name, (_, run) in runs.items()}
 
 

@@ -132,8 +132,9 @@ def _region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], Value
             "so that which of its operations are off cannot be tried"
         )
     own = found[bundle.twins.get(name, name)][1]
+    options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
     with unoptimized():
-        run = executor(able, codegen, own, artifact)
+        run = executor(able, codegen, own, artifact, options[own.name])
     return region, run if own is region else twin(run, own, region)
 
 

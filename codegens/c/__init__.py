@@ -30,6 +30,7 @@ class C:
     api = 1
     Options = COptions
     concurrent = True
+    recompiles = True
 
     def compile(self, region: Region, options: COptions) -> Artifact:
         """Return the C source and the shared library.

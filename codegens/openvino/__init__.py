@@ -35,6 +35,7 @@ class OpenVINO:
     api = 1
     Options = OpenVINOOptions
     concurrent = True
+    recompiles = True
 
     def compile(self, region: Region, options: OpenVINOOptions) -> Artifact:
         """Return the compiled blob with its stamp.

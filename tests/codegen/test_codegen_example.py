@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +20,15 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "acme"
 
 
 @pytest.fixture
-def acme(monkeypatch: pytest.MonkeyPatch) -> Path:
+def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Register the example's codegen, and return the folder of its rule file and cost model."""
     monkeypatch.syspath_prepend(EXAMPLE)
     import acme  # noqa: PLC0415 - there while the test runs
 
     vendors.install(monkeypatch, acme=acme.Acme)
+    yield EXAMPLE / "acme"
     for name in [name for name in sys.modules if name.partition(".")[0] == "acme"]:
-        monkeypatch.delitem(sys.modules, name)
-    return EXAMPLE / "acme"
+        del sys.modules[name]
 
 
 def model() -> onnx.ModelProto:

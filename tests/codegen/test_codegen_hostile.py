@@ -18,6 +18,7 @@ from byoc import load
 from byoc.codegen import Artifact, CompileError, Region
 from byoc.codegen.isolate import _failure
 from byoc.errors import InputError, described, goes_on, shortened
+from byoc.pipeline import verify_against
 
 ODD = "\ud800\x1b[31m\x00\x07\u202e \r\n x"
 ESCAPED = "\\ud800\\x1b[31m\\x00\\x07\\u202e x"
@@ -213,12 +214,18 @@ def test_a_codegen_that_changes_the_working_directory(
             return run
 
     vendors.install(monkeypatch, odd=Odd)
-    cut(parse(CHAIN), Path("b"), codegen="odd")
+    weights = np.full((1, 4), 0.375, np.float32)
+    model = parse("g (float[1, 4] x) => (float[1, 4] y) { a = Relu(x) y = Mod <fmod = 1> (a, w) }")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    onnx.save(model, "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    cut("m.onnx", Path("b"), codegen="odd")
     assert list(away.iterdir()) == []
-    assert [path.name for path in here.iterdir()] == ["b"]
+    assert sorted(path.name for path in here.iterdir()) == ["b", "m.onnx", "w.bin"]
+    monkeypatch.chdir(here)
+    assert verify_against("b", "m.onnx").passed
     monkeypatch.chdir(here)
     found = load("b")({"x": ramp(1, 4)})
-    np.testing.assert_array_equal(found["y"], load(here / "b")({"x": ramp(1, 4)})["y"])
+    np.testing.assert_array_equal(found["y"], np.fmod(np.maximum(ramp(1, 4), 0), weights))
 
 
 def test_a_result_about_a_region_that_was_not_asked_for() -> None:
