@@ -27,10 +27,10 @@ def codegens(
         return
     rows = []
     for called, point in installed(CODEGENS).items():
-        row: Row = {"name": called, "from": distribution(point), "runs_here": None, "problem": ""}
+        row: Row = {"name": called, "from": distribution(point), "can_run": None, "problem": ""}
         try:
             with own_stdout():
-                row["runs_here"] = isinstance(find_codegen(called), Executable)
+                row["can_run"] = isinstance(find_codegen(called), Executable)
         except InputError as error:
             row["problem"] = str(error)
         rows.append(row)

@@ -16,11 +16,11 @@ from byoc.codegen import (
     Executor,
     Region,
     Stamped,
-    Verdict,
     find_codegen,
 )
 from byoc.errors import ByocError, InputError, MissingRuntimeError, described, goes_on, told
 from byoc.runtime.values import mismatch
+from byoc.verdict import Verdict
 
 _SILENT = "it does not say why"
 
@@ -122,8 +122,9 @@ def _fitting(
         assert isinstance(codegen, Codegen)
         return Compiler(codegen, options).compile(region)
     except ByocError as error:  # a compiler that is not installed is one more reason
-        stale = told(verdict) or _SILENT
-        why = f"its artifact does not fit here ({stale}) and compiling it anew failed"
+        why = (
+            f"its artifact does not fit here ({'; '.join(verdict.reasons)}) and compiling it anew failed"
+        )
         raise InputError(f"{why}: {told(error) or _SILENT}") from error
 
 

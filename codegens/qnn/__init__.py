@@ -41,6 +41,7 @@ class QNN:
     name = "qnn"
     api = 1
     Options = QNNOptions
+    recompiles = True
 
     def compile(self, region: Region, options: QNNOptions) -> Artifact:
         """Return the context, and the model of one node that has it run.
