@@ -21,7 +21,10 @@ def codegens(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """List the installed codegens, or show one: what it can do, and the options that it takes."""
+    """List the installed codegens, or show one: what it can do, and the options that it takes.
+
+    "can run" says that it has a way to run what it compiles; the package that it needs may be missing.
+    """
     if name is not None:
         _print_codegen(name, form)
         return

@@ -110,4 +110,6 @@ def _start(path: Path) -> bytes:
 
 def _line(error: BaseException) -> str:
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, (TypeError, ArithmeticError)):
+        return f"its header is wrong: {text}"
     return "it holds pickled objects, which are not read" if "allow_pickle" in text else text

@@ -122,9 +122,7 @@ def _fitting(
         assert isinstance(codegen, Codegen)
         return Compiler(codegen, options).compile(region)
     except ByocError as error:  # a compiler that is not installed is one more reason
-        why = (
-            f"its artifact does not fit here ({'; '.join(verdict.reasons)}) and compiling it anew failed"
-        )
+        why = f"its artifact does not fit here ({verdict}) and compiling it anew failed"
         raise InputError(f"{why}: {told(error) or _SILENT}") from error
 
 
