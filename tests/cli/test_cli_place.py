@@ -143,7 +143,11 @@ def test_what_is_refused(byoc: Cli) -> None:
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith("byoc: tree-pd: no such strategy (did you mean tree-dp?); installed: ")
     ran = byoc("place", "i.json", "--strategy", "tree-dp", "-o", "no/p.json")
-    assert (ran.code, ran.out, ran.err) == (1, "", "byoc: no/p.json: No such file or directory\n")
+    assert (ran.code, ran.out, ran.err) == (
+        1,
+        "",
+        "byoc: no/p.json: cannot be written: there is no folder 'no'\n",
+    )
 
 
 @dataclass(frozen=True)
