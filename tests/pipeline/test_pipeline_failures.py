@@ -120,8 +120,15 @@ def test_what_hangs_is_stopped(tmp_path: Path) -> None:
 
 def _children() -> set[str]:
     """Return the processes that this one has started; other tests may have left some running."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return {process for each in lists for process in each.read_text().split()}
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = entry.read_text().rpartition(")")[2].split()[1]
+        except OSError:  # it has ended meanwhile
+            continue
+        if parent == str(os.getpid()):
+            found.add(entry.parent.name)
+    return found
 
 
 def _runs(process: str) -> bool:
