@@ -1,6 +1,7 @@
 """What a codegen does not compile, load or run goes back to the host, and the bundle works."""
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
