@@ -12,14 +12,13 @@ from byoc.bundle.write import MODEL, make_manifest, write_bundle, write_manifest
 from byoc.codegen import Executable
 from byoc.codegen.refusal import Refusal, RefusedError
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.graph.load import Model
 from byoc.plan import Plan
 from byoc.report.document import document
 from byoc.runtime.onnxrt import HOW_TO_GET_IT, has_runtime
 from byoc.runtime.regions import RegionFailedError
 from byoc.verify.compare import RegionError, Verification, require
 from byoc.verify.regions import verify_regions
-from byoc.verify.run import NotVerifiableError
+from byoc.verify.run import Against, NotVerifiableError
 from byoc.verify.run import verify as verify_bundle
 from byoc.verify.thresholds import Thresholds
 
@@ -80,7 +79,10 @@ def _outcome(
         return unable
     progress("verify")
     try:
-        verification = verify_bundle(bundle, *_references(plan))
+        found = _against(plan)
+        verification = verify_bundle(
+            bundle, found.model, original=found.original, computed=found.computed
+        )
         require(verification)
     except NotVerifiableError as error:
         return str(error)
@@ -162,17 +164,13 @@ def _refusals(failed: RegionFailedError, bundle: Bundle) -> list[Refusal]:
     ]
 
 
-def _references(plan: Plan) -> tuple[Model, None, Model | None, str]:
-    """Return what a bundle is verified with: the model it must equal, inputs, the original, a dtype.
+def _against(plan: Plan) -> Against:
+    """Return what a bundle is compared with: the model that it was cut from.
 
     In another precision than the original's that is the partitioned model as plain onnxruntime runs it.
     """
     if plan.lowered is None:
-        return plan.model, None, None, ""
+        return Against(plan.model)
     whole = f"{plan.model.source} in lower precision"
-    return (
-        replace(plan.model, proto=plan.proto, source=whole),
-        None,
-        plan.lowered.original,
-        plan.lowered.dtype or "",
-    )
+    own = replace(plan.model, proto=plan.proto, source=whole)
+    return Against(own, plan.lowered.original, plan.lowered.dtype or "")

@@ -268,9 +268,9 @@ def original_of(bundle: Bundle, against: str | Path | None = None) -> Against:
     precision = bundle.manifest.report.get("precision")
     if precision is None:
         return Against(original)
-    own = replace(original, proto=bundle.model(), source=f"its own {bundle.manifest.model}")
-    own = replace(own, folder=bundle.folder)
-    return Against(own, original, str((precision or {}).get("dtype") or ""))
+    whole = f"its own {bundle.manifest.model}"
+    own = replace(original, proto=bundle.model(), source=whole, folder=bundle.folder)
+    return Against(own, original, str(precision.get("dtype") or ""))
 
 
 def _check_emit(emit: str, output: str | Path | None, compilers: Mapping[str, Compiler]) -> None:

@@ -16,11 +16,8 @@ from byoc.boundary.border import Border
 from byoc.boundary.edit import Call, Editing, Scope
 from byoc.graph.layout import Layout, Step
 from byoc.graph.layout_nodes import can_lie, layout_nodes
-from byoc.graph.marks import LAYOUT, mark, note
+from byoc.graph.marks import LAYOUT, LAYOUT_NAME, mark, note
 from byoc.graph.types import TensorType, read_type, write_type
-
-NAME = "byoc.layout"
-"""On a node that byoc put in for a layout: which one, such as `NHWC`."""
 
 # Bodies of these run many times, and a tensor from around them is converted once.
 _REPEATED = ("Loop", "Scan")
@@ -209,5 +206,5 @@ def _nodes(
         steps, source, target, lambda name, kind: edit.add(name, write_type(kind), form.tensor)
     )
     for node in nodes:
-        note(mark(node, LAYOUT), NAME, str(form.layout))
+        note(mark(node, LAYOUT), LAYOUT_NAME, str(form.layout))
     return nodes

@@ -15,12 +15,11 @@ from byoc.boundary import axes
 from byoc.boundary.contract import Contract, Side
 from byoc.boundary.conversions import casts, done, is_conversion, rank_before, rank_behind, undone
 from byoc.boundary.inside import Contracts
-from byoc.boundary.layouts import NAME as LAYOUT
 from byoc.boundary.related import origin, related
 from byoc.boundary.scales import is_dequantize, is_quantize, read_scales
 from byoc.boundary.way import Way, maker
 from byoc.graph.index import GraphIndex
-from byoc.graph.marks import is_ours, noted
+from byoc.graph.marks import LAYOUT_NAME, is_ours, noted
 from byoc.graph.types import TensorType, read_type
 from byoc.graph.walk import is_onnx
 
@@ -162,7 +161,7 @@ class Host:
             return _turned(
                 axes.read_word(neighbour.layout, rank), self._relation(path, neighbour.tensor)
             )
-        word = noted(node, LAYOUT) if node is not None else ""
+        word = noted(node, LAYOUT_NAME) if node is not None else ""
         form = axes.plain(rank) if not word or path.at in self.types else self._form(word, rank)
         return _turned(form, self._relation(path, self._meant(path.at, node)))
 

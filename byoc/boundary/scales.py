@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import NodeProto, TensorProto
 
 from byoc.errors import InputError
 from byoc.graph.attributes import written
 from byoc.graph.index import GraphIndex
 from byoc.graph.marks import is_ours
-from byoc.graph.tensors import raw_bytes
+from byoc.graph.tensors import stored_array
 from byoc.graph.types import DTYPES
 from byoc.graph.values import constant_value
 from byoc.graph.walk import is_onnx
@@ -72,15 +72,6 @@ def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scal
     )
 
 
-def read_tensor(tensor: TensorProto, folder: Path | None) -> NDArray[Any]:
-    """Return a stored tensor as an array. Raises InputError where its data is not there."""
-    if tensor.data_location != TensorProto.EXTERNAL:
-        return numpy_helper.to_array(tensor)
-    inside = TensorProto(data_type=tensor.data_type, dims=tensor.dims)
-    inside.raw_data = raw_bytes(tensor, folder)
-    return numpy_helper.to_array(inside)
-
-
 def _rank(index: GraphIndex, node: NodeProto) -> int | None:
     known = index.types.get(node.input[0]) or index.types.get(node.output[0])
     return None if known is None or known.shape is None else len(known.shape)
@@ -91,6 +82,6 @@ def _value(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any] | 
     if stored is None:
         return constant_value(index, name)
     try:
-        return read_tensor(stored, folder)
+        return stored_array(stored, folder)
     except InputError:  # external data, and nobody said where
         return None

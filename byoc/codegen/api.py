@@ -13,13 +13,13 @@ import onnx.inliner
 from numpy.typing import NDArray
 
 from byoc.boundary.contract import Contract
-from byoc.boundary.scales import read_tensor
 from byoc.boundary.weights import convolution_weights, packed_array
 from byoc.codegen.operations import Operation, operations
 from byoc.errors import InputError
 from byoc.graph.copying import copy_without
 from byoc.graph.fold import fold_constants
 from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.tensors import stored_array
 from byoc.verdict import Verdict
 
 API_VERSION = 1
@@ -108,7 +108,7 @@ class Region:
         if contract is None:
             there = ", ".join(each.name for each in self.constants) or "none"
             raise KeyError(f"{self.name} has no constant '{name}', it has: {there}")
-        array = read_tensor(self._stored[name], self.path.parent)
+        array = stored_array(self._stored[name], self.path.parent)
         if not contract.layout:
             return array
         return packed_array(array, contract.layout, self._weights[name])

@@ -9,6 +9,9 @@ QUANTIZE = "quantize"
 LAYOUT = "layout"
 CAST = "cast"
 
+LAYOUT_NAME = "byoc.layout"
+"""On a node that was put in or moved for a layout: which one it works in, such as `NHWC`."""
+
 FLOAT = "byoc.float"
 """On a DequantizeLinear of ours that makes a weight: the name of the weight as the user has it."""
 

@@ -8,9 +8,10 @@ folder, by `..`, by an absolute path or by a link.
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto
 
 from byoc.errors import InputError
@@ -113,6 +114,15 @@ def raw_bytes(tensor: TensorProto, folder: Path | None) -> bytes:
     if tensor.data_type == TensorProto.STRING:
         raise ValueError("strings have no raw form")
     return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
+
+
+def stored_array(tensor: TensorProto, folder: Path | None) -> NDArray[Any]:
+    """Return a stored tensor as an array, wherever its bytes lie. Raises as `raw_bytes` does."""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return onnx.numpy_helper.to_array(tensor)
+    embedded = TensorProto(data_type=tensor.data_type, dims=tensor.dims)
+    embedded.raw_data = raw_bytes(tensor, folder)
+    return onnx.numpy_helper.to_array(embedded)
 
 
 def write_raw(tensor: TensorProto, folder: Path | None, file: BinaryIO) -> int:

@@ -1,6 +1,7 @@
 """Names that nothing in a model has."""
 
 from byoc.graph.index import GraphIndex
+from byoc.graph.names import fresh
 
 
 class Names:
@@ -21,16 +22,8 @@ class Names:
 
     def new(self, name: str) -> str:
         """Return a name for a tensor that is not taken, and take it: `name`, or that with a number."""
-        return _new(name, self._taken)
+        return fresh(name, self._taken)
 
     def node(self, name: str) -> str:
         """Return a name for a node likewise; nodes may be called as tensors are."""
-        return _new(name, self._nodes)
-
-
-def _new(name: str, taken: set[str]) -> str:
-    found, number = name, 1
-    while found in taken:
-        found, number = f"{name}_{number}", number + 1
-    taken.add(found)
-    return found
+        return fresh(name, self._nodes)

@@ -21,6 +21,7 @@ from byoc.graph.layout import Layout, parse_layout
 from byoc.graph.layout_nodes import can_lie, layout_nodes
 from byoc.graph.load import prepare
 from byoc.graph.marks import LAYOUT, mark, mark_of
+from byoc.graph.names import fresh
 from byoc.graph.spatial import images
 from byoc.graph.types import TensorType, write_type
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
@@ -131,14 +132,14 @@ class Cutting:
     ) -> str:
         packed = layout.packed(kind)
         assert packed is not None  # it can lie in the layout
-        name = _fresh(f"{value.name}_{layout}", taken)
+        name = fresh(f"{value.name}_{layout}", taken)
         value.CopyFrom(helper.make_value_info(name, write_type(packed)))
         return name
 
     def _conversion(
         self, layout: Layout, steps: Any, source: str, target: str, taken: set[str]
     ) -> list[NodeProto]:
-        nodes = layout_nodes(steps, source, target, lambda name, kind: _fresh(name, taken))
+        nodes = layout_nodes(steps, source, target, lambda name, kind: fresh(name, taken))
         return [mark(node, LAYOUT) for node in nodes]
 
     @cached_property
@@ -205,12 +206,3 @@ def _layout(contract: Contract) -> Layout | None:
         return parse_layout(contract.layout) if contract.layout else None
     except ValueError:  # one that byoc itself could not read
         return None
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    """Return a name like the given one that is not taken yet, and take it."""
-    found, count = name, 1
-    while found in taken:
-        found, count = f"{name}_{count}", count + 1
-    taken.add(found)
-    return found

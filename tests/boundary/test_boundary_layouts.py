@@ -8,11 +8,10 @@ from onnx import ModelProto
 from support import prepared
 
 from byoc.boundary.border import Border, Wants
-from byoc.boundary.layouts import NAME
 from byoc.graph.extract import call_model
 from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.layout import parse_layout
-from byoc.graph.marks import mark_of, noted
+from byoc.graph.marks import LAYOUT_NAME, mark_of, noted
 from byoc.graph.spatial import images
 from byoc.graph.types import read_type
 
@@ -34,7 +33,7 @@ def test_a_region_is_given_its_layout_and_gives_it_back() -> None:
     assert (function.input, function.output) == (["a_NHWC"], ["c_NHWC"])
     assert put_in(function.node) == ["a = Transpose(a_NHWC)", "c_NHWC = Transpose(c)"]
     marked = [node for node in (*model.graph.node, *function.node) if mark_of(node)]
-    assert [noted(node, NAME) for node in marked] == ["NHWC"] * 4
+    assert [noted(node, LAYOUT_NAME) for node in marked] == ["NHWC"] * 4
     types = {value.name: str(read_type(value.type)) for value in model.graph.value_info}
     assert types["a_NHWC"] == types["c_NHWC"] == "float32[N, 6, 5, 3]"
 

@@ -4,11 +4,10 @@ from collections.abc import Collection, Hashable
 
 from onnx import GraphProto, NodeProto
 
-from byoc.boundary.layouts import NAME
 from byoc.boundary.transposes.constants import Room
 from byoc.boundary.transposes.facts import lasting
 from byoc.boundary.transposes.permutation import Order, identity, order_of, set_attribute, then
-from byoc.graph.marks import LAYOUT, mark_of, noted
+from byoc.graph.marks import LAYOUT, LAYOUT_NAME, mark_of, noted
 from byoc.graph.walk import is_onnx
 
 _STEPS = frozenset({"Identity", "Reshape", "Pad", "Slice"})
@@ -135,4 +134,4 @@ class _Merger:
 
 def _is_ours(node: NodeProto) -> bool:
     """Return whether byoc put a Transpose in, or made another one of a user's."""
-    return mark_of(node) == LAYOUT or bool(noted(node, NAME))
+    return mark_of(node) == LAYOUT or bool(noted(node, LAYOUT_NAME))

@@ -4,7 +4,6 @@ from itertools import chain, count
 
 from onnx import NodeProto, TensorProto, helper
 
-from byoc.boundary.layouts import NAME
 from byoc.boundary.transposes.constants import Constants, Room
 from byoc.boundary.transposes.facts import lasting
 from byoc.boundary.transposes.forms import Forms
@@ -19,7 +18,7 @@ from byoc.boundary.transposes.permutation import (
 )
 from byoc.boundary.transposes.ports import Ports
 from byoc.graph.attributes import written
-from byoc.graph.marks import LAYOUT, mark, note
+from byoc.graph.marks import LAYOUT, LAYOUT_NAME, mark, note
 
 
 def rewrite(room: Room, frames: Frames, forms: Forms, layouts: tuple[str, str]) -> set[str]:
@@ -110,7 +109,7 @@ class _Rewriter:
             for i in ports.constants:
                 given[i] = self.constants.transposed(node.input[i], turn, form)
             self._change(node, ports, form, given)
-            note(node, NAME, self.layouts[form])
+            note(node, LAYOUT_NAME, self.layouts[form])
         del node.input[:]
         node.input.extend(given)
         for i in ports.made:
@@ -140,7 +139,7 @@ class _Rewriter:
         if before or after:
             whole = then(then(self.turns[1 - before], turn), self.turns[1 + after])
             set_attribute(node, "perm", whole)
-            note(node, NAME, self.layouts[1])
+            note(node, LAYOUT_NAME, self.layouts[1])
 
     def _shape(self, node: NodeProto) -> list[NodeProto]:
         """Let a Shape read what is there; return what brings its extents into the order of before."""
@@ -156,7 +155,7 @@ class _Rewriter:
         kind = helper.make_tensor_type_proto(TensorProto.INT64, [len(turn)])
         node.output[0] = self.room.edit.add(f"{target}_{self.layouts[form]}", kind)
         where = self.constants.numbers(node, 1, [axis_after(turn, axis) for axis in axes], form)
-        note(node, NAME, self.layouts[form])
+        note(node, LAYOUT_NAME, self.layouts[form])
         gather = self._ours("Gather", node.output[0], target)
         gather.input.append(where)
         return [gather]
@@ -216,5 +215,5 @@ class _Rewriter:
         name = next(name for name in chain([target], numbered) if name not in self.taken)
         self.taken.add(name)
         node = helper.make_node(op, [source], [target], name=name)
-        note(mark(node, LAYOUT), NAME, self.layouts[1])
+        note(mark(node, LAYOUT), LAYOUT_NAME, self.layouts[1])
         return node
