@@ -6,10 +6,10 @@ from pathlib import Path as _Path
 if not (_Path(__file__).parent / "codegens").is_dir():
     __path__.append(str(_Path(__file__).parent.parent))
 
-from byoc.calibrate.budget import Budget
-from byoc.calibrate.precision import Precision
 from byoc.errors import ByocError, InputError, MissingRuntimeError
 from byoc.pipeline import Result, load_model, partition, verify_against
+from byoc.precision.budget import Budget
+from byoc.precision.conclude import Precision
 from byoc.runtime.session import Session, load
 from byoc.trials import fastest
 

@@ -17,8 +17,6 @@ from byoc.bundle.compilers import load_compilers
 from byoc.bundle.epcontext import require_contexts
 from byoc.bundle.read import Bundle, open_bundle
 from byoc.bundle.staging import check_destination
-from byoc.calibrate.lower import Lowering
-from byoc.calibrate.precision import NATIVE, Precision
 from byoc.errors import InputError
 from byoc.fallback import emit_working
 from byoc.graph.load import Model, prepare, read_file
@@ -31,6 +29,8 @@ from byoc.loading import (
     told_gate,
 )
 from byoc.plan import Plan, saved_text
+from byoc.precision.conclude import NATIVE, Precision
+from byoc.precision.lower import Lowering
 from byoc.report.document import document
 from byoc.textfile import write_text
 from byoc.verify.compare import Verification

@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from support import parse
 
+from byoc.graph.load import Model, prepare
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 
 TEXT = """g (float[1, 3, 8, 8] x) => (float[1, 5] y) {
@@ -52,3 +54,8 @@ def truth(
         session = open_session(every)
     runs = [{**sample, **run_session(session, sample)} for sample in samples]
     return {name: np.concatenate([run[name].ravel() for run in runs]) for name in names}
+
+
+@pytest.fixture
+def net() -> Model:
+    return prepare(network(), "net.onnx")

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from byoc.boundary.border import Border
+from byoc.boundary.casting.choose import Chooser, from_extents
+from byoc.boundary.casting.dtypes import FLOAT, Schemas
+from byoc.boundary.casting.frame import Frame, Value, cast_node
+from byoc.boundary.casting.outside import Outside, retyped
+from byoc.boundary.casting.rewrite import Rewriter
+from byoc.boundary.casting.rounding import BFLOAT16, FLOAT16
 from byoc.boundary.edit import Call, Editing
-from byoc.boundary.precision.choose import Chooser, from_extents
-from byoc.boundary.precision.dtypes import FLOAT, Schemas
-from byoc.boundary.precision.frame import Frame, Value, cast_node
-from byoc.boundary.precision.outside import Outside, retyped
-from byoc.boundary.precision.rewrite import Rewriter
-from byoc.boundary.precision.rounding import BFLOAT16, FLOAT16
 from byoc.errors import InputError
 from byoc.graph.types import read_type
 

@@ -1,4 +1,4 @@
-"""Ranges of tensors measured on data, and what quantization costs in accuracy."""
+"""Ranges of tensors measured on data."""
 
 from byoc.calibrate.door import DEFAULT_METHOD, calibrate
 from byoc.calibrate.images import Preprocessing

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from byoc.calibrate.budget import read_budget
-from byoc.calibrate.precision import Precision
 from byoc.cli.common import (
     DimOption,
     Format,
@@ -30,6 +28,8 @@ from byoc.costs.model import Policy
 from byoc.loading import DEFAULT_STRATEGY
 from byoc.pipeline import Result, save_placement
 from byoc.pipeline import partition as run
+from byoc.precision.budget import read_budget
+from byoc.precision.conclude import Precision
 from byoc.report.text import print_report
 from byoc.textfile import check_output
 from byoc.trials import fastest

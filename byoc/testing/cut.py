@@ -9,8 +9,6 @@ from typing import Any
 from byoc.bundle.compile import Compiler
 from byoc.bundle.read import Bundle
 from byoc.bundle.write import make_manifest, write_bundle, write_manifest
-from byoc.calibrate.lower import Lowering
-from byoc.calibrate.precision import NATIVE, Precision, has_float_mode
 from byoc.codegen import Artifact, Codegen, CompileError, Region
 from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.errors import InputError
@@ -19,6 +17,8 @@ from byoc.graph.types import NUMBERS
 from byoc.pipeline import load_model
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.plan import Plan, Settings
+from byoc.precision.conclude import NATIVE, Precision, has_float_mode
+from byoc.precision.lower import Lowering
 from byoc.rules.annotate import annotate
 from byoc.rules.load import Target, load_rules
 from byoc.rules.values import ANY

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from short import CHAIN, FIRST, near, short
 from support import parse, prepared
 
-from byoc.boundary.precision.rounding import rounded
+from byoc.boundary.casting.rounding import rounded
 from byoc.graph.load import prepare, read_file
 
 

@@ -15,8 +15,6 @@ import byoc
 from byoc.boundary.check import Known, check_model
 from byoc.boundary.contract import Contract
 from byoc.calibrate.door import calibrate
-from byoc.calibrate.precision import Concluded, Precision, conclude
-from byoc.calibrate.sensitivity import kept, outputs, sensitivities
 from byoc.graph.copying import copy_without
 from byoc.graph.index import GraphIndex
 from byoc.graph.layout import parse_layout
@@ -26,6 +24,8 @@ from byoc.placement import Strategy
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.plan import Plan, PlannedRegion
 from byoc.plan.wants import weights_of
+from byoc.precision.conclude import Concluded, Precision, conclude
+from byoc.precision.sensitivity import kept, outputs, sensitivities
 from byoc.rules.load import Target, load_rules
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 from byoc.runtime.samples import samples_for

@@ -1,11 +1,5 @@
 """The network that is calibrated."""
 
-import pytest
-from calibrating import network
+from calibrating import net
 
-from byoc.graph.load import Model, prepare
-
-
-@pytest.fixture
-def net() -> Model:
-    return prepare(network(), "net.onnx")
+__all__ = ["net"]

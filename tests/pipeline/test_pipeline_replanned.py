@@ -18,8 +18,6 @@ from random_graphs import GraphMaker
 from support import parse
 
 from byoc import fallback, load, partition
-from byoc.calibrate.budget import Budget
-from byoc.calibrate.precision import Precision
 from byoc.codegen import (
     Artifact,
     CompileError,
@@ -27,6 +25,8 @@ from byoc.codegen import (
     Operation,
     Region,
 )
+from byoc.precision.budget import Budget
+from byoc.precision.conclude import Precision
 from byoc.report.text import summary
 
 LONG = """

@@ -6,14 +6,14 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from byoc.calibrate.budget import Budget, Met, Trial, within
 from byoc.calibrate.door import data_of
-from byoc.calibrate.precision import FLOATS, Concluded, Precision, conclude, requantize
 from byoc.calibrate.samples import Data
-from byoc.calibrate.sensitivity import Kept, kept, outputs, sensitivities
 from byoc.errors import InputError
 from byoc.graph.load import Model
 from byoc.plan import Facts, InFloat, Lowered, Plan, Settings, make_plan
+from byoc.precision.budget import Budget, Met, Trial, within
+from byoc.precision.conclude import FLOATS, Concluded, Precision, conclude, requantize
+from byoc.precision.sensitivity import Kept, kept, outputs, sensitivities
 
 Progress = Callable[[str], None]
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byoc.calibrate.budget import Budget, Trial, read_budget, within
-from byoc.calibrate.sensitivity import Kept
 from byoc.errors import InputError
+from byoc.precision.budget import Budget, Trial, read_budget, within
+from byoc.precision.sensitivity import Kept
 
 
 @pytest.mark.parametrize(

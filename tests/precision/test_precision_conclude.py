@@ -10,12 +10,12 @@ from calibrating import inputs
 from support import parse
 
 from byoc import partition
-from byoc.calibrate.budget import Budget
 from byoc.calibrate.door import calibrate
-from byoc.calibrate.precision import Concluded, Precision, conclude, has_float_mode
 from byoc.errors import InputError
 from byoc.graph.load import Model, prepare
 from byoc.graph.marks import is_ours
+from byoc.precision.budget import Budget
+from byoc.precision.conclude import Concluded, Precision, conclude, has_float_mode
 from byoc.quantize.ranges import Range, Ranges
 from byoc.rules.load import load_rules
 

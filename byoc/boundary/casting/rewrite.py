@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, numpy_helper
 
-from byoc.boundary.precision.choose import Chooser
-from byoc.boundary.precision.dtypes import FLOAT, Dtypes, body_dtypes
-from byoc.boundary.precision.frame import Frame, Naming, Value, constant_node
-from byoc.boundary.precision.rounding import twin
-from byoc.boundary.precision.variants import Variants, refer
+from byoc.boundary.casting.choose import Chooser
+from byoc.boundary.casting.dtypes import FLOAT, Dtypes, body_dtypes
+from byoc.boundary.casting.frame import Frame, Naming, Value, constant_node
+from byoc.boundary.casting.rounding import twin
+from byoc.boundary.casting.variants import Variants, refer
 from byoc.graph.types import DTYPES, NUMBERS
 from byoc.graph.walk import bodies, is_onnx, own_names, walk_graphs
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 
 from onnx import FunctionProto, NodeProto
 
-from byoc.boundary.precision.dtypes import FLOAT, Dtypes, Schemas, body_dtypes, is_fixed
+from byoc.boundary.casting.dtypes import FLOAT, Dtypes, Schemas, body_dtypes, is_fixed
 from byoc.graph.walk import bodies, is_onnx
 
 Functions = Mapping[tuple[str, str], FunctionProto]

@@ -11,8 +11,8 @@ from onnx import numpy_helper
 from support import parse
 
 from byoc.calibrate.door import calibrate
-from byoc.calibrate.sensitivity import Kept, kept, only, outputs, sensitivities
 from byoc.graph.load import Model, prepare
+from byoc.precision.sensitivity import Kept, kept, only, outputs, sensitivities
 from byoc.quantize.quantize import Quantized, quantize
 from byoc.rules.load import load_rules
 

@@ -10,7 +10,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 from onnx.defs import OpSchema
 
-from byoc.boundary.precision.rounding import twin
+from byoc.boundary.casting.rounding import twin
 from byoc.graph.attributes import open_dtypes, schema_of
 from byoc.graph.bodies import body_input_types
 from byoc.graph.types import DTYPES, NUMBERS, read_type

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
 
+from byoc.boundary.casting.frame import cast_node
+from byoc.boundary.casting.rounding import BFLOAT16, twin
+from byoc.boundary.casting.variants import Variants
 from byoc.boundary.edit import Editing, Scope
-from byoc.boundary.precision.frame import cast_node
-from byoc.boundary.precision.rounding import BFLOAT16, twin
-from byoc.boundary.precision.variants import Variants
 from byoc.graph.tensors import is_large
 from byoc.graph.types import DTYPES, NUMBERS
 from byoc.graph.walk import is_onnx, own_names

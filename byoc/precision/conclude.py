@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from byoc.calibrate.budget import Budget
 from byoc.calibrate.door import DEFAULT_METHOD, calibrate
 from byoc.calibrate.images import Preprocessing
 from byoc.errors import InputError
 from byoc.graph.load import Model
+from byoc.precision.budget import Budget
 from byoc.quantize.quantize import Quantized, quantize
 from byoc.quantize.ranges import Ranges, read_ranges
 from byoc.rules.load import Target, require_compute

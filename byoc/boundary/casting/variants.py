@@ -5,7 +5,7 @@ from pathlib import Path
 
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 
-from byoc.boundary.precision.dtypes import set_attribute
+from byoc.boundary.casting.dtypes import set_attribute
 from byoc.graph.walk import bodies
 
 Key = tuple[str, str]

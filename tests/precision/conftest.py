@@ -1,0 +1,5 @@
+"""The network that is calibrated."""
+
+from calibrating import net
+
+__all__ = ["net"]
