@@ -1,13 +1,11 @@
 """Transposes on the host: as few bytes as can be, and the numbers that there were before."""
 
-from collections import Counter
-
 import numpy as np
 import onnx
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from onnx import ModelProto, numpy_helper
+from onnx import numpy_helper
 from transposed_graphs import (
     KINDS,
     SHAPE,
@@ -18,6 +16,7 @@ from transposed_graphs import (
     transposed_bytes,
     transposes,
 )
+from transposing import NEG, operators, parsed, same
 
 from byoc.graph.layout import parse_layout
 from byoc.graph.marks import mark_of, noted
@@ -27,49 +26,11 @@ _SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], ma
 _LAYOUTS = ("NHWC", "NHCW", "CHWN")
 
 
-def _inputs(model):
-    draw = np.random.default_rng(0)
-    shapes = {
-        v.name: [d.dim_value or 2 for d in v.type.tensor_type.shape.dim] for v in model.graph.input
-    }
-    return {name: draw.integers(-8, 8, shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-def _outputs(model):
-    with unoptimized():
-        return run_session(open_session(model), _inputs(model))
-
-
-def _same(model, changed, tolerance=0.0):
-    onnx.checker.check_model(changed, full_check=True)
-    expected, found = _outputs(model), _outputs(changed)
-    assert list(found) == list(expected)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=tolerance, atol=0, err_msg=name)
-
-
-def _model(text: str, opset: int = 17, **functions: str) -> ModelProto:
-    """Return a model with regions of `dla`, by name: what is in a region in ONNX's text form."""
-    head = f'<ir_version: 10, opset_import: ["" : {opset}, "byoc.dla" : 1]>\n'
-    tail = (
-        f'<domain: "byoc.dla", opset_import: ["" : {opset}]> {name} {body}'
-        for name, body in functions.items()
-    )
-    return onnx.parser.parse_model("\n".join([head + text, *tail]))
-
-
-def _ops(model: ModelProto) -> Counter[str]:
-    return Counter(node.op_type for node in model.graph.node)
-
-
-_NEG = "(a) => (b) { b = Neg(a) }"
-
-
 @_SLOW
 @given(host_graphs((*KINDS, "user")), st.sampled_from(_LAYOUTS))
 def test_the_numbers_are_the_same_and_no_inverse_pair_is_left(model, layout):
     changed = arranged(model, parse_layout(layout))
-    _same(model, changed)
+    same(model, changed)
     assert not inverse_pairs(changed)
     before = arranged(model, parse_layout(layout), remove=False)
     assert transposed_bytes(changed) <= transposed_bytes(before)
@@ -85,7 +46,7 @@ def test_no_choice_of_forms_transposes_fewer_bytes(model, layout):
 
 def test_onnxruntime_18128_a_residual_addition_between_regions_of_nhwc_costs_no_transpose():
     """An Add and a Relu between NHWC regions, whose other operand skips one: the graph of that issue."""
-    model = _model(
+    model = parsed(
         """g (float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) {
           a = byoc.dla.dla_0(x)
           b = byoc.dla.dla_1(a)
@@ -93,12 +54,12 @@ def test_onnxruntime_18128_a_residual_addition_between_regions_of_nhwc_costs_no_
           r = Relu(s)
           y = byoc.dla.dla_2(r)
         }""",
-        dla_0=_NEG,
-        dla_1=_NEG,
-        dla_2=_NEG,
+        dla_0=NEG,
+        dla_1=NEG,
+        dla_2=NEG,
     )
     before, changed = arranged(model, remove=False), arranged(model)
-    _same(model, changed)
+    same(model, changed)
     assert len(transposes(before)) == 5
     assert [(node.input[0], node.output[0]) for node in transposes(changed)] == [
         ("x", "x_NHWC"),
@@ -108,7 +69,7 @@ def test_onnxruntime_18128_a_residual_addition_between_regions_of_nhwc_costs_no_
 
 def test_what_the_user_transposed_for_a_region_is_not_transposed_at_all():
     """A model from a framework that keeps the channels last, all of it within the user's Transposes."""
-    model = _model(
+    model = parsed(
         """g (float[1, 4, 6, 3] x) => (float[1, 4, 6, 3] y) {
           h = Relu(x)
           a = Transpose <perm = [0, 3, 1, 2]> (h)
@@ -121,67 +82,67 @@ def test_what_the_user_transposed_for_a_region_is_not_transposed_at_all():
         ),
     )
     changed = arranged(model)
-    _same(model, changed)
+    same(model, changed)
     assert not transposes(changed)
     assert not any(noted(node, "byoc.layout") for node in changed.graph.node)
 
 
 def test_a_transpose_of_the_users_that_is_no_layout_merges_with_the_one_before_it():
-    model = _model(
+    model = parsed(
         """g (float[1, 2, 3, 4] x) => (float[4, 3, 2, 1] y) {
           a = byoc.dla.dla_0(x)
           t = Transpose <perm = [3, 2, 1, 0]> (a)
           y = Neg(t)
         }""",
-        dla_0=_NEG,
+        dla_0=NEG,
     )
     changed = arranged(model)
-    _same(model, changed)
+    same(model, changed)
     assert [list(node.attribute[0].ints) for node in transposes(changed)] == [[0, 2, 3, 1], [2, 1, 3, 0]]
 
 
 def test_the_users_own_transposes_far_from_regions_stay():
-    model = _model(
+    model = parsed(
         """g (float[1, 2, 3, 4] x, float[1, 2, 3, 4] z) => (float[1, 2, 3, 4] y, float[1, 2, 3, 4] w) {
           y = byoc.dla.dla_0(x)
           t = Transpose <perm = [0, 2, 3, 1]> (z)
           u = Relu(t)
           w = Transpose <perm = [0, 3, 1, 2]> (u)
         }""",
-        dla_0=_NEG,
+        dla_0=NEG,
     )
     changed = arranged(model)
-    _same(model, changed)
+    same(model, changed)
     assert {"t", "u", "w"} <= {node.output[0] for node in changed.graph.node}
     assert len(transposes(changed)) == 4
 
 
 def test_a_tensor_that_meets_its_own_transpose_stays_right():
     """Neither form suits both operands, so the user's Transpose is an operator like any other."""
-    model = _model(
+    model = parsed(
         """g (float[3, 3, 3, 3] x) => (float[3, 3, 3, 3] y) {
           a = byoc.dla.dla_0(x)
           t = Transpose <perm = [0, 2, 3, 1]> (a)
           s = Sub(a, t)
           y = byoc.dla.dla_1(s)
         }""",
-        dla_0=_NEG,
-        dla_1=_NEG,
+        dla_0=NEG,
+        dla_1=NEG,
     )
     changed = arranged(model)
-    _same(model, changed)
+    same(model, changed)
     assert len(transposes(changed)) == 3
 
 
 def test_what_moves_keeps_its_name_and_says_its_layout():
-    model = _model(
+    model = parsed(
         """g (float[1, 2, 3, 4] x) => (float[1, 2, 3, 4] y) {
           a = byoc.dla.dla_0(x)
           r = Relu(a)
           y = byoc.dla.dla_1(r)
         }""",
-        dla_0=_NEG,
-        dla_1=_NEG,
+        dla_0=NEG,
+        dla_1=NEG,
     )
     relu = model.graph.node[1]
     relu.name, relu.doc_string = "mine", "about it"
@@ -193,17 +154,17 @@ def test_what_moves_keeps_its_name_and_says_its_layout():
 
 
 def test_outputs_of_the_model_keep_their_names_and_layout():
-    model = _model(
+    model = parsed(
         """g (float[1, 2, 3, 4] x) => (float[1, 2, 3, 4] r, float[1, 2, 3, 4] y) {
           a = byoc.dla.dla_0(x)
           r = Relu(a)
           y = byoc.dla.dla_1(r)
         }""",
-        dla_0=_NEG,
-        dla_1=_NEG,
+        dla_0=NEG,
+        dla_1=NEG,
     )
     changed = arranged(model)
-    _same(model, changed)
+    same(model, changed)
     kinds = {
         v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in changed.graph.value_info
     }
@@ -212,7 +173,7 @@ def test_outputs_of_the_model_keep_their_names_and_layout():
 
 
 def test_constants_are_transposed_when_compiling_and_the_old_ones_go():
-    model = _model(
+    model = parsed(
         """g (float[1, 2, 3, 4] x) => (float[1, 2, 3, 4] y)
           <float[2, 1, 1] bias = {1, 2}, float two = {2}, float[1] one = {1}> {
           a = byoc.dla.dla_0(x)
@@ -223,28 +184,28 @@ def test_constants_are_transposed_when_compiling_and_the_old_ones_go():
           e = Sub(d, one)
           y = byoc.dla.dla_1(e)
         }""",
-        dla_0=_NEG,
-        dla_1=_NEG,
+        dla_0=NEG,
+        dla_1=NEG,
     )
     changed = arranged(model)
-    _same(model, changed)
+    same(model, changed)
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in changed.graph.initializer}
     assert sorted(values) == ["bias_NHWC", "k_NHWC", "one", "two"]
     np.testing.assert_array_equal(values["bias_NHWC"], [[[[1, 2]]]])
     np.testing.assert_array_equal(values["k_NHWC"], [[[[3, 5]]]])
-    assert _ops(changed)["Constant"] == 0
+    assert operators(changed)["Constant"] == 0
     assert len(transposes(changed)) == 2
 
 
 def test_a_weight_as_large_as_the_image_is_not_in_the_bundle_twice():
-    model = _model(
+    model = parsed(
         """g (float[1, 2, 3, 4] x) => (float[1, 2, 3, 4] y) {
           a = byoc.dla.dla_0(x)
           b = Add(a, w)
           y = byoc.dla.dla_1(b)
         }""",
-        dla_0=_NEG,
-        dla_1=_NEG,
+        dla_0=NEG,
+        dla_1=NEG,
     )
     large = np.zeros((1, 2, 3, 4), np.float32)
     model.graph.initializer.append(numpy_helper.from_array(large, "w"))
@@ -254,112 +215,8 @@ def test_a_weight_as_large_as_the_image_is_not_in_the_bundle_twice():
     assert [tensor.name for tensor in changed.graph.initializer] == ["w"]
 
 
-# Operators in the spelling of several operator sets: what is between two regions, and what it costs.
-_SPELLINGS = {
-    "pad-2": (10, "b = Pad <pads = [0, 1, 2, 3, 1, 0, 0, 1]> (a)", True),
-    "pad-18": (18, "b = Pad(a, pads, , axes)", True),
-    "slice-1": (9, "b = Slice <starts = [0, 1], ends = [1, 3], axes = [-3, 2]> (a)", True),
-    "slice-1-no-axes": (9, "b = Slice <starts = [0, 1], ends = [1, 2]> (a)", True),
-    "slice-13": (17, "b = Slice(a, ones, many, axes)", True),
-    "slice-13-no-axes": (17, "b = Slice(a, zeros, ones)", True),
-    "reduce-13-max": (17, "b = ReduceMax <axes = [2, -1]> (a)", True),
-    "reduce-18-min": (18, "b = ReduceMin(a, axes)", True),
-    "reduce-13-mean": (17, "b = ReduceMean <axes = [2, -1]> (a)", False),
-    "reduce-18-mean": (18, "b = ReduceMean(a, axes)", False),
-    "reduce-13-sum": (13, "b = ReduceSum(a, axes)", False),
-    "reduce-integers": (
-        13,
-        "c = Cast <to = 6> (a) d = ReduceSum(c, axes) b = Cast <to = 1> (d)",
-        True,
-    ),
-    "reduce-all": (13, "b = ReduceMax(a)", True),
-    "reduce-none": (13, "b = ReduceSum <noop_with_empty_axes = 1> (a)", True),
-    "reduce-dropping": (
-        17,
-        "c = ReduceMax <axes = [1], keepdims = 0> (a) b = Unsqueeze(c, axis)",
-        False,
-    ),
-    "argmax": (17, "c = ArgMax <axis = -3> (a) b = Cast <to = 1> (c)", True),
-    "split-2": (11, "c, d = Split <axis = 2, split = [1, 2]> (a) b = Concat <axis = -2> (d, c)", True),
-    "split-13": (17, "c, d = Split <axis = 1> (a) b = Mul(c, d)", True),
-    "softmax-13": (17, "b = Softmax <axis = 1> (a)", True),
-    "softmax-11": (11, "b = Softmax <axis = 1> (a)", False),
-    "log-softmax": (17, "b = LogSoftmax(a)", True),
-    "quantize": (17, "c = QuantizeLinear(a, scale) b = DequantizeLinear(c, scale)", True),
-    "quantize-3": (
-        17,
-        "c = QuantizeLinear<axis=-3>(a, scales) b = DequantizeLinear(c, scales)",
-        True,
-    ),
-    "dropout": (17, "b, m = Dropout(a)", True),
-    "prelu": (17, "b = PRelu(a, slope)", True),
-    "clip-6": (9, "b = Clip <min = -2.0, max = 3.0> (a)", True),
-    "where": (17, "c = Greater(a, one) b = Where(c, a, one)", True),
-    "instance": (17, "b = InstanceNormalization(a, scales, scales)", False),
-    "shape": (17, "s = Shape(a) c = Expand(one, s) d = Shape(c) b = Relu(a)", True),
-}
-
-
-@pytest.mark.parametrize("which", _SPELLINGS)
-def test_an_operator_moves_as_its_version_is_defined(which):
-    opset, middle, moves = _SPELLINGS[which]
-    model = _model(
-        f"""g (float[2, 2, 3, 4] x) => (float[p, q, r, s] y)
-          <int64[8] pads8 = {{0, 1, 0, 0, 0, 0, 1, 2}}, int64[4] pads = {{1, 0, 2, 3}},
-           int64[2] axes = {{2, -3}}, int64[2] ones = {{1, 1}}, int64[2] zeros = {{0, 0}},
-           int64[2] many = {{9, 9}}, int64[1] axis = {{1}}, float scale = {{0.5}}, float one = {{1}},
-           float[2] scales = {{0.5, 2}}, float[2, 1, 1] slope = {{0.25, 4}}> {{
-          a = byoc.dla.dla_0(x)
-          {middle}
-          y = byoc.dla.dla_1(b)
-        }}""",
-        opset,
-        dla_0=_NEG,
-        dla_1=_NEG,
-    )
-    changed = arranged(model)
-    _same(model, changed, 1e-6)
-    assert len(transposes(changed)) == (2 if moves else 4)
-    assert any(noted(n, "byoc.layout") and not mark_of(n) for n in changed.graph.node) == moves
-
-
-def test_a_sum_on_the_host_is_to_the_bit_what_it_was():
-    """Moved, it would add the 2,310 numbers in another order."""
-    model = _model(
-        """g (float[1, 22, 15, 7] x) => (float[1, 1, 1, 1] y, float[1, 22, 1, 1] z) {
-          a = byoc.dla.dla_0(x)
-          s = ReduceSum(a)
-          t = ReduceL2 <axes = [2, 3]> (a)
-          y = byoc.dla.dla_1(s)
-          z = byoc.dla.dla_2(t)
-        }""",
-        dla_0=_NEG,
-        dla_1=_NEG,
-        dla_2=_NEG,
-    )
-    x = np.random.default_rng(3).normal(size=(1, 22, 15, 7)).astype(np.float32)
-    with unoptimized():
-        expected, found = (run_session(open_session(m), {"x": x}) for m in (model, arranged(model)))
-    assert {name: value.tobytes() for name, value in found.items()} == {
-        name: value.tobytes() for name, value in expected.items()
-    }
-
-
-def test_a_reduction_over_an_unknown_list_of_axes_stays():
-    model = _model(
-        """g (float[2, 2, 3, 4] x, int64[1] axes) => (float[p, q, r, s] y) {
-          a = byoc.dla.dla_0(x)
-          b = ReduceMax(a, axes)
-          y = byoc.dla.dla_1(b)
-        }""",
-        dla_0=_NEG,
-        dla_1=_NEG,
-    )
-    assert not any(noted(n, "byoc.layout") and not mark_of(n) for n in arranged(model).graph.node)
-
-
 def test_bodies_are_graphs_of_their_own_and_what_they_read_keeps_its_name():
-    model = _model(
+    model = parsed(
         """g (float[1, 2, 3, 4] x, bool c) => (float[1, 2, 3, 4] y) {
           a = byoc.dla.dla_0(x)
           r = Relu(a)
@@ -373,10 +230,10 @@ def test_bodies_are_graphs_of_their_own_and_what_they_read_keeps_its_name():
           >
           y = byoc.dla.dla_3(i)
         }""",
-        dla_0=_NEG,
-        dla_1=_NEG,
-        dla_2=_NEG,
-        dla_3=_NEG,
+        dla_0=NEG,
+        dla_1=NEG,
+        dla_2=NEG,
+        dla_3=NEG,
     )
     changed = arranged(model)
     onnx.checker.check_model(changed, full_check=True)
@@ -393,54 +250,54 @@ def test_bodies_are_graphs_of_their_own_and_what_they_read_keeps_its_name():
 
 
 def test_a_symbolic_batch_is_no_obstacle():
-    model = _model(
+    model = parsed(
         """g (float[N, 2, 3, 4] x) => (float[N, 2, 3, 4] y) {
           a = byoc.dla.dla_0(x)
           r = Add(a, x)
           y = byoc.dla.dla_1(r)
         }""",
-        dla_0=_NEG,
-        dla_1=_NEG,
+        dla_0=NEG,
+        dla_1=NEG,
     )
     changed = arranged(model)
-    _same(model, changed)
+    same(model, changed)
     assert len(transposes(changed)) == 2
 
 
 @pytest.mark.parametrize(("channels", "steps"), [(8, 2), (6, 2)])
 def test_blocks_that_are_joined_and_split_again_cancel(channels, steps):
-    model = _model(
+    model = parsed(
         f"""g (float[1, {channels}, 3, 4] x) => (float[1, {channels}, 3, 4] y) {{
           a = byoc.dla.dla_0(x)
           y = byoc.dla.dla_1(a)
         }}""",
-        dla_0=_NEG,
-        dla_1=_NEG,
+        dla_0=NEG,
+        dla_1=NEG,
     )
     changed = arranged(model, parse_layout("NCHW4c"), apart=True)
-    _same(model, changed)
-    assert _ops(changed)["Transpose"] == steps
-    assert _ops(changed)["Reshape"] == 2
-    assert _ops(changed)["Pad"] == _ops(changed)["Slice"] == (channels % 4 > 0)
+    same(model, changed)
+    assert operators(changed)["Transpose"] == steps
+    assert operators(changed)["Reshape"] == 2
+    assert operators(changed)["Pad"] == operators(changed)["Slice"] == (channels % 4 > 0)
 
 
 def test_two_outputs_of_the_model_that_are_one_tensor_are_both_there():
-    model = _model(
+    model = parsed(
         """g (float[1, 2, 3, 4] x) => (float[1, 3, 4, 2] y, float[1, 3, 4, 2] z) {
           a = byoc.dla.dla_0(x)
           y = Transpose <perm = [0, 2, 3, 1]> (a)
           z = Transpose <perm = [0, 2, 3, 1]> (a)
         }""",
-        dla_0=_NEG,
+        dla_0=NEG,
     )
     changed = arranged(model)
-    _same(model, changed)
+    same(model, changed)
     assert [node.input[0] for node in transposes(changed)] == ["x"]
-    assert _ops(changed)["Identity"] == 1
+    assert operators(changed)["Identity"] == 1
 
 
 def test_a_region_that_reads_one_tensor_as_an_image_and_as_it_is_has_two_inputs():
-    model = _model(
+    model = parsed(
         """g (float[1, 4, 6, 3] x) => (float[1, 3, 4, 6] y) {
           a = Transpose <perm = [0, 3, 1, 2]> (x)
           y = byoc.dla.dla_0(a, x)
@@ -448,7 +305,7 @@ def test_a_region_that_reads_one_tensor_as_an_image_and_as_it_is_has_two_inputs(
         dla_0="(a, x) => (y) { t = Transpose <perm = [0, 3, 1, 2]> (x) y = Sub(t, a) }",
     )
     changed = arranged(model, plain=["x"])
-    _same(model, changed)
+    same(model, changed)
     (call,) = (node for node in changed.graph.node if node.op_type == "dla_0")
     assert len(set(call.input)) == 2
     assert list(call.input) == list(changed.functions[0].input)
@@ -457,13 +314,13 @@ def test_a_region_that_reads_one_tensor_as_an_image_and_as_it_is_has_two_inputs(
 
 @pytest.mark.parametrize("span", ["", "<start = 1>", "<start = -3, end = 3>", "<end = -1>"])
 def test_nothing_is_transposed_for_its_shape_alone(span):
-    model = _model(
+    model = parsed(
         f"""g (float[2, 3, 4, 5] x) => (int64[n] s) {{
           a = byoc.dla.dla_0(x)
           s = Shape {span} (a)
         }}""",
-        dla_0=_NEG,
+        dla_0=NEG,
     )
     changed = arranged(model)
-    _same(model, changed)
+    same(model, changed)
     assert [node.input[0] for node in transposes(changed)] == ["x"]

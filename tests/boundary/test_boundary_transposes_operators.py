@@ -1,0 +1,115 @@
+"""Operators of the host between two regions: which move to another layout, in every spelling."""
+
+import numpy as np
+import pytest
+from transposed_graphs import (
+    arranged,
+    transposes,
+)
+from transposing import NEG, parsed, same
+
+from byoc.graph.marks import mark_of, noted
+from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+
+# Operators in the spelling of several operator sets: what is between two regions, and what it costs.
+_SPELLINGS = {
+    "pad-2": (10, "b = Pad <pads = [0, 1, 2, 3, 1, 0, 0, 1]> (a)", True),
+    "pad-18": (18, "b = Pad(a, pads, , axes)", True),
+    "slice-1": (9, "b = Slice <starts = [0, 1], ends = [1, 3], axes = [-3, 2]> (a)", True),
+    "slice-1-no-axes": (9, "b = Slice <starts = [0, 1], ends = [1, 2]> (a)", True),
+    "slice-13": (17, "b = Slice(a, ones, many, axes)", True),
+    "slice-13-no-axes": (17, "b = Slice(a, zeros, ones)", True),
+    "reduce-13-max": (17, "b = ReduceMax <axes = [2, -1]> (a)", True),
+    "reduce-18-min": (18, "b = ReduceMin(a, axes)", True),
+    "reduce-13-mean": (17, "b = ReduceMean <axes = [2, -1]> (a)", False),
+    "reduce-18-mean": (18, "b = ReduceMean(a, axes)", False),
+    "reduce-13-sum": (13, "b = ReduceSum(a, axes)", False),
+    "reduce-integers": (
+        13,
+        "c = Cast <to = 6> (a) d = ReduceSum(c, axes) b = Cast <to = 1> (d)",
+        True,
+    ),
+    "reduce-all": (13, "b = ReduceMax(a)", True),
+    "reduce-none": (13, "b = ReduceSum <noop_with_empty_axes = 1> (a)", True),
+    "reduce-dropping": (
+        17,
+        "c = ReduceMax <axes = [1], keepdims = 0> (a) b = Unsqueeze(c, axis)",
+        False,
+    ),
+    "argmax": (17, "c = ArgMax <axis = -3> (a) b = Cast <to = 1> (c)", True),
+    "split-2": (11, "c, d = Split <axis = 2, split = [1, 2]> (a) b = Concat <axis = -2> (d, c)", True),
+    "split-13": (17, "c, d = Split <axis = 1> (a) b = Mul(c, d)", True),
+    "softmax-13": (17, "b = Softmax <axis = 1> (a)", True),
+    "softmax-11": (11, "b = Softmax <axis = 1> (a)", False),
+    "log-softmax": (17, "b = LogSoftmax(a)", True),
+    "quantize": (17, "c = QuantizeLinear(a, scale) b = DequantizeLinear(c, scale)", True),
+    "quantize-3": (
+        17,
+        "c = QuantizeLinear<axis=-3>(a, scales) b = DequantizeLinear(c, scales)",
+        True,
+    ),
+    "dropout": (17, "b, m = Dropout(a)", True),
+    "prelu": (17, "b = PRelu(a, slope)", True),
+    "clip-6": (9, "b = Clip <min = -2.0, max = 3.0> (a)", True),
+    "where": (17, "c = Greater(a, one) b = Where(c, a, one)", True),
+    "instance": (17, "b = InstanceNormalization(a, scales, scales)", False),
+    "shape": (17, "s = Shape(a) c = Expand(one, s) d = Shape(c) b = Relu(a)", True),
+}
+
+
+@pytest.mark.parametrize("which", _SPELLINGS)
+def test_an_operator_moves_as_its_version_is_defined(which):
+    opset, middle, moves = _SPELLINGS[which]
+    model = parsed(
+        f"""g (float[2, 2, 3, 4] x) => (float[p, q, r, s] y)
+          <int64[8] pads8 = {{0, 1, 0, 0, 0, 0, 1, 2}}, int64[4] pads = {{1, 0, 2, 3}},
+           int64[2] axes = {{2, -3}}, int64[2] ones = {{1, 1}}, int64[2] zeros = {{0, 0}},
+           int64[2] many = {{9, 9}}, int64[1] axis = {{1}}, float scale = {{0.5}}, float one = {{1}},
+           float[2] scales = {{0.5, 2}}, float[2, 1, 1] slope = {{0.25, 4}}> {{
+          a = byoc.dla.dla_0(x)
+          {middle}
+          y = byoc.dla.dla_1(b)
+        }}""",
+        opset,
+        dla_0=NEG,
+        dla_1=NEG,
+    )
+    changed = arranged(model)
+    same(model, changed, 1e-6)
+    assert len(transposes(changed)) == (2 if moves else 4)
+    assert any(noted(n, "byoc.layout") and not mark_of(n) for n in changed.graph.node) == moves
+
+
+def test_a_sum_on_the_host_is_to_the_bit_what_it_was():
+    """Moved, it would add the 2,310 numbers in another order."""
+    model = parsed(
+        """g (float[1, 22, 15, 7] x) => (float[1, 1, 1, 1] y, float[1, 22, 1, 1] z) {
+          a = byoc.dla.dla_0(x)
+          s = ReduceSum(a)
+          t = ReduceL2 <axes = [2, 3]> (a)
+          y = byoc.dla.dla_1(s)
+          z = byoc.dla.dla_2(t)
+        }""",
+        dla_0=NEG,
+        dla_1=NEG,
+        dla_2=NEG,
+    )
+    x = np.random.default_rng(3).normal(size=(1, 22, 15, 7)).astype(np.float32)
+    with unoptimized():
+        expected, found = (run_session(open_session(m), {"x": x}) for m in (model, arranged(model)))
+    assert {name: value.tobytes() for name, value in found.items()} == {
+        name: value.tobytes() for name, value in expected.items()
+    }
+
+
+def test_a_reduction_over_an_unknown_list_of_axes_stays():
+    model = parsed(
+        """g (float[2, 2, 3, 4] x, int64[1] axes) => (float[p, q, r, s] y) {
+          a = byoc.dla.dla_0(x)
+          b = ReduceMax(a, axes)
+          y = byoc.dla.dla_1(b)
+        }""",
+        dla_0=NEG,
+        dla_1=NEG,
+    )
+    assert not any(noted(n, "byoc.layout") and not mark_of(n) for n in arranged(model).graph.node)
