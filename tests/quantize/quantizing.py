@@ -9,6 +9,7 @@ import yaml
 from cutting import planned
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx.helper import make_node
 
 from byoc.graph.copying import copy_without
 from byoc.graph.load import Model, prepare
@@ -190,3 +191,34 @@ def dtypes(proto: ModelProto, names: Iterable[str]) -> list[str]:
 
 
 __all__ = ["Quantized", "quantize"]
+
+
+def network(opset: int = 17, ir: int = 8) -> Model:
+    """Return a small residual network: 7 convolutions, one depthwise, a pool, a Gemm."""
+    nodes = [
+        make_node("Conv", ["x", "w0", "b0"], ["c0"], "conv0", pads=[1, 1, 1, 1]),
+        make_node("Relu", ["c0"], ["r0"], "relu0"),
+        make_node("Conv", ["r0", "w1", "b1"], ["c1"], "conv1", pads=[1, 1, 1, 1]),
+        make_node("Relu", ["c1"], ["r1"], "relu1"),
+        make_node("Conv", ["r1", "w2"], ["c2"], "conv2", pads=[1, 1, 1, 1]),
+        make_node("Add", ["c2", "r0"], ["a2"], "add2"),
+        make_node("Relu", ["a2"], ["r2"], "relu2"),
+        make_node("Conv", ["r2", "w3"], ["c3"], "conv3", group=16, pads=[1, 1, 1, 1]),
+        make_node("Conv", ["r2", "w4", "b1"], ["c4"], "conv4"),
+        make_node("Concat", ["c3", "c4"], ["k"], "concat", axis=1),
+        make_node("MaxPool", ["k"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        make_node("Flatten", ["p"], ["f"], "flatten"),
+        make_node("Gemm", ["f", "w5", "b5"], ["y"], "gemm", transB=1),
+    ]
+    tensors = {
+        "w0": weights(0, 16, 3, 3, 3),
+        "b0": weights(1, 16),
+        "w1": weights(2, 16, 16, 3, 3),
+        "b1": weights(3, 16),
+        "w2": weights(4, 16, 16, 3, 3),
+        "w3": weights(5, 16, 1, 3, 3),
+        "w4": weights(6, 16, 16, 1, 1),
+        "w5": weights(7, 10, 32 * 16),
+        "b5": weights(8, 10),
+    }
+    return built(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 10]}, tensors, opset, ir)

@@ -1,4 +1,4 @@
-"""A quantized model: its numbers against formulas and against floating point, and what is left out."""
+"""A quantized model: its numbers against formulas and against floating point."""
 
 import numpy as np
 import onnx
@@ -9,6 +9,7 @@ from quantizing import (
     built,
     form,
     groups,
+    network,
     node,
     quantize,
     ranges,
@@ -21,41 +22,8 @@ from quantizing import (
 )
 
 from byoc.errors import InputError
-from byoc.graph.load import Model
-from byoc.quantize.ranges import Given, Range, Ranges
-from byoc.rules.load import load_rules
+from byoc.quantize.ranges import Given, Range
 from byoc.verify.run import run_plain
-
-
-def network(opset: int = 17, ir: int = 8) -> Model:
-    """Return a small residual network: 7 convolutions, one depthwise, a pool, a Gemm."""
-    nodes = [
-        make_node("Conv", ["x", "w0", "b0"], ["c0"], "conv0", pads=[1, 1, 1, 1]),
-        make_node("Relu", ["c0"], ["r0"], "relu0"),
-        make_node("Conv", ["r0", "w1", "b1"], ["c1"], "conv1", pads=[1, 1, 1, 1]),
-        make_node("Relu", ["c1"], ["r1"], "relu1"),
-        make_node("Conv", ["r1", "w2"], ["c2"], "conv2", pads=[1, 1, 1, 1]),
-        make_node("Add", ["c2", "r0"], ["a2"], "add2"),
-        make_node("Relu", ["a2"], ["r2"], "relu2"),
-        make_node("Conv", ["r2", "w3"], ["c3"], "conv3", group=16, pads=[1, 1, 1, 1]),
-        make_node("Conv", ["r2", "w4", "b1"], ["c4"], "conv4"),
-        make_node("Concat", ["c3", "c4"], ["k"], "concat", axis=1),
-        make_node("MaxPool", ["k"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
-        make_node("Flatten", ["p"], ["f"], "flatten"),
-        make_node("Gemm", ["f", "w5", "b5"], ["y"], "gemm", transB=1),
-    ]
-    tensors = {
-        "w0": weights(0, 16, 3, 3, 3),
-        "b0": weights(1, 16),
-        "w1": weights(2, 16, 16, 3, 3),
-        "b1": weights(3, 16),
-        "w2": weights(4, 16, 16, 3, 3),
-        "w3": weights(5, 16, 1, 3, 3),
-        "w4": weights(6, 16, 16, 1, 1),
-        "w5": weights(7, 10, 32 * 16),
-        "b5": weights(8, 10),
-    }
-    return built(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 10]}, tensors, opset, ir)
 
 
 def test_a_network_keeps_its_numbers() -> None:
@@ -196,84 +164,6 @@ def test_old_operator_sets(opset: int, ir: int) -> None:
     floats = run_plain(found.floats.proto, found.floats, inputs)["y"]
     np.testing.assert_allclose(floats, expected, rtol=0, atol=1e-6)
     assert snr(expected, run_plain(found.model.proto, found.model, inputs)["y"]) > 30
-
-
-def test_what_the_user_gave_is_kept_exactly() -> None:
-    model = network()
-    mine = Given((0.0625,), (3,), "int8")
-    channels = Given(tuple(0.01 * (i + 1) for i in range(16)), (0,) * 16, "int8", 0)
-    found = quantize(model, [target()], ranges(model, c3=mine, w1=channels)).model
-    assert {form(found, name) for name in ("c3", "c4", "k", "p", "f")} == {(0.0625, 3, "int8")}
-    scales = stored(found, node(found, "w1_dq").input[1])
-    np.testing.assert_array_equal(scales, np.float32(channels.scale))
-    other = Given((0.125,), (0,), "int8")
-    with pytest.raises(InputError, match="'c3' and 'k' must have one scale and zero point, and diff"):
-        quantize(model, [target()], ranges(model, c3=mine, k=other))
-
-
-def test_a_given_scale_that_the_target_does_not_take_leaves_the_unit_alone() -> None:
-    model = network()
-    to = target(activations={"dtype": "int8", "symmetric": True})
-    found = quantize(model, [to], ranges(model, r1=Given((0.1,), (5,), "int8")))
-    assert {"relu1", "conv2"}.isdisjoint(found.units)
-    assert {"relu0", "conv1", "add2", "relu2", "conv3"} <= set(found.units)
-    assert found.notes == (
-        "not quantized: relu1: Relu: the zero point of Y must be 0 (Y is 'r1', whose scale was given)",
-        "not quantized: conv2: Conv: the zero point of X must be 0 (X is 'r1', whose scale was given)",
-    )
-
-
-@pytest.mark.parametrize(
-    ("mine", "reason"),
-    [
-        (
-            Given((0.1,) * 3, (0,) * 3, "int8", 1),
-            "X has a scale for each channel, which is not supported",
-        ),
-        (Given((0.1,), (128,), "uint8"), "X is uint8 outside; supported: int8"),
-    ],
-)
-def test_a_target_with_rules_for_floats_says_why_it_refuses_a_given_scale(
-    mine: Given, reason: str
-) -> None:
-    nodes = [make_node("Conv", ["x", "w"], ["c"], "conv"), make_node("Relu", ["c"], ["y"], "relu")]
-    model = built(nodes, {"x": [1, 3, 4, 4]}, {"y": [1, 4, 4, 4]}, {"w": weights(0, 4, 3, 1, 1)})
-    found = quantize(model, [load_rules("dla")], ranges(model, x=mine))
-    assert set(found.units) == {"relu"}
-    assert found.notes == (f"not quantized: conv: Conv: {reason} (X is 'x', whose scale was given)",)
-
-
-def test_without_a_range_a_unit_stays() -> None:
-    model = network()
-    known = ranges(model)
-    fewer = Ranges("", 1, "", {name: r for name, r in known.tensors.items() if name != "r1"})
-    found = quantize(model, [target()], fewer)
-    assert not {"relu0", "conv0"} - set(found.units) - {"conv0"}
-    assert {"relu1", "relu2", "conv1", "conv2"}.isdisjoint(found.units)
-    assert "not quantized: relu1, relu2: 'r1' has no range" in found.notes[0]
-
-
-def test_what_is_excluded_stays() -> None:
-    model = network()
-    found = quantize(model, [target()], ranges(model), exclude=["relu1", "gemm"])
-    assert {"relu1", "conv1", "gemm"}.isdisjoint(found.units)
-    assert "relu2" in found.units
-    names = [n.name for n in found.model.index.nodes if n.op_type == "Gemm"]
-    assert names == ["gemm"]
-    with pytest.raises(InputError, match=r"exclude: there is no unit and no node 'relu' \(did you mean"):
-        quantize(model, [target()], ranges(model), exclude=["relu"])
-
-
-def test_what_a_rule_refuses_stays_and_the_rest_of_its_unit_does_not() -> None:
-    model = network()
-    conv = {"op": "Conv", "quantized": True, "attributes": {"group": {"max": 1}}}
-    relu = {"op": "Relu", "quantized": True, "tensors": {"X": {"dims": {"1": 99}}}}
-    to = target(ops=[conv, relu, "Add", "Concat", "MaxPool", "Flatten", "Gemm"])
-    found = quantize(model, [to], ranges(model))
-    assert {"conv0", "conv1", "conv2", "conv4", "add2"} <= set(found.units)
-    assert {"conv3", "relu0", "relu1", "relu2"}.isdisjoint(found.units)
-    assert groups(found.model, to) == {name: set(nodes) for name, nodes in found.units.items()}
-    assert "not quantized: conv3: Conv: group is 16, at most 1 is supported" in found.notes
 
 
 def test_a_bias_that_no_int32_holds_widens_the_weights() -> None:
