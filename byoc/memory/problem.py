@@ -1,0 +1,105 @@
+"""What is to be planned: steps that make buffers and read them. Numbers alone, no ONNX.
+
+A tensor of a model is one buffer here, or several: a Concat that is written in place is the row of its
+operands' buffers, which `links` keeps together, and a view is the buffer of what it views.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+Buffer = int
+"""A buffer's position in `Problem.sizes`."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation: the buffers that it reads and those that it makes.
+
+    `over` are buffers among `reads` over which the first of `makes` can be written, element by element,
+    where this step is the last to read them; each is of the same size as it. `scratch` are bytes that
+    the step needs while it runs, and `after` steps that have to run before it although it reads
+    nothing of theirs.
+    """
+
+    name: str
+    reads: tuple[Buffer, ...] = ()
+    makes: tuple[Buffer, ...] = ()
+    over: tuple[Buffer, ...] = ()
+    scratch: int = 0
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Buffers by number, and the steps that make and read them, in an order that can be executed.
+
+    `sizes` are bytes, rounded up to `alignment` already, and `names` are for people. `inputs` are made
+    before the first step and `outputs` read after the last one. Each other buffer is made by one step.
+    Each of `links` is a row of buffers that have to lie one right behind the other, in that order.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    steps: tuple[Step, ...]
+    inputs: frozenset[Buffer] = field(default_factory=frozenset)
+    outputs: frozenset[Buffer] = field(default_factory=frozenset)
+    links: tuple[tuple[Buffer, ...], ...] = ()
+    alignment: int = 1
+
+    @cached_property
+    def maker(self) -> Sequence[int]:
+        """For each buffer the step that makes it, -1 for an input."""
+        makers = [-1] * len(self.sizes)
+        for number, step in enumerate(self.steps):
+            for buffer in step.makes:
+                makers[buffer] = number
+        return makers
+
+    @cached_property
+    def readers(self) -> Sequence[tuple[int, ...]]:
+        """For each buffer the steps that read it, in their given order."""
+        readers: list[list[int]] = [[] for _ in self.sizes]
+        for number, step in enumerate(self.steps):
+            for buffer in dict.fromkeys(step.reads):
+                readers[buffer].append(number)
+        return [tuple(each) for each in readers]
+
+    @cached_property
+    def before(self) -> Sequence[frozenset[int]]:
+        """For each step those that have to run before it, only the nearest."""
+        return [
+            frozenset({self.maker[b] for b in step.reads if self.maker[b] >= 0} | set(step.after))
+            for step in self.steps
+        ]
+
+    @property
+    def total(self) -> int:
+        """Bytes when nothing is used twice: every buffer has a place of its own."""
+        return sum(self.sizes) + max((step.scratch for step in self.steps), default=0)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An order of the steps and a place for each buffer.
+
+    `order` are numbers of steps. `over` is for each buffer the one that it is written over, or None;
+    such a pair shares its offset. `offsets` and `size` are bytes; what a step needs as scratch lies at
+    `scratch`, one offset a step of the problem. `bound` are bytes below which no arena can be,
+    whatever the order and the places; `proof` says how that is known: `cut` (a minimum cut at one
+    step), `search` (all orders were tried or ruled out), `total` (there is nothing to share).
+    """
+
+    problem: Problem
+    order: tuple[int, ...]
+    over: tuple[Buffer | None, ...]
+    offsets: tuple[int, ...]
+    scratch: tuple[int, ...]
+    size: int
+    bound: int
+    proof: str
+
+    @property
+    def is_minimal(self) -> bool:
+        """Whether no smaller arena is possible, proven."""
+        return self.size == self.bound
