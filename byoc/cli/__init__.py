@@ -26,6 +26,7 @@ from byoc.cli import (
     pack,
     partition,
     place,
+    plan_memory,
     profile,
     rules,
     run,
@@ -52,6 +53,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("profile")(profile.profile)
 app.command("compare-costs")(costs.compare_costs)
 app.command("place")(place.place)
+app.command("plan-memory")(plan_memory.plan_memory)
 app.add_typer(zoo.app, name="zoo")
 app.add_typer(rules.app, name="rules")
 app.command("cost-models")(installed.cost_models)

@@ -4,9 +4,10 @@ A tensor of a model is one buffer here, or several: a Concat that is written in 
 operands' buffers, which `links` keeps together, and a view is the buffer of what it views.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 
 Buffer = int
 """A buffer's position in `Problem.sizes`."""
@@ -73,10 +74,52 @@ class Problem:
             for step in self.steps
         ]
 
+    def part(self, steps: Sequence[int]) -> "Problem":
+        """Return the problem of some of the steps, in their given order, as if nothing else were there.
+
+        What they read of others is an input, what others read of theirs an output. Links are kept
+        as far as both neighbours are there.
+        """
+        chosen = set(steps)
+        order = sorted(chosen)
+        seen = [b for number in order for b in (*self.steps[number].reads, *self.steps[number].makes)]
+        kept = {buffer: at for at, buffer in enumerate(dict.fromkeys(seen))}
+        at_step = {number: at for at, number in enumerate(order)}
+
+        def renumbered(step: Step) -> Step:
+            reads, makes, over = (
+                tuple(kept[b] for b in each) for each in (step.reads, step.makes, step.over)
+            )
+            after = tuple(at_step[number] for number in step.after if number in chosen)
+            return Step(step.name, reads, makes, over, step.scratch, after)
+
+        inputs = {b for b in kept if self.maker[b] not in chosen}
+        outputs = {b for b in kept if b in self.outputs or not chosen.issuperset(self.readers[b])}
+        return Problem(
+            names=tuple(self.names[b] for b in kept),
+            sizes=tuple(self.sizes[b] for b in kept),
+            steps=tuple(renumbered(self.steps[number]) for number in order),
+            inputs=frozenset(kept[b] for b in inputs),
+            outputs=frozenset(kept[b] for b in outputs - inputs),
+            links=tuple(_runs(self.links, kept)),
+            alignment=self.alignment,
+        )
+
     @property
     def total(self) -> int:
         """Bytes when nothing is used twice: every buffer has a place of its own."""
         return sum(self.sizes) + max((step.scratch for step in self.steps), default=0)
+
+
+def _runs(
+    links: Sequence[tuple[Buffer, ...]], kept: Mapping[Buffer, Buffer]
+) -> Iterator[tuple[Buffer, ...]]:
+    """Yield the pieces of links whose buffers are all kept, by their new numbers."""
+    for link in links:
+        for there, run in groupby(link, kept.__contains__):
+            piece = tuple(kept[b] for b in run) if there else ()
+            if len(piece) > 1:
+                yield piece
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """From a graph to its placement problem: annotate, group, join, pose."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -54,18 +54,23 @@ def _alternatives(units: list[JointUnit], rivals: list[tuple[int, Unit]]) -> lis
     return found
 
 
-def pose_units(
+def pose_units(  # noqa: PLR0913, PLR0917 - what the problem is made of
     index: GraphIndex,
     found: Units,
     settings: Settings,
     bodies: Mapping[int, BodyCost] = MappingProxyType({}),
     place: str = "",
+    kept: Sequence[Mapping[int, str]] = (),
 ) -> Posed:
     """Return the placement problem of some units; `bodies` has the cost of nodes with bodies.
 
-    `place` says which body the graph is, empty for the main one.
+    `place` says which body the graph is, empty for the main one. `kept` has for each accelerator units,
+    by number, that may not run there, with the reason.
     """
     facts = settings.facts
+    refused = [facts.rows(index, place, found.units, target.name) for target in settings.targets]
+    if kept:
+        refused = [{**memory, **rows} for memory, rows in zip(kept, refused, strict=True)]
     return pose(
         index,
         found.units,
@@ -75,5 +80,5 @@ def pose_units(
         settings.unknown,
         settings.objective,
         found.alternatives,
-        [facts.rows(index, place, found.units, target.name) for target in settings.targets],
+        refused,
     )

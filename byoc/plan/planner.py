@@ -17,12 +17,11 @@ from byoc.patterns.joint import JointUnit
 from byoc.patterns.unit import Unit
 from byoc.placement import Placement, evaluate
 from byoc.plan.data import GraphPlan, PlannedRegion
-from byoc.plan.extract import Units, pose_units, units_of
+from byoc.plan.extract import Units, units_of
 from byoc.plan.limits import above_limits
-from byoc.plan.pinned import pinned
+from byoc.plan.placing import Graph
 from byoc.plan.saved import Pins
 from byoc.plan.settings import Settings
-from byoc.plan.solve import keys, solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,16 +76,9 @@ class Planner:
             costs[number] = self._body_cost(index, number, each, inner.get(number, ()))
         extracted = self._units(index)
         units = extracted.units
-        found = pose_units(index, extracted, settings, costs, place.rstrip("/"))
-        names = keys(index, units)
-        pins = self.pins.of(index, units, found.problem) if self.pins else {}
-        problem, left = pinned(found.problem, pins)
-        solved = solve(settings.strategy, problem, names)
-        placement = replace(
-            solved,
-            bound=self._bound(index, solved.bound, inner),
-            fusions=tuple(left[number] for number in solved.fusions),
-        )
+        placed = Graph(settings, index, extracted, costs, place.rstrip("/"), self.pins).placed()
+        found, pins, notes = placed.posed, placed.pins, [*notes, *placed.notes]
+        placement = replace(placed.placement, bound=self._bound(index, placed.placement.bound, inner))
         cost = evaluate(found.latency, placement.labels, placement.regions, placement.fusions)
         joules = None
         if found.energy is not None:

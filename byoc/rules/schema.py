@@ -243,7 +243,9 @@ class Limits(Strict):
     regions: Count | None = _told("The most regions in a graph.")
     min_nodes: Count | None = _told("The fewest nodes in a region.")
     max_nodes: Count | None = _told("The most nodes in a region.")
-    memory: Size | None = _told("Of the constants of all that is on it: bytes, or text such as 1MiB.")
+    memory: Size | None = _told(
+        "For the constants of all on it and a region's largest arena: bytes, or text such as 1MiB."
+    )
     batch: Count | None = _told("The most of dimension 0 of the model's inputs of rank 2 and more.")
 
     @model_validator(mode="after")

@@ -1,0 +1,1 @@
+"""Bytes below which no arena can be."""

@@ -1,0 +1,175 @@
+"""What is to be resident, so that the fewest bytes move: a 0-1 program that HiGHS solves, and its bound.
+
+Variables: r[e] an access finds its buffer resident; k[g] a buffer is kept between two consecutive
+accesses; w[e] what a turn wrote while resident is stored; s[p] a buffer is written over one that dies.
+An access loads when r[e] - k[e-1] = 1. Each turn has one row: buffers and staging fit into the scratchpad.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import ceil, gcd
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+from byoc.memory.levels.choice import Choice, Keep
+from byoc.memory.levels.schedule import Schedule
+from byoc.memory.problem import Buffer
+
+# What the solver's tolerances may hide of a bound, in parts of the greatest common divisor of all costs.
+_HIDDEN = 1e-4
+_INFEASIBLE = 2
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A choice, or None where none was found in time or there is none, and a bound of bytes moved."""
+
+    choice: Choice | None
+    bound: int
+    is_exact: bool
+    is_impossible: bool = False
+
+
+class _Rows:
+    """Columns with their costs and rows with their limits, as they are written down."""
+
+    def __init__(self) -> None:
+        self.costs: list[int] = []
+        self.most: list[int] = []  # 0 where a column is 0 for sure
+        self.least: list[int] = []
+        self.entries: list[tuple[int, int, int]] = []
+        self.limits: list[int] = []
+
+    def column(self, cost: int, least: int = 0, most: int = 1) -> int:
+        self.costs.append(cost)
+        self.least.append(least)
+        self.most.append(most)
+        return len(self.costs) - 1
+
+    def row(self, entries: Sequence[tuple[int, int]], limit: int) -> None:
+        """The sum of factor x column is at most `limit`."""
+        self.entries += [(len(self.limits), column, factor) for column, factor in entries]
+        self.limits.append(limit)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """A buffer's columns: r for each access, k for each pair of consecutive ones."""
+
+    resident: list[int]
+    kept: list[int]
+
+
+def fewest_bytes(schedule: Schedule, size: int, seconds: float) -> Solution:
+    """Return the choice that moves the fewest bytes with a scratchpad of `size` bytes, and the bound.
+
+    Stops after so many seconds with the best choice found. The bound holds for every choice, whatever the
+    addresses: it comes from the solver's dual bound, rounded up to what bytes moved can be.
+    """
+    rows = _Rows()
+    constant = sum(e.streamed for events in schedule.events for e in events)
+    columns = [_buffer(schedule, buffer, size, rows) for buffer in range(len(schedule.sizes))]
+    shares = _shares(schedule, columns, rows)
+    _capacity(schedule, size, columns, shares, rows)
+    if not rows.costs:
+        return Solution([Keep((), ())] * len(columns), constant, True)
+    unit = reduce(gcd, rows.costs, constant) or 1
+    found = milp(
+        np.array(rows.costs, dtype=float) / unit,
+        integrality=np.ones(len(rows.costs)),
+        bounds=Bounds(np.array(rows.least, dtype=float), np.array(rows.most, dtype=float)),
+        constraints=_constraints(rows),
+        options={"time_limit": seconds, "mip_rel_gap": 0.0},
+    )
+    if found.status == _INFEASIBLE:
+        return Solution(None, 0, True, is_impossible=True)
+    least = found.mip_dual_bound
+    bound = 0 if least is None or not np.isfinite(least) else unit * ceil(least - _HIDDEN) + constant
+    if found.x is None:
+        return Solution(None, max(bound, 0), False)
+    values = found.x > 0.5
+    choice = [
+        Keep(tuple(bool(values[c]) for c in each.resident), tuple(bool(values[c]) for c in each.kept))
+        for each in columns
+    ]
+    return Solution(choice, max(bound, 0), found.status == 0)
+
+
+def _buffer(schedule: Schedule, buffer: Buffer, size: int, rows: _Rows) -> _Columns:
+    """Write down the columns of a buffer and what ties them together."""
+    events, bytes_ = schedule.events[buffer], schedule.sizes[buffer]
+    most = int(bytes_ <= size)
+    resident = []
+    for number, event in enumerate(events):
+        load = bytes_ if schedule.has_content(buffer, number) else 0
+        resident.append(rows.column(load - event.streamed, int(event.access.pinned), most))
+    kept = [rows.column(-bytes_, 0, most) for _ in events[1:]]
+    for gap, column in enumerate(kept):
+        rows.row([(column, 1), (resident[gap], -1)], 0)
+        rows.row([(column, 1), (resident[gap + 1], -1)], 0)
+    written = None
+    for number, event in enumerate(events):
+        if written is not None:
+            store, writer = written  # asked for in system memory when it was not kept up to here
+            rows.row([(resident[writer], 1), (kept[number - 1], -1), (store, -1)], 0)
+        if event.access.writes:
+            written = rows.column(bytes_), number
+    if written is not None and buffer in schedule.outputs:
+        rows.row([(resident[written[1]], 1), (written[0], -1)], 0)
+    return _Columns(resident, kept)
+
+
+def _shares(schedule: Schedule, columns: Sequence[_Columns], rows: _Rows) -> list[tuple[int, Buffer, int]]:
+    """Write down who can be written over whom; (turn, buffer, column) of each such pair."""
+    shares, same = [], dict[tuple[str, Buffer], list[int]]()
+    for turn, written, read in schedule.takeovers:
+        share = rows.column(0)
+        rows.row([(share, 1), (columns[written].resident[0], -1)], 0)
+        rows.row([(share, 1), (columns[read].resident[-1], -1)], 0)
+        same.setdefault(("written", written), []).append(share)
+        same.setdefault(("read", read), []).append(share)
+        shares.append((turn, written, share))
+    for group in same.values():
+        if len(group) > 1:
+            rows.row([(share, 1) for share in group], 1)
+    return shares
+
+
+def _capacity(
+    schedule: Schedule,
+    size: int,
+    columns: Sequence[_Columns],
+    shares: Sequence[tuple[int, Buffer, int]],
+    rows: _Rows,
+) -> None:
+    """Write down one row a turn, where not everything fits anyway."""
+    needs: list[list[tuple[int, int]]] = [[] for _ in schedule.turns]
+    fixed = [turn.staging for turn in schedule.turns]
+    for buffer, events in enumerate(schedule.events):
+        bytes_, own = schedule.sizes[buffer], columns[buffer]
+        for number, event in enumerate(events):
+            fixed[event.turn] += event.access.staging
+            needs[event.turn].append((own.resident[number], bytes_ - event.access.staging))
+            if number:
+                for turn in range(events[number - 1].turn + 1, event.turn):
+                    needs[turn].append((own.kept[number - 1], bytes_))
+    for turn, written, share in shares:
+        needs[turn].append((share, -schedule.sizes[written]))
+    for need, known in zip(needs, fixed, strict=True):
+        most = sum(factor * rows.most[column] for column, factor in need if factor > 0)
+        if known + most <= size:
+            continue
+        unit = reduce(gcd, (factor for _, factor in need), 0) or 1
+        rows.row([(c, factor // unit) for c, factor in need if factor], (size - known) // unit)
+
+
+def _constraints(rows: _Rows) -> list[LinearConstraint]:
+    if not rows.limits:
+        return []
+    row, column, factor = np.array(rows.entries or [(0, 0, 0)], dtype=np.int64).T
+    shape = (len(rows.limits), len(rows.costs))
+    matrix = coo_array((factor.astype(float), (row, column)), shape=shape).tocsc()
+    return [LinearConstraint(matrix, -np.inf, np.array(rows.limits, dtype=float))]

@@ -1,0 +1,140 @@
+"""What a scratchpad and a system memory are planned for: steps in a fixed order and what each touches."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from byoc.errors import InputError
+from byoc.memory.problem import Buffer
+
+
+@dataclass(frozen=True)
+class Access:
+    """A buffer that a turn touches, either in the scratchpad (resident) or streamed to and from system memory.
+
+    `writes` says that the turn makes the buffer or a part of it. `streamed` are the bytes that move when
+    the buffer is not resident, its size by default (more where it is streamed more than once, fewer where
+    a part is touched); `staging` the bytes of the scratchpad that streaming it takes while the turn runs.
+    What cannot be streamed is `pinned`: the buffer has to be resident while the turn runs.
+    """
+
+    buffer: Buffer
+    writes: bool = False
+    streamed: int | None = None
+    staging: int = 0
+    pinned: bool = False
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A step at its place in the order, with one access a buffer.
+
+    `staging` are bytes of the scratchpad that it needs in any case: weights, accumulators, tiles. `over`
+    are pairs (written, read) of its buffers, of the same size: the turn can write the one over the other
+    when it is the last to touch that other.
+    """
+
+    name: str
+    accesses: tuple[Access, ...]
+    staging: int = 0
+    over: tuple[tuple[Buffer, Buffer], ...] = ()
+
+
+@dataclass(frozen=True)
+class Event:
+    """An access, the turn that has it, and its place among the accesses of that turn."""
+
+    turn: int
+    place: int
+    access: Access
+    streamed: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Buffers by number and turns in their order.
+
+    `sizes` and all `staging` are bytes, rounded up to `alignment` already. `inputs` lie in system memory
+    before the first turn, `outputs` after the last one; the first access of any other buffer writes it.
+    Raises InputError, which names the buffer or the turn, where that is not so.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    turns: tuple[Turn, ...]
+    inputs: frozenset[Buffer] = field(default_factory=frozenset)
+    outputs: frozenset[Buffer] = field(default_factory=frozenset)
+    alignment: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be executed."""
+        if complaint := next(_complaints(self), None):
+            raise InputError(complaint)
+
+    @cached_property
+    def events(self) -> Sequence[Sequence[Event]]:
+        """For each buffer its accesses in their order."""
+        events: list[list[Event]] = [[] for _ in self.sizes]
+        for number, turn in enumerate(self.turns):
+            for place, access in enumerate(turn.accesses):
+                size = self.sizes[access.buffer]
+                streamed = size if access.streamed is None else access.streamed
+                events[access.buffer].append(Event(number, place, access, streamed))
+        return events
+
+    @cached_property
+    def takeovers(self) -> Sequence[tuple[int, Buffer, Buffer]]:
+        """(turn, written, read): the buffers that can be written over one that dies there."""
+        return [
+            (number, written, read)
+            for number, turn in enumerate(self.turns)
+            for written, read in turn.over
+            if read not in self.outputs
+            and self.events[read][-1].turn == number
+            and self.events[written][0].turn == number
+            and written not in self.inputs
+        ]
+
+    def has_content(self, buffer: Buffer, event: int) -> bool:
+        """Tell whether the buffer holds something already before its access of that number."""
+        return event > 0 or buffer in self.inputs
+
+
+def _complaints(schedule: Schedule) -> Iterator[str]:
+    if len(schedule.names) != len(schedule.sizes):
+        yield f"schedule: {len(schedule.names)} names for {len(schedule.sizes)} buffers"
+        return
+    unknown = [b for b in schedule.inputs | schedule.outputs if not 0 <= b < len(schedule.sizes)]
+    if unknown:
+        yield f"schedule: there is no buffer {unknown[0]}, which is to be an input or an output"
+        return
+    made = set(schedule.inputs)
+    for turn in schedule.turns:
+        yield from _turn_complaints(schedule, turn, made)
+        made.update(access.buffer for access in turn.accesses if access.writes)
+    for buffer in sorted(schedule.outputs - made):
+        yield f"schedule: {schedule.names[buffer]} is an output, and no turn writes it"
+    for name, size in zip(schedule.names, schedule.sizes, strict=True):
+        if size <= 0 or size % schedule.alignment:
+            yield f"schedule: {name} is of {size} bytes, no positive multiple of {schedule.alignment}"
+
+
+def _turn_complaints(schedule: Schedule, turn: Turn, made: set[Buffer]) -> Iterator[str]:
+    touched = [access.buffer for access in turn.accesses]
+    for buffer in touched:
+        if not 0 <= buffer < len(schedule.sizes):
+            yield f"turn {turn.name}: there is no buffer {buffer}"
+            return
+    if len(set(touched)) < len(touched):
+        yield f"turn {turn.name}: a buffer has two accesses, one is to say what becomes of it"
+    for access in turn.accesses:
+        name = schedule.names[access.buffer]
+        if not access.writes and access.buffer not in made:
+            yield f"turn {turn.name}: {name} is read before a turn has written it"
+        if (access.streamed or 0) < 0 or access.staging < 0 or access.staging % schedule.alignment:
+            yield f"turn {turn.name}: {name}: bytes are not negative, staging a multiple of the alignment"
+    if turn.staging < 0 or turn.staging % schedule.alignment:
+        yield f"turn {turn.name}: staging of {turn.staging} bytes is no multiple of {schedule.alignment}"
+    for pair in turn.over:
+        if not set(pair) <= set(touched) or schedule.sizes[pair[0]] != schedule.sizes[pair[1]]:
+            yield f"turn {turn.name}: over: two buffers of the turn, of the same size, are needed"

@@ -1,0 +1,79 @@
+"""What lives when: lifetimes, bytes at each step and in-place take-over, for an order of the steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from byoc.memory.problem import Buffer, Problem
+
+BEFORE = -1
+"""The position before the first step, at which all the inputs are there."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """What lives when, for one order of the steps.
+
+    `over` is for each buffer the one that it is written over, or None. A buffer is there from position
+    `first` to position `last` of the order, both included; inputs from `BEFORE` on, and what nobody
+    reads only where it is made. `bytes_at` are bytes at each position, scratch included; `peak` is the
+    most of them, the inputs before the first step included.
+    """
+
+    problem: Problem
+    order: tuple[int, ...]
+    over: tuple[Buffer | None, ...]
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+    bytes_at: tuple[int, ...]
+    peak: int
+
+
+def live(problem: Problem, order: Sequence[int], last_operand: bool = False) -> Live:
+    """Tell what lives when. Where a step can write over several operands, the first of them is taken.
+
+    With `last_operand` the last one is: the peak is the same, the lifetimes are others.
+    """
+    position = {step: at for at, step in enumerate(order)}
+    end = len(order) - 1
+    first = tuple(position[maker] if maker >= 0 else BEFORE for maker in problem.maker)
+    last = tuple(
+        max(end, first[buffer])
+        if buffer in problem.outputs
+        else max((position[reader] for reader in readers), default=first[buffer])
+        for buffer, readers in enumerate(problem.readers)
+    )
+    over = _taken(problem, position, last, last_operand)
+    bytes_at = _bytes(problem, order, first, last, over)
+    before = sum(problem.sizes[buffer] for buffer in problem.inputs)
+    return Live(problem, tuple(order), over, first, last, bytes_at, max((before, *bytes_at)))
+
+
+def _taken(
+    problem: Problem, position: dict[int, int], last: Sequence[int], last_operand: bool
+) -> tuple[Buffer | None, ...]:
+    over: list[Buffer | None] = [None] * len(problem.sizes)
+    for number, step in enumerate(problem.steps):
+        dying = [b for b in step.over if last[b] == position[number] and b not in problem.outputs]
+        if dying and step.makes:
+            over[step.makes[0]] = dying[-1 if last_operand else 0]
+    return tuple(over)
+
+
+def _bytes(
+    problem: Problem,
+    order: Sequence[int],
+    first: Sequence[int],
+    last: Sequence[int],
+    over: Sequence[Buffer | None],
+) -> tuple[int, ...]:
+    change = [0] * (len(order) + 1)
+    for buffer, size in enumerate(problem.sizes):
+        starts = max(first[buffer], 0) + (over[buffer] is not None)  # shared while it is written
+        if last[buffer] >= 0:
+            change[starts] += size
+            change[last[buffer] + 1] -= size
+    bytes_at, now = [], 0
+    for at, number in enumerate(order):
+        now += change[at]
+        bytes_at.append(now + problem.steps[number].scratch)
+    return tuple(bytes_at)

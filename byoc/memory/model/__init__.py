@@ -1,0 +1,19 @@
+"""From ONNX to the memory planner's numbers: what is counted, what shares bytes, who reads and makes.
+
+>>> from byoc.memory.model import CONVENTIONS, memory_problem
+>>> problem = memory_problem(model, CONVENTIONS["C"], alignment=64)
+"""
+
+from byoc.memory.model.build import MemoryModel, memory_problem, read_memory
+from byoc.memory.model.conventions import CONVENTIONS, Convention, convention_named
+from byoc.memory.model.quantized import quantized_groups
+
+__all__ = [
+    "CONVENTIONS",
+    "Convention",
+    "MemoryModel",
+    "convention_named",
+    "memory_problem",
+    "quantized_groups",
+    "read_memory",
+]

@@ -1,0 +1,236 @@
+"""From a model to a problem: which tensors need bytes, which share them, who reads and makes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onnx import ModelProto
+from onnx.defs import OpSchema
+
+from byoc.graph.index import GraphIndex
+from byoc.graph.load import prepare
+from byoc.graph.walk import bodies, describe
+from byoc.memory.model.conventions import CONVENTIONS, Convention
+from byoc.memory.model.links import Row, Rows
+from byoc.memory.model.operators import is_view
+from byoc.memory.model.pointwise import Functions, needs
+from byoc.memory.model.stages import staged
+from byoc.memory.model.tensors import Tensors
+from byoc.memory.problem import Buffer, Problem, Step
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """A problem and what it says of a graph.
+
+    `nodes` are the nodes of each step. `rows` are for each tensor that has bytes in the arena the
+    buffers that it consists of: one, or those of a Concat in place, one right behind the other; a view
+    has those of what it views. `tensors` are for each buffer the tensors that it holds, the one that is
+    made first in front. `notes` say what is not counted.
+    """
+
+    problem: Problem
+    convention: Convention
+    nodes: tuple[tuple[int, ...], ...]
+    rows: Mapping[str, Row]
+    tensors: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+
+def memory_problem(
+    model: ModelProto | GraphIndex,
+    convention: Convention = CONVENTIONS["C"],
+    alignment: int = 1,
+    groups: Sequence[Sequence[int]] = (),
+) -> Problem:
+    """Return the activation memory problem of a model. Arguments and errors are `read_memory`'s."""
+    if isinstance(model, ModelProto):
+        model = prepare(model, model.graph.name or "model").index
+    return read_memory(model, convention, alignment, groups).problem
+
+
+def read_memory(
+    index: GraphIndex,
+    convention: Convention = CONVENTIONS["C"],
+    alignment: int = 1,
+    groups: Sequence[Sequence[int]] = (),
+    source: str = "model",
+) -> MemoryModel:
+    """Return the activation memory problem of a graph, with what it says of it.
+
+    Sizes are bytes, rounded up to multiples of `alignment`. Each of `groups` are nodes that one step
+    computes, such as a convolution with its activation or an operator between DequantizeLinear and
+    QuantizeLinear; what is made and read inside of it alone takes no bytes. A node with bodies, or one
+    that calls a function, is one step, and what is inside of it is not counted.
+
+    Not counted either: weights (all that is stored, even where a caller may override it), what is
+    computed of constants or of shapes alone, inputs and optional outputs that nothing reads. Any other
+    output that nothing reads is there while its step runs.
+
+    Raises InputError, beginning with `source`, for a tensor whose bytes are not known; ValueError for an
+    alignment below 1 and for groups that overlap or would have to wait for themselves.
+    """
+    if alignment < 1:
+        raise ValueError(f"alignment is {alignment}, but must be at least 1 byte")
+    tensors = Tensors(index, source)
+    builder = _Builder(tensors, convention, alignment, Rows(tensors, alignment))
+    builder.add_inputs()
+    for nodes in staged(index, tensors.constant_nodes, groups):
+        builder.add(nodes)
+    return builder.finish()
+
+
+@dataclass
+class _Builder:
+    """Walks the steps of a graph in order, and gives out buffers."""
+
+    tensors: Tensors
+    convention: Convention
+    alignment: int
+    joins: Rows
+    rows: dict[str, Row] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    nodes: list[tuple[int, ...]] = field(default_factory=list)
+
+    @property
+    def index(self) -> GraphIndex:
+        return self.tensors.index
+
+    def add_inputs(self) -> None:
+        stored = {tensor.name for tensor in self.index.graph.initializer}  # a default counts as a weight
+        for name in self.index.inputs:
+            if name in stored:
+                continue
+            self.tensors.bytes(name)
+            if self.convention.inputs and self.index.is_used(name):
+                self._new(name)
+
+    def add(self, nodes: tuple[int, ...]) -> None:
+        """Add what some nodes do: a step, or where it is a view, nothing but another name."""
+        made = self._made(nodes)
+        shared = self._shared(nodes, made)
+        if shared is not None:
+            self.rows[made[0]] = shared
+            made = made[1:]
+            if not made:
+                return
+        read = self._read(nodes)
+        reads = tuple(dict.fromkeys(b for name in read for b in self.rows.get(name, ())))
+        makes = tuple(self._new(name) for name in made)
+        over = self._over(nodes, made, read) if shared is None else ()
+        node = self.index.nodes[nodes[-1]]
+        name = node.name or next(filter(None, node.output), node.op_type)
+        self.steps.append(Step(name, reads, makes, over))
+        self.nodes.append(nodes)
+
+    def finish(self) -> MemoryModel:
+        index = self.index
+        outputs = [name for name in index.outputs if name in self.rows]
+        held: list[list[str]] = [[] for _ in self.names]
+        for name, row in self.rows.items():
+            for buffer in row:
+                held[buffer].append(name)
+        inputs = frozenset(b for name in index.inputs for b in self.rows.get(name, ()))
+        problem = Problem(
+            names=tuple(self.names),
+            sizes=tuple(self.sizes),
+            steps=tuple(self.steps),
+            inputs=inputs,
+            outputs=frozenset(b for name in outputs for b in self.rows[name]),
+            links=self.joins.links,
+            alignment=self.alignment,
+        )
+        return MemoryModel(
+            problem=problem,
+            convention=self.convention,
+            nodes=tuple(self.nodes),
+            rows=self.rows,
+            tensors=tuple(map(tuple, held)),
+            notes=tuple(self._notes()),
+        )
+
+    def _new(self, name: str) -> Buffer:
+        size = self.tensors.bytes(name)
+        self.rows[name] = (len(self.names),)
+        self.names.append(name)
+        self.sizes.append(-(-size // self.alignment) * self.alignment)
+        return self.rows[name][0]
+
+    def _made(self, nodes: Sequence[int]) -> list[str]:
+        """Return what is made and is not between these nodes alone, the first output in front."""
+        index, inside = self.index, set(nodes)
+        names = [name for node in nodes for name in self._outputs(node)]
+        return [
+            name
+            for name in names
+            if name in index.outputs
+            or name not in index.consumers
+            or not inside.issuperset(index.consumers[name])
+        ]
+
+    def _outputs(self, number: int) -> list[str]:
+        """Return what a node writes: not the optional outputs that nothing reads."""
+        node = self.index.nodes[number]
+        schema = self.index.schema(node)
+        optional = {
+            name
+            for name, formal in zip(node.output, schema.outputs if schema else (), strict=False)
+            if formal.option == OpSchema.FormalParameterOption.Optional
+        }
+        return [n for n in node.output if n and (n not in optional or self.index.is_used(n))]
+
+    def _read(self, nodes: Sequence[int]) -> list[str]:
+        own = {name for node in nodes for name in self.index.nodes[node].output}
+        names = dict.fromkeys(name for node in nodes for name in self.index.reads[node])
+        return [name for name in names if name not in own and not self.tensors.is_constant(name)]
+
+    def _shared(self, nodes: Sequence[int], made: Sequence[str]) -> Row | None:
+        """Return the buffers that the first output of a single node needs not make, None where it does.
+
+        A view of what is not counted makes a buffer, and so does one whose shape is only computed.
+        """
+        node = self.index.nodes[nodes[0]]
+        if len(nodes) > 1 or not made or made[0] != node.output[0]:
+            return None
+        if self.convention.views and is_view(self.index, node):
+            return self.rows.get(node.input[0]) if self._read(nodes) == [node.input[0]] else None
+        return self.joins.join(node, self.rows) if self.convention.concat else None
+
+    def _over(
+        self, nodes: Sequence[int], made: Sequence[str], read: Sequence[str]
+    ) -> tuple[Buffer, ...]:
+        """Return buffers that are read element by element, and only for the first of what is made."""
+        if not self.convention.in_place or not made:
+            return ()
+        found = needs([self.index.nodes[node] for node in nodes], self._functions)
+        first, *rest = (found[name] for name in made)
+        otherwise = first.other.union(*(each.same | each.other for each in rest))
+        unfit = {buffer for name in otherwise for buffer in self.rows.get(name, ())}
+        unfit.update(buffer for name in self.index.outputs for buffer in self.rows.get(name, ()))
+        size, elements = self.tensors.bytes(made[0]), self.tensors.elements(made[0])
+        return tuple(
+            dict.fromkeys(
+                self.rows[name][0]
+                for name in read
+                if name in first.same
+                and len(self.rows.get(name, ())) == 1
+                and self.rows[name][0] not in unfit
+                and (self.tensors.bytes(name), self.tensors.elements(name)) == (size, elements)
+            )
+        )
+
+    @property
+    def _functions(self) -> Functions:
+        return {(f.domain, f.name, f.overload): f for f in self.index.proto.functions}
+
+    def _notes(self) -> list[str]:
+        """Return what is not counted: what bodies and functions need inside."""
+        notes = []
+        for nodes in self.nodes:
+            for node in (self.index.nodes[number] for number in nodes):
+                if any(True for _ in bodies(node)):
+                    notes.append(f"{describe(node)} is one step: what its bodies need is not counted")
+                elif (node.domain, node.op_type, node.overload) in self._functions:
+                    notes.append(f"{describe(node)} is one step: what is inside is not counted")
+        return notes

@@ -1,0 +1,67 @@
+"""Concat in place: its operands made right behind one another, so that nothing is left to do."""
+
+from collections.abc import Mapping
+from math import prod
+
+from onnx import NodeProto
+
+from byoc.graph.attributes import written
+from byoc.graph.types import bits
+from byoc.graph.walk import is_onnx
+from byoc.memory.model.tensors import Tensors
+from byoc.memory.problem import Buffer
+
+Row = tuple[Buffer, ...]
+
+
+class Rows:
+    """The rows of buffers that have to lie behind one another, as Concats ask for them in turn.
+
+    A buffer is in one row only. A row may become a piece of a longer one, as where a Concat reads the
+    result of another, but only as a whole.
+    """
+
+    def __init__(self, tensors: Tensors, alignment: int) -> None:
+        """Start without any row."""
+        self._tensors = tensors
+        self._alignment = alignment
+        self._row_of: dict[Buffer, Row] = {}
+
+    @property
+    def links(self) -> tuple[Row, ...]:
+        """All rows, in the order in which their first buffers were made."""
+        return tuple(sorted(set(self._row_of.values())))
+
+    def join(self, node: NodeProto, rows: Mapping[str, Row]) -> Row | None:
+        """Return the row that a node's result is, None where it is no Concat that can be in place.
+
+        `rows` are the buffers of each tensor that has some.
+        """
+        if not is_onnx(node) or node.op_type != "Concat" or not self._is_contiguous(node):
+            return None
+        pieces = [rows.get(name) for name in node.input]
+        joined = tuple(buffer for piece in pieces for buffer in piece or ())
+        if not all(pieces) or len(set(joined)) < len(joined):
+            return None
+        if not all(self._is_free(piece) for piece in pieces if piece):
+            return None
+        ends = [self._tensors.bytes(name) for name in node.input[:-1]]
+        if any(size % self._alignment for size in ends):
+            return None  # the next would begin where this one ends, and not at a multiple of it
+        if len(joined) > 1:
+            self._row_of.update((buffer, joined) for buffer in joined)
+        return joined
+
+    def _is_free(self, piece: Row) -> bool:
+        """Return whether some buffers are in no row yet, or are one from end to end."""
+        return self._row_of.get(piece[0], piece) == piece and all(
+            len(piece) > 1 or buffer not in self._row_of for buffer in piece
+        )
+
+    def _is_contiguous(self, node: NodeProto) -> bool:
+        """Return whether each operand of a Concat is one run of whole bytes in its result."""
+        kind = self._tensors.types.get(node.output[0])
+        if kind is None or not kind.shape or bits(kind.dtype) % 8:
+            return False
+        axis = int(written(node).get("axis", 1)) % len(kind.shape)
+        return prod(dim if isinstance(dim, int) else 0 for dim in kind.shape[:axis]) == 1

@@ -1,0 +1,143 @@
+"""From ONNX to layers that go by rows, for striped execution.
+
+    >>> from byoc.memory.model.rows import row_model
+    >>> from byoc.memory.stripes import stripe
+    >>> model = row_model(index)
+    >>> plan = stripe(model.tensors, model.layers, model.inputs, model.outputs)
+
+Counted is what convention C counts: inputs until their last use, no weights, views for nothing. An image
+(batch of one) is `[H][C][W]` in memory, and so many rows; any other tensor is one row in ONNX's order.
+A Reshape from the one to the other moves bytes, and is a layer then.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import NodeProto
+
+from byoc.graph.index import GraphIndex
+from byoc.memory.model.operators import is_view
+from byoc.memory.model.rowwise import Look, Rule, rule_of, shuffled
+from byoc.memory.model.tensors import Tensors
+from byoc.memory.stripes import ALL, SAME, Layer, Tensor
+
+
+@dataclass(frozen=True)
+class RowModel:
+    """What `stripe` is asked, and what it says of the graph.
+
+    `nodes` are for each layer, by name, the numbers of the nodes that it computes. `storage` is for
+    each tensor of the graph that has bytes in the arena the tensor among `tensors` that holds it.
+    """
+
+    tensors: tuple[Tensor, ...]
+    layers: tuple[Layer, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: Mapping[str, tuple[int, ...]]
+    storage: Mapping[str, str]
+
+
+def row_model(index: GraphIndex, source: str = "model") -> RowModel:
+    """Return the row-wise layers of a graph whose extents are all known.
+
+    Nodes that compute constants, or from shapes alone, are left out, and so are inputs that nothing
+    reads. Raises InputError, beginning with `source`, for a tensor whose bytes are not known.
+    """
+    reader = _Reader(index, Tensors(index, source))
+    for name in index.inputs:
+        if index.is_used(name):
+            reader.add_tensor(name)
+    inputs = tuple(reader.storage)
+    for number in range(len(index.nodes)):
+        if number not in reader.sizes.constant_nodes:
+            reader.add(number)
+    outputs = dict.fromkeys(reader.storage[name] for name in index.outputs if name in reader.storage)
+    return RowModel(
+        tuple(reader.tensors.values()),
+        tuple(reader.layers),
+        inputs,
+        tuple(outputs),
+        reader.nodes,
+        reader.storage,
+    )
+
+
+class _Reader:
+    """What has been read so far."""
+
+    def __init__(self, index: GraphIndex, sizes: Tensors) -> None:
+        self.index, self.sizes = index, sizes
+        self.tensors: dict[str, Tensor] = {}
+        self.layers: list[Layer] = []
+        self.nodes: dict[str, tuple[int, ...]] = {}
+        self.storage: dict[str, str] = {}
+        self.skipped: set[int] = set()
+
+    def add_tensor(self, name: str) -> None:
+        """A tensor with bytes of its own."""
+        size = self.sizes.bytes(name)
+        shape = self.index.types[name].shape or ()
+        rows = shape[2] if len(shape) == 4 and shape[0] == 1 else 1
+        rows = rows if isinstance(rows, int) and rows else 1
+        self.tensors[name] = Tensor(name, rows, size // rows)
+        self.storage[name] = name
+
+    def add(self, number: int) -> None:
+        """A node."""
+        node = self.index.nodes[number]
+        if number in self.skipped:
+            return
+        data = tuple(name for name in self.index.reads[number] if name in self.storage)
+        look = Look(self.index, node, tuple(dict.fromkeys(data)))
+        shuffle = self._shuffle(look, number)
+        if shuffle:
+            self.skipped.update(shuffle[1:])
+            last = self.index.nodes[shuffle[-1]]
+            self._layer(shuffle, last, Rule(((node.input[0], SAME),)))
+        elif is_view(self.index, node) and data and self._same_bytes(look, node):
+            self.storage[node.output[0]] = self.storage[data[0]]
+        else:
+            whole = Rule(tuple((name, ALL) for name in look.data), "whole")
+            self._layer((number,), node, rule_of(look) or whole)
+
+    def _shuffle(self, look: Look, number: int) -> tuple[int, ...]:
+        """The three nodes that permute channels, if this is the first of them."""
+        numbers = [number]
+        while len(numbers) < 3:
+            made = self.index.nodes[numbers[-1]].output[0]
+            readers = self.index.consumers.get(made, ())
+            if len(readers) != 1 or made in self.index.outputs:
+                return ()
+            numbers.append(readers[0])
+        found = shuffled(self.index, look, [self.index.nodes[n] for n in numbers])
+        return tuple(numbers) if found else ()
+
+    def _same_bytes(self, look: Look, node: NodeProto) -> bool:
+        """Whether a view's elements lie in memory as those of what it views."""
+        source, made = look.shape(node.input[0]), look.shape(node.output[0])
+        if source == made:
+            return True
+        return all(
+            not look.is_image(name) or look.shape(name)[2] == 1
+            for name in (node.input[0], node.output[0])
+        )
+
+    def _layer(self, numbers: Sequence[int], node: NodeProto, rule: Rule) -> None:
+        writes = [name for name in node.output if name and self._counts(name)]
+        for name in writes:
+            self.add_tensor(name)
+        if not writes:
+            return
+        name = writes[0]
+        reads = dict.fromkeys((self.storage[each], rows) for each, rows in rule.reads)
+        over = dict.fromkeys(self.storage[each] for each in rule.over)
+        self.layers.append(
+            Layer(name, tuple(reads), tuple(writes), rule.mode, tuple(over), rule.scratch)
+        )
+        self.nodes[name] = tuple(numbers)
+
+    def _counts(self, name: str) -> bool:
+        """Whether an output takes bytes: optional ones that nobody reads do not."""
+        first = name == self.index.nodes[self.index.producer[name]].output[0]
+        return first or self.index.is_used(name)

@@ -1,0 +1,209 @@
+"""Operators that make a row of their result out of few rows of their operands.
+
+An image is a tensor of four axes, the first of extent 1, and lies in memory row after row: `[H][C][W]`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import NodeProto
+
+from byoc.graph.facts import attribute_facts
+from byoc.graph.index import GraphIndex
+from byoc.graph.values import constant_value
+from byoc.graph.walk import is_onnx
+from byoc.memory.model import scratch
+from byoc.memory.model.operators import pointwise_inputs
+from byoc.memory.stripes import ALL, SAME, Rows
+from byoc.memory.stripes.problem import Mode
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a node goes by rows: `reads` and `over` are its inputs, by their names in the model."""
+
+    reads: tuple[tuple[str, Rows], ...]
+    mode: Mode = "rows"
+    over: tuple[str, ...] = ()
+    scratch: int = 0
+
+
+@dataclass(frozen=True)
+class Look:
+    """A node, what it reads that is no constant, and the extents of tensors."""
+
+    index: GraphIndex
+    node: NodeProto
+    data: tuple[str, ...]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes in effect."""
+        return attribute_facts(self.index, self.node)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The extents, which are known."""
+        kind = self.index.types[name]
+        return tuple(dim for dim in kind.shape or () if isinstance(dim, int))
+
+    def is_image(self, name: str) -> bool:
+        """Whether a tensor lies row after row."""
+        shape = self.shape(name)
+        return len(shape) == 4 and shape[0] == 1
+
+    def constant(self, position: int) -> list[Any] | None:
+        """A small constant among the inputs."""
+        if position >= len(self.node.input) or not self.node.input[position]:
+            return None
+        value = constant_value(self.index, self.node.input[position])
+        return None if value is None else list(value.reshape(-1).tolist())
+
+
+def rule_of(look: Look) -> Rule | None:
+    """How the node goes by rows; None if it needs all of its operands at once."""
+    node = look.node
+    if not is_onnx(node) or not look.data:
+        return None
+    if pointwise_inputs(node):
+        return _pointwise(look)
+    images = [*look.data, *(name for name in node.output if name)]
+    rule = _RULES.get(node.op_type)
+    return rule(look) if rule is not None and all(map(look.is_image, images)) else None
+
+
+def _pointwise(look: Look) -> Rule | None:
+    node, made = look.node, look.node.output[0]
+    if any(node.output[1:]) or any(
+        name not in look.data and _is_data(look, name) for name in node.input
+    ):
+        return None
+    shape = look.shape(made)
+    height = shape[2] if look.is_image(made) else 1
+    reads, over = [], []
+    pointwise = {
+        node.input[position] for position in pointwise_inputs(node) if position < len(node.input)
+    }
+    for name in look.data:
+        if look.shape(name) == shape and name in pointwise:
+            reads.append((name, SAME))
+            over += [name] if look.index.types[name].dtype == look.index.types[made].dtype else []
+        elif height == 1 or (len(look.shape(name)) == 4 and look.shape(name)[2] == 1):
+            reads.append((name, ALL))
+        else:
+            return None
+    return Rule(tuple(reads), over=tuple(over)) if over or reads else None
+
+
+def _is_data(look: Look, name: str) -> bool:
+    return bool(name) and not look.index.is_constant(name)
+
+
+def _window(look: Look) -> Rows | None:
+    """The rows of a convolution or a pooling; None if something about it is not known."""
+    attributes, height = look.attributes, look.shape(look.data[0])[2]
+    kernel = attributes.get("kernel_shape")
+    if kernel is None or len(kernel) != 2:
+        return None
+    stride = attributes.get("strides", [1, 1])[0]
+    extent = (kernel[0] - 1) * attributes.get("dilations", [1, 1])[0] + 1
+    before = attributes.get("pads", [0] * 4)[0]
+    padding = attributes.get("auto_pad", "NOTSET")
+    if padding in ("SAME_UPPER", "SAME_LOWER"):
+        total = max((-(-height // stride) - 1) * stride + extent - height, 0)
+        before = (total + (padding == "SAME_LOWER")) // 2
+    elif padding == "VALID":
+        before = 0
+    return Rows(extent, stride, before)
+
+
+def _convolution(look: Look) -> Rule | None:
+    rows = _window(look)
+    if rows is None or look.data != (look.node.input[0],):
+        return None
+    weight, width = look.shape(look.node.input[1]), look.shape(look.node.output[0])[3]
+    groups = look.attributes["group"]
+    stride = look.attributes.get("strides", [1, 1])[1]
+    if weight[1] == 1:  # depthwise: element by element, over all groups at once
+        need = scratch.convolution(width, weight[0], 1, 1)
+    else:
+        need = scratch.convolution(width, weight[0] // groups, weight[1], stride)
+    return Rule(((look.data[0], rows),), scratch=need)
+
+
+def _pool(look: Look) -> Rule | None:
+    rows = _window(look)
+    if rows is None or any(look.node.output[1:]):
+        return None
+    shape = look.shape(look.data[0])
+    if look.shape(look.node.output[0])[2:] == (1, 1) and rows.before == 0 and rows.extent == shape[2]:
+        return _global_pool(look) if look.attributes.get("dilations", [1, 1])[0] == 1 else None
+    return Rule(((look.data[0], rows),))
+
+
+def _global_pool(look: Look) -> Rule | None:
+    channels = look.shape(look.data[0])[1]
+    return Rule(((look.data[0], SAME),), "reduction", scratch=scratch.reduction(channels))
+
+
+def _row_by_row(look: Look) -> Rule | None:
+    return Rule(tuple(dict.fromkeys((name, SAME) for name in look.data)))
+
+
+def _concat(look: Look) -> Rule | None:
+    constant = len(look.data) < len(set(look.node.input))
+    return None if constant or look.attributes["axis"] % 4 not in (1, 3) else _row_by_row(look)
+
+
+def _split(look: Look) -> Rule | None:
+    return _row_by_row(look) if look.attributes.get("axis", 0) % 4 in (1, 3) else None
+
+
+def _resize(look: Look) -> Rule | None:
+    """Only pixels repeated a whole number of times: the nearest pixel is then the same by any rule."""
+    attributes = look.attributes
+    source, made = look.shape(look.data[0]), look.shape(look.node.output[0])
+    times = [b // a for a, b in zip(source, made, strict=True)]
+    if attributes.get("mode") != "nearest" or [a * t for a, t in zip(source, times, strict=True)] != [
+        *made
+    ]:
+        return None
+    rule = (attributes.get("coordinate_transformation_mode"), attributes.get("nearest_mode"))
+    if look.node.op_type == "Resize" and rule not in _REPEATING:
+        return None
+    return Rule(((look.data[0], Rows(repeat=times[2])),)) if times[:2] == [1, 1] else None
+
+
+_REPEATING = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
+
+_RULES: dict[str, Callable[[Look], Rule | None]] = {
+    "Conv": _convolution,
+    "MaxPool": _pool,
+    "AveragePool": _pool,
+    "GlobalAveragePool": _global_pool,
+    "GlobalMaxPool": _global_pool,
+    "LRN": _row_by_row,
+    "Concat": _concat,
+    "Split": _split,
+    "Resize": _resize,
+    "Upsample": _resize,
+}
+
+
+def shuffled(index: GraphIndex, look: Look, nodes: Sequence[NodeProto]) -> bool:
+    """Whether Reshape, Transpose and Reshape only give the channels of an image another order."""
+    first, middle, last = nodes
+    if [node.op_type for node in nodes] != ["Reshape", "Transpose", "Reshape"]:
+        return False
+    source, split, made = (
+        look.shape(name) for name in (first.input[0], first.output[0], last.output[0])
+    )
+    permutation = attribute_facts(index, middle).get("perm")
+    return (
+        look.is_image(first.input[0])
+        and source == made
+        and len(split) == 5
+        and split[0] == 1
+        and split[3:] == source[2:]
+        and permutation == [0, 2, 1, 3, 4]
+    )

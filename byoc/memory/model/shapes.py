@@ -1,0 +1,117 @@
+"""Extents that a model computes, as exporters write `Reshape(x, Concat(Shape(x)[0], 64))`.
+
+ONNX's inference follows values through a few operators only. Here one pass over the graph infers node
+by node and computes what small tensors of shapes alone hold, with ONNX's reference implementation.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from byoc.graph.attributes import written
+from byoc.graph.index import GraphIndex
+from byoc.graph.types import TensorType, read_type, write_type
+from byoc.graph.values import constant_value
+from byoc.graph.walk import bodies, is_onnx
+
+Array = NDArray[Any]
+
+_MOST_ELEMENTS = 1024
+RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike"})
+"""Operators that make other outputs of the same inputs each time."""
+
+
+def settled_types(index: GraphIndex) -> dict[str, TensorType]:
+    """Return the types of a graph's tensors, with the extents that follow from other extents."""
+    types = dict(index.types)
+    if all(kind.elements is not None for kind in types.values()):
+        return types
+    values: dict[str, Array] = {}
+    for node in index.nodes:
+        if not is_onnx(node) or any(True for _ in bodies(node)):
+            continue
+        given = {
+            name: value for name in node.input if (value := _value(index, values, name)) is not None
+        }
+        if any(_unknown(types, name) for name in node.output if name):
+            for name, kind in _inferred(index, node, types, given).items():
+                if name in node.output and _unknown(types, name):
+                    types[name] = kind
+        values.update(_computed(index, node, types, given))
+    return types
+
+
+def _unknown(types: Mapping[str, TensorType], name: str) -> bool:
+    return name not in types or types[name].elements is None
+
+
+def _value(index: GraphIndex, values: Mapping[str, Array], name: str) -> Array | None:
+    if not name or name in values:
+        return values.get(name)
+    return constant_value(index, name) if index.is_constant(name) else None
+
+
+def _inferred(
+    index: GraphIndex, node: NodeProto, types: Mapping[str, TensorType], given: Mapping[str, Array]
+) -> dict[str, TensorType]:
+    """Return what ONNX infers of a node's outputs from types and values of its inputs."""
+    schema = index.schema(node)
+    if schema is None or any(name and name not in types for name in node.input):
+        return {}
+    try:
+        found = onnx.shape_inference.infer_node_outputs(
+            schema,
+            node,
+            {name: write_type(types[name]) for name in node.input if name},
+            {name: numpy_helper.from_array(value, name) for name, value in given.items()},
+            opset_imports=list(index.proto.opset_import),
+            ir_version=index.proto.ir_version,
+        )
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return {}  # what is known of it stays what it was
+    kinds = {name: read_type(kind) for name, kind in found.items()}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
+def _computed(
+    index: GraphIndex, node: NodeProto, types: Mapping[str, TensorType], given: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Return the values of a node's outputs, where they are small and follow from shapes alone."""
+    if node.op_type == "Shape" and not _unknown(types, node.input[0]):
+        extents = np.array(types[node.input[0]].shape or (), np.int64)
+        part = written(node)
+        return {node.output[0]: extents[part.get("start", 0) : part.get("end")]}
+    if node.op_type == "Size" and not _unknown(types, node.input[0]):
+        return {node.output[0]: np.array(types[node.input[0]].elements, np.int64)}
+    if node.op_type in RANDOM or not node.input:
+        return {}
+    if not all(name in given or not name for name in node.input):
+        return {}
+    if any(_unknown(types, n) or (types[n].elements or 0) > _MOST_ELEMENTS for n in node.output if n):
+        return {}
+    return _run(index, node, [given[name] for name in dict.fromkeys(node.input) if name])
+
+
+def _run(index: GraphIndex, node: NodeProto, inputs: Sequence[Array]) -> dict[str, Array]:
+    names = [name for name in dict.fromkeys(node.input) if name]
+    outputs = [name for name in node.output if name]
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [onnx.ValueInfoProto(name=name) for name in names],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+    )
+    model = helper.make_model(
+        graph, opset_imports=index.proto.opset_import, ir_version=index.proto.ir_version
+    )
+    try:
+        with np.errstate(all="ignore"):  # a division by zero here is one when it runs
+            made = ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))
+    except Exception:  # an operator that the reference implementation lacks, or wrong attributes
+        return {}
+    return {name: np.asarray(value) for name, value in zip(outputs, made, strict=True)}

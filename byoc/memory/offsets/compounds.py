@@ -1,0 +1,134 @@
+"""Buffers that can only be moved together: take-overs share a place, links lie side by side."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from byoc.memory.live import Live
+from byoc.memory.problem import Buffer
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes `[at, at + size)` of a compound, there from position `first` to `last` of the order."""
+
+    at: int
+    size: int
+    first: int
+    last: int
+
+    def meets(self, other: "Part") -> bool:
+        """Tell whether both are there at some position."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True)
+class Compound:
+    """What has one offset. `members` are buffers with their offset inside; `step` needs it as scratch."""
+
+    parts: tuple[Part, ...]
+    members: tuple[tuple[Buffer, int], ...] = ()
+    step: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes from its beginning to its end."""
+        return max(part.at + part.size for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Compounds:
+    """Everything that wants a place, and the take-overs that were possible beside the links."""
+
+    all: tuple[Compound, ...]
+    over: tuple[Buffer | None, ...]
+
+
+def compounds(lives: Live) -> Compounds:
+    """Put together what has to stay together.
+
+    A take-over that contradicts a link, so that two living buffers would meet, is not done.
+
+    Raises:
+        ValueError: the links of the problem contradict each other.
+    """
+    problem, over = lives.problem, list(lives.over)
+    bodies = _Bodies(lives)
+    for row in problem.links:
+        at = 0
+        for left, right in zip(row, row[1:], strict=False):
+            at = problem.sizes[left]
+            if not bodies.join(left, right, at):
+                raise ValueError(f"the row of {problem.names[right]} contradicts another one")
+    for buffer in sorted(range(len(over)), key=lambda b: lives.first[b]):
+        under = over[buffer]
+        if under is not None and not bodies.join(under, buffer, 0):
+            over[buffer] = None
+    scratch = (
+        Compound((Part(0, step.scratch, at, at),), step=number)
+        for at, number in enumerate(lives.order)
+        if (step := problem.steps[number]).scratch
+    )
+    return Compounds((*bodies.compounds(over), *scratch), tuple(over))
+
+
+class _Bodies:
+    """Buffers joined so far: for each its body and its offset in it, and for each body its buffers."""
+
+    def __init__(self, lives: Live) -> None:
+        self._lives = lives
+        count = len(lives.problem.sizes)
+        self._body = list(range(count))
+        self._at = [0] * count
+        self._members: list[list[Buffer]] = [[buffer] for buffer in range(count)]
+
+    def join(self, left: Buffer, right: Buffer, distance: int) -> bool:
+        """Fix `right` at `distance` behind the beginning of `left`, unless living buffers would meet."""
+        shift = self._at[left] + distance - self._at[right]
+        keep, lost = self._body[left], self._body[right]
+        if keep == lost:
+            return shift == 0
+        moved = [(buffer, self._at[buffer] + shift) for buffer in self._members[lost]]
+        if any(self._clash(a, self._at[a], b, at) for b, at in moved for a in self._members[keep]):
+            return False
+        for buffer, at in moved:
+            self._body[buffer], self._at[buffer] = keep, at
+        self._members[keep] += self._members[lost]
+        self._members[lost] = []
+        return True
+
+    def _clash(self, a: Buffer, at_a: int, b: Buffer, at_b: int) -> bool:
+        lives, sizes = self._lives, self._lives.problem.sizes
+        if at_a >= at_b + sizes[b] or at_b >= at_a + sizes[a]:
+            return False
+        if at_a == at_b and (lives.over[a] == b or lives.over[b] == a):
+            return False
+        return lives.first[a] <= lives.last[b] and lives.first[b] <= lives.last[a]
+
+    def compounds(self, over: Sequence[Buffer | None]) -> Iterator[Compound]:
+        for members in self._members:
+            if not members:
+                continue
+            start = min(self._at[buffer] for buffer in members)
+            placed = tuple((buffer, self._at[buffer] - start) for buffer in members)
+            parts = tuple(_merged(self._part(buffer, at) for buffer, at in placed))
+            yield Compound(parts or (Part(0, 0, 0, -1),), placed)
+
+    def _part(self, buffer: Buffer, at: int) -> Part:
+        lives = self._lives
+        return Part(at, lives.problem.sizes[buffer], lives.first[buffer], lives.last[buffer])
+
+
+def _merged(parts: Iterable[Part]) -> Iterator[Part]:
+    """Make one part of those at the same bytes that follow each other without a gap in time."""
+    now: Part | None = None
+    for part in sorted(parts, key=lambda p: (p.at, p.size, p.first)):
+        if not part.size:
+            continue
+        if now and (now.at, now.size) == (part.at, part.size) and part.first <= now.last + 1:
+            now = Part(now.at, now.size, now.first, max(now.last, part.last))
+            continue
+        if now:
+            yield now
+        now = part
+    if now:
+        yield now

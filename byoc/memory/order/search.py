@@ -1,0 +1,182 @@
+"""Whether a segment can be walked within a budget of bytes: a search over sets of steps.
+
+Two facts keep the number of states small. Let `live` be submodular in the set of steps walked, and what a step
+needs beside it fall as the set grows (`directions` has both).
+
+From a state a chain of steps, each freed by the one before, leads to a set at which no more is live than
+at the state, and the budget holds all the way. Let it be the first such set on the chain. Then, where
+any way from the state stays within the budget, one that begins with the chain does: cut the chain's
+steps out of that way, and at each of its states no more is live than was. So the chain is walked at
+once and nothing else is tried. A single step that does not grow memory is the shortest such chain.
+
+The fact holds in both directions, so that first all is walked at once from the beginning, then all from
+the end, and only what is left between the two is searched.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+
+from byoc.memory.order.directions import Direction, State
+
+_LONGEST_CHAIN = 64
+_FIRST_STATES = 100
+
+
+@dataclass(frozen=True)
+class Place:
+    """A state on the way: what is walked, what is live there, and the steps that are free to walk."""
+
+    state: State
+    live: int
+    free: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a search: the steps walked, or None, and the least budget that could change that.
+
+    `next_budget` is None where the search was not finished.
+    """
+
+    walked: tuple[int, ...] | None
+    next_budget: float | None = None
+
+
+class Walker:
+    """Walks in one direction, within a budget, among the steps of `inside`."""
+
+    def __init__(self, way: Direction, budget: int, inside: State) -> None:
+        self._way, self._budget, self._inside = way, budget, inside
+        self.blocked: float = inf
+        """The least bytes, above the budget, that a step would have needed where it was free."""
+
+    def begin(self) -> Place:
+        """Return the state at which nothing is walked."""
+        free = (s for s, needs in enumerate(self._way.needs) if not needs)
+        return Place(0, self._way.start, tuple(s for s in free if self._inside >> s & 1))
+
+    def fits(self, place: Place, step: int) -> bool:
+        """Tell whether a free step stays within the budget."""
+        needed = place.live + self._way.extra(step, place.state)
+        if needed > self._budget:
+            self.blocked = min(self.blocked, needed)
+        return needed <= self._budget
+
+    def walk(self, place: Place, step: int) -> Place:
+        """Walk a free step."""
+        state = place.state | 1 << step
+        freed = self._freed(step, state)
+        return Place(
+            state,
+            place.live + self._way.change(step, place.state),
+            (*(s for s in place.free if s != step), *freed),
+        )
+
+    def hurry(self, place: Place) -> tuple[Place, list[int]]:
+        """Walk all chains that need not be thought about; return where that ends, and their steps."""
+        walked: list[int] = []
+        going = True
+        while going:
+            going = False
+            for step in place.free:
+                chain = self._chain(place, step)
+                if chain:
+                    for each in chain:
+                        place = self.walk(place, each)
+                    walked += chain
+                    going = True
+                    break
+        return place, walked
+
+    def _freed(self, step: int, state: State) -> list[int]:
+        needs, inside = self._way.needs, self._inside
+        return [s for s in self._way.frees[step] if inside >> s & 1 and not needs[s] & ~state]
+
+    def _chain(self, place: Place, step: int) -> list[int]:
+        """Return the steps of a chain that begins with `step` and ends no higher than it began."""
+        way, budget = self._way, self._budget
+        state, live, chain = place.state, place.live, [step]
+        needed = live + way.extra(step, state)
+        if needed > budget:
+            self.blocked = min(self.blocked, needed)
+            return []
+        while len(chain) <= _LONGEST_CHAIN:
+            live += way.change(step, state)
+            if live <= place.live:
+                return chain
+            state |= 1 << step
+            within = [s for s in self._freed(step, state) if live + way.extra(s, state) <= budget]
+            if not within:
+                return []
+            # Of several, the one that leaves least: any would be right.
+            step = min(within, key=lambda s: way.change(s, state))
+            chain.append(step)
+        return []
+
+
+def search(forward: Direction, backward: Direction, budget: int, most_states: int) -> Answer:
+    """Look for a walk through all steps within a budget.
+
+    Where there is none, `next_budget` says which budget is the least that may have one.
+    """
+    everything = (1 << len(forward.needs)) - 1
+    front = Walker(forward, budget, everything)
+    begun, first = front.hurry(front.begin())
+    back = Walker(backward, budget, everything & ~begun.state)
+    ended, last = back.hurry(back.begin())
+    middle = everything & ~ended.state
+    if begun.state == middle:
+        return Answer((*first, *reversed(last)))
+    inside = middle & ~begun.state
+    outside = min(front.blocked, back.blocked)
+    for most in _limits(most_states):
+        for way, start, goal in ((forward, begun, middle), (backward, ended, ended.state | inside)):
+            found = _explore(Walker(way, budget, goal), start, goal, most)
+            if found.walked is not None:
+                between = found.walked if way is forward else tuple(reversed(found.walked))
+                return Answer((*first, *between, *reversed(last)))
+            if found.next_budget is not None:
+                return Answer(None, min(outside, found.next_budget))
+    return Answer(None)
+
+
+def _limits(most_states: int) -> Iterator[int]:
+    """Yield limits that grow: one direction may need a few states where the other needs very many."""
+    limit = _FIRST_STATES
+    while limit < most_states:
+        yield limit
+        limit *= 4
+    yield most_states
+
+
+def _explore(walker: Walker, start: Place, goal: State, most_states: int) -> Answer:
+    """Try all states, those with the fewest bytes live and the most steps walked first."""
+    parents: dict[State, tuple[State, tuple[int, ...]]] = {start.state: (start.state, ())}
+    start = Place(start.state, start.live, tuple(s for s in start.free if goal >> s & 1))
+    waiting: list[tuple[int, int, int, Place]] = [(start.live, 0, 0, start)]
+    while waiting:
+        if len(parents) > most_states:
+            return Answer(None)
+        *_, place = heappop(waiting)
+        for step in place.free:
+            if not walker.fits(place, step):
+                continue
+            reached, walked = walker.hurry(walker.walk(place, step))
+            if reached.state in parents:
+                continue
+            parents[reached.state] = (place.state, (step, *walked))
+            if reached.state == goal:
+                return Answer(tuple(_traced(parents, goal)))
+            heappush(waiting, (reached.live, -reached.state.bit_count(), len(parents), reached))
+    return Answer(None, walker.blocked)
+
+
+def _traced(parents: dict[State, tuple[State, tuple[int, ...]]], state: State) -> Iterator[int]:
+    pieces: list[tuple[int, ...]] = []
+    while parents[state][1]:
+        state, walked = parents[state]
+        pieces.append(walked)
+    for walked in reversed(pieces):
+        yield from walked

@@ -1,0 +1,26 @@
+"""Memory plans told: rows of a table, a document for programs, a picture."""
+
+from byoc.memory.report.document import (
+    MemoryDocument,
+    conventions_document,
+    memory_document,
+)
+from byoc.memory.report.picture import Box, Line, Picture, lives, picture
+from byoc.memory.report.rows import Asked, MemoryReport, Row, memory_report
+from byoc.memory.report.svg import svg
+
+__all__ = [
+    "Asked",
+    "Box",
+    "Line",
+    "MemoryDocument",
+    "MemoryReport",
+    "Picture",
+    "Row",
+    "conventions_document",
+    "lives",
+    "memory_document",
+    "memory_report",
+    "picture",
+    "svg",
+]

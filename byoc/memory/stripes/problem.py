@@ -1,0 +1,165 @@
+"""What is striped: tensors of rows, and layers that make rows out of rows. Numbers alone, no ONNX.
+
+A tensor lies in memory row after row, height outermost: `[H][C][W]` or `[H][W][C]`; which of both, the
+planner does not ask. A tensor without rows (the result of a fully connected layer) is one row.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Mode = Literal["rows", "whole", "reduction"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of an operand a row of the result reads.
+
+    Row `r` reads `extent` rows from `r * stride // repeat - before` on; what lies outside the operand is
+    padding. `stride` is at least 0: later rows never read earlier rows than those before them.
+    """
+
+    extent: int = 1
+    stride: int = 1
+    before: int = 0
+    repeat: int = 1
+
+    def first(self, row: int, height: int) -> int:
+        """The first row that result row `row`, and so any later one, reads; `height` if there is none."""
+        return min(max(row * self.stride // self.repeat - self.before, 0), height)
+
+    def end(self, row: int, height: int) -> int:
+        """One past the last row that result row `row`, and so any earlier one, reads."""
+        return min(max(row * self.stride // self.repeat - self.before + self.extent, 0), height)
+
+
+SAME = Rows()
+"""Row `r` reads row `r`: elementwise layers, normalizations, pointwise convolutions."""
+
+ALL = Rows(extent=1 << 40, stride=0)
+"""Every row: fully connected layers, Softmax, and the one row of a tensor for each channel."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """`rows` rows of `row_bytes` bytes each."""
+
+    name: str
+    rows: int
+    row_bytes: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole tensor."""
+        return self.rows * self.row_bytes
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operation.
+
+    `mode` says what its rows are: `rows`, one row of each of `writes` at a time, all of the same
+    number of rows; `whole`, everything at once; `reduction`, one row of the first operand at a time
+    (which it reads with `SAME`), added to the single row of the result, which is complete after the
+    last one. `over` are tensors among the operands read with `SAME` over whose row the row of the
+    first result can be written, element by element. `scratch` are bytes that it needs while it runs.
+    """
+
+    name: str
+    reads: tuple[tuple[str, Rows], ...]
+    writes: tuple[str, ...]
+    mode: Mode = "rows"
+    over: tuple[str, ...] = ()
+    scratch: int = 0
+
+
+@dataclass(frozen=True)
+class Band:
+    """Rows `[first_row, first_row + rows)` of a layer, computed at once.
+
+    They are rows of its results; of its first operand where the layer is a reduction.
+    """
+
+    layer: str
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Row `r` of a tensor lies at byte `offset + (r % window) * row_bytes` of the arena."""
+
+    offset: int
+    window: int
+    row_bytes: int
+
+    def row(self, row: int) -> int:
+        """The byte at which row `row` begins."""
+        return self.offset + row % self.window * self.row_bytes
+
+
+@dataclass(frozen=True)
+class StripedPlan:
+    """Bands in the order of their execution, and the place of each tensor in an arena of `size` bytes.
+
+    `groups` are the layers of each cascade, for people: those whose bands take turns. `scratch` is for
+    each layer that needs some the byte at which it lies. `live` are the most bytes of live rows, scratch included, at
+    any moment of this execution: no places can give a smaller arena without another order.
+    """
+
+    bands: tuple[Band, ...]
+    places: dict[str, Place]
+    scratch: dict[str, int]
+    size: int
+    groups: tuple[tuple[str, ...], ...]
+    live: int = 0
+
+
+@dataclass(frozen=True)
+class Network:
+    """Tensors, and the layers in an order that can be executed.
+
+    `inputs` are there before the first layer, `outputs` are read after the last one. Raises ValueError,
+    naming the layer, when that is not so, or a layer's rows and its tensors' do not fit together.
+    """
+
+    tensors: dict[str, Tensor]
+    layers: tuple[Layer, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    steps: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        there = set(self.inputs)
+        steps: dict[str, int] = {}
+        for layer in self.layers:
+            steps[layer.name] = _steps(layer, self.tensors)
+            missing = [name for name, _ in layer.reads if name not in there]
+            if missing:
+                raise ValueError(
+                    f"layer {layer.name!r} reads {missing[0]!r}, which nothing has made yet"
+                )
+            if there.intersection(layer.writes):
+                raise ValueError(f"layer {layer.name!r} writes a tensor that is there already")
+            there.update(layer.writes)
+        if len(steps) < len(self.layers):
+            raise ValueError("two layers have the same name")
+        unmade = [name for name in self.outputs if name not in there]
+        if unmade:
+            raise ValueError(f"nothing makes the output {unmade[0]!r}")
+        object.__setattr__(self, "steps", steps)
+
+
+def _steps(layer: Layer, tensors: dict[str, Tensor]) -> int:
+    """How many rows the layer has; 1 where it runs at once."""
+    if not layer.writes:
+        raise ValueError(f"layer {layer.name!r} writes nothing")
+    height = tensors[layer.writes[0]].rows
+    if layer.mode == "whole":
+        return 1
+    if layer.mode == "rows":
+        if any(tensors[name].rows != height for name in layer.writes):
+            raise ValueError(f"the results of layer {layer.name!r} have different numbers of rows")
+        return height
+    if len(layer.writes) > 1 or height != 1 or not layer.reads or layer.reads[0][1] != SAME:
+        raise ValueError(f"layer {layer.name!r} is no reduction of rows to one row")
+    return tensors[layer.reads[0][0]].rows

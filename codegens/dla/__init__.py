@@ -1,0 +1,1 @@
+"""The codegen of the vanilla accelerator: a compiler and the machine in numpy."""

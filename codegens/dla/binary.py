@@ -1,0 +1,175 @@
+"""Programs as bytes, and as text for people.
+
+A file is little-endian 32-bit words: the magic and the version, the bytes of the arena, the scratchpad
+and the weights, then the commands. A command is its opcode, the number of words that follow, and these:
+its fields in the order of the dataclass, a field that is a dataclass itself being its own fields in a
+row. So the classes in isa.py are the only place that says what a command consists of.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import Any, get_type_hints
+
+from byoc.errors import InputError
+
+from .isa import COMMANDS, Command, End, Program
+from .operand import Operand, Signed
+
+MAGIC = b"DLA1"
+VERSION = 1
+_HEADER = struct.Struct("<4sIIII")
+_START = struct.Struct("<II")
+
+
+def assemble(program: Program) -> bytes:
+    """Return a program as bytes. Raises InputError for a field that does not fit in its word."""
+    sizes = (program.arena, program.scratchpad, program.weights)
+    try:
+        parts = [_HEADER.pack(MAGIC, VERSION, *sizes)]
+    except struct.error:
+        raise InputError(f"a memory of {max(sizes)} bytes: addresses have 32 bits") from None
+    for number, command in enumerate(program.commands):
+        form = _FORMS[command.opcode]
+        try:
+            words = form.words.pack(*form.values(command))
+        except (struct.error, OverflowError) as error:
+            raise InputError(f"command {number}, {_title(command)}: {error}") from None
+        parts += [_START.pack(command.opcode, len(words) // 4), words]
+    return b"".join(parts)
+
+
+def disassemble(content: bytes) -> Program:
+    """Return the program that bytes hold. Raises InputError where they are no program."""
+    if len(content) < _HEADER.size or content[: len(MAGIC)] != MAGIC:
+        raise InputError("not a program of the dla: it does not start as one")
+    _, version, *sizes = _HEADER.unpack_from(content)
+    if version != VERSION:
+        raise InputError(f"a program of version {version}, and this is version {VERSION}")
+    commands = tuple(_commands(content))
+    if not commands or not isinstance(commands[-1], End):
+        raise InputError(f"the program breaks off after {len(commands)} commands, without END")
+    return Program(commands, *sizes)
+
+
+def listing(program: Program) -> str:
+    """Return a program as text, a line for each command; fields at their default are left out."""
+    sizes = f"arena {program.arena}, scratchpad {program.scratchpad}, weights {program.weights} bytes"
+    lines = [f"{number:5} {line(command)}" for number, command in enumerate(program.commands)]
+    return "\n".join([sizes, *lines]) + "\n"
+
+
+def line(command: Command) -> str:
+    """Return a command as a line of text."""
+    shown = [
+        f"{field.name}={_shown(getattr(command, field.name))}"
+        for field in fields(command)
+        if field.name != "layer" and getattr(command, field.name) != field.default
+    ]
+    return " ".join([f"[{command.layer}]", _title(command), *shown])
+
+
+def _commands(content: bytes) -> Iterator[Command]:
+    """Yield the commands up to END, behind which nothing may stand."""
+    position, number, ended = _HEADER.size, 0, False
+    while position < len(content):
+        where = f"command {number} at byte {position}"
+        if ended:
+            raise InputError(f"{where}: it stands behind END")
+        if len(content) - position < _START.size:
+            raise InputError(f"{where}: the program breaks off inside it")
+        opcode, words = _START.unpack_from(content, position)
+        if opcode not in _FORMS:
+            raise InputError(f"{where}: no command has the opcode {opcode}")
+        form = _FORMS[opcode]
+        size = form.words.size
+        if words * 4 != size:
+            raise InputError(f"{where}: {words} words, and {form.kind.__name__.upper()} has {size // 4}")
+        position += _START.size
+        if len(content) - position < size:
+            raise InputError(f"{where}: the program breaks off inside it")
+        try:
+            command = form.built(iter(form.words.unpack_from(content, position)))
+        except ValueError as error:  # a number that an enumeration has not
+            raise InputError(f"{where}: {error}") from None
+        yield command
+        ended = form.kind is End
+        position, number = position + size, number + 1
+
+
+@dataclass(frozen=True, eq=False)
+class _Form:
+    """The fields of a dataclass: the name of each, and its type, or its form where it is a dataclass."""
+
+    kind: type[Any]
+    fields: tuple[tuple[str, Any], ...]
+
+    def leaves(self) -> Iterator[tuple[str, Any]]:
+        """Yield where each word is found in an instance, and its type."""
+        for name, what in self.fields:
+            if isinstance(what, _Form):
+                yield from ((f"{name}.{path}", leaf) for path, leaf in what.leaves())
+            else:
+                yield name, what
+
+    @cached_property
+    def words(self) -> struct.Struct:
+        """How an instance is packed."""
+        letters = {float: "f", Signed: "i"}
+        return struct.Struct("<" + "".join(letters.get(leaf, "I") for _, leaf in self.leaves()))
+
+    def values(self, instance: object) -> Iterator[Any]:
+        """Yield the words of an instance, as numbers."""
+        for name, what in self.fields:
+            value = getattr(instance, name)
+            if isinstance(what, _Form):
+                yield from what.values(value)
+            else:
+                yield value
+
+    def built(self, words: Iterator[Any]) -> Any:
+        """Return an instance, its fields taken from the words in order."""
+        return self.kind(
+            *(
+                what.built(words) if isinstance(what, _Form) else _CONVERT.get(what, what)(next(words))
+                for _, what in self.fields
+            )
+        )
+
+
+_CONVERT: dict[Any, Callable[[Any], Any]] = {Signed: int}
+
+
+def _form(kind: Any) -> _Form:
+    hints = get_type_hints(kind, include_extras=True)
+    found = ((field.name, hints[field.name]) for field in fields(kind))
+    return _Form(
+        kind, tuple((name, _form(hint) if is_dataclass(hint) else hint) for name, hint in found)
+    )
+
+
+_FORMS = {kind.opcode: _form(kind) for kind in COMMANDS}
+
+
+def _title(command: Command) -> str:
+    return type(command).__name__.upper()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Operand):
+        return _box(value)
+    if is_dataclass(value):
+        return ",".join(str(getattr(value, field.name)) for field in fields(value))
+    return f"{value:g}" if isinstance(value, float) else getattr(value, "name", None) or str(value)
+
+
+def _box(box: Operand) -> str:
+    """Return an operand as text: tensor, extents, type, where it starts, the pitches."""
+    if not box.rows:
+        return "none"
+    last = box.first_row + box.rows
+    kept = f"%{box.window}" if box.window < last else ""
+    pitches = f"{box.row_pitch}/{box.pixel_pitch}/{box.channel_pitch}"
+    extents = f"{box.first_row}:{last}{kept},{box.cols},{box.channels}"
+    return f"t{box.tensor}[{extents}]{box.dtype.name.lower()}@{box.address}+{pitches}"

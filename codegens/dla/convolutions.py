@@ -1,0 +1,142 @@
+"""Lowering of convolutions, fully connected layers and normalizations: all are convolutions here."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from byoc.codegen import CompileError, Operation
+
+from .fold import Weights, pointwise, requantized
+from .fold import normalization as factors_of
+from .layers import Array, Conv, Tensor, Window
+from .lower import Lowering
+from .shapes import window_of
+from .units import Unit
+
+_NO_MULTIPLIERS = np.zeros(0)
+_TO_MACHINE = (0, 2, 3, 1)  # OIHW to OHWI
+
+
+def convolution(lowering: Lowering, unit: Unit) -> None:
+    """Lower a Conv and what follows it."""
+    told, inputs = unit.main.attributes, [*unit.main.inputs, ""]
+    if told.get("auto_pad", "NOTSET") != "NOTSET":
+        raise CompileError("auto_pad must be NOTSET", unit.nodes)
+    if len(lowering.shapes.get(inputs[0], ())) != 4:
+        raise CompileError("a Conv must be of an image of two dimensions", unit.nodes)
+    weights = _weights(lowering, unit, inputs[1], inputs[2], axis=0)
+    kernel = weights.stored.shape[2:]
+    _convolve(lowering, unit, weights, window_of(told, kernel), told.get("group", 1))
+
+
+def fully_connected(lowering: Lowering, unit: Unit) -> None:
+    """Lower a Gemm: a convolution of 1x1 over rows of one pixel."""
+    told, inputs = unit.main.attributes, [*unit.main.inputs, ""]
+    if told.get("transA"):
+        raise CompileError("transA must be 0", unit.nodes)
+    axis = 0 if told.get("transB") else 1
+    weights = _weights(lowering, unit, inputs[1], "", axis)
+    weights = weights.scaled(np.array(told.get("alpha", 1.0)), np.array(0.0))
+    if inputs[2]:
+        addend = _bias(lowering, unit, inputs[2]) * told.get("beta", 1.0)
+        count = len(weights.stored)
+        if addend.size not in (1, count) or (addend.ndim and addend.shape[-1] != addend.size):
+            raise CompileError("C of a Gemm must be one number for each column, or one", unit.nodes)
+        weights = replace(weights, bias=weights.bias + addend.reshape(-1))
+    _convolve(lowering, unit, weights, Window(), 1)
+
+
+def normalization(lowering: Lowering, unit: Unit) -> None:
+    """Lower a BatchNormalization that stands alone: a convolution of each channel with one number."""
+    name = unit.main.inputs[0]
+    x = lowering.operand(unit, name)
+    if len(lowering.shapes[name]) != 4:
+        raise CompileError("a BatchNormalization must be of an image of two dimensions", unit.nodes)
+    factors, shifts = _factors(lowering, unit.main)
+    if unit.quantize is None:
+        stored = np.ones((x.channels, 1, 1, 1), np.float32)
+        weights = Weights(stored, factors, shifts)
+    else:
+        weights = pointwise(factors, shifts, x.scale)
+    _convolve(lowering, unit, weights, Window(), x.channels)
+
+
+def _convolve(lowering: Lowering, unit: Unit, weights: Weights, window: Window, groups: int) -> None:
+    x, y = lowering.operand(unit, unit.main.inputs[0]), lowering.result(unit)
+    residual = None
+    before = unit.main.outputs[0]
+    for each in unit.followers:
+        if each.op == "BatchNormalization":
+            weights = weights.scaled(*_factors(lowering, each))
+        elif each.op in ("Add", "Sum"):
+            other = next(name for name in each.inputs if name != before)
+            residual = lowering.operand(unit, other)
+        before = each.outputs[0]
+    stored, bias, multipliers = _numbers(unit, weights, x, y)
+    ordered = np.ascontiguousarray(stored.transpose(_TO_MACHINE))
+    clamp = lowering.clamp(unit)
+    lowering.add(
+        Conv(
+            unit.output, unit.nodes, y, x, ordered, bias, multipliers, window, groups, residual,
+            clamp=clamp,
+        )
+    )  # fmt: skip
+
+
+def _numbers(unit: Unit, weights: Weights, x: Tensor, y: Tensor) -> tuple[Array, Array, Array]:
+    """Return weights, bias and multipliers as a layer has them."""
+    if not y.is_integer:
+        return weights.real(), weights.bias.astype(np.float32), _NO_MULTIPLIERS
+    found = requantized(weights, x.scale, y.scale)
+    if found is None:
+        raise CompileError("the bias does not fit into an int32 at its scale", unit.nodes)
+    return found.weights, found.bias, found.multipliers
+
+
+def _weights(lowering: Lowering, unit: Unit, name: str, bias: str, axis: int) -> Weights:
+    """Return constant weights; those of a matrix, whose outputs are along `axis`, as of 1x1."""
+    reading = lowering.reading
+    if not reading.is_constant(name):
+        raise CompileError(f"the weights '{name}' must be constant", unit.nodes)
+    integers = reading.integers(name) if unit.quantize is not None else None
+    if integers is None and unit.quantize is not None:
+        raise CompileError(f"the weights '{name}' are not quantized", unit.nodes)
+    stored = reading.array(name) if integers is None else integers[0]
+    factors = np.ones(1)
+    if integers is not None:
+        told = integers[1]
+        if stored.dtype != np.int8 or told.zero.any():
+            raise CompileError(f"the weights '{name}' must be int8 with zero points 0", unit.nodes)
+        if told.scale.size > 1 and told.axis % stored.ndim != axis:
+            raise CompileError(f"the scales of '{name}' must be of output channels", unit.nodes)
+        factors = told.scale.astype(np.float64).reshape(-1)
+    if stored.ndim == 2:
+        matrix = stored if axis == 0 else stored.T
+        stored = matrix.reshape(*matrix.shape, 1, 1)
+    count = len(stored)
+    real = _bias(lowering, unit, bias).reshape(-1) if bias else np.zeros(1)
+    return Weights(stored, np.broadcast_to(factors, count), np.broadcast_to(real, count))
+
+
+def _bias(lowering: Lowering, unit: Unit, name: str) -> Array:
+    """Return a bias as real numbers in float64, exact where it is stored as integers."""
+    if not lowering.reading.is_constant(name):
+        raise CompileError(f"the bias '{name}' must be constant", unit.nodes)
+    found = lowering.reading.integers(name)
+    if found is None:
+        return lowering.reading.array(name).astype(np.float64)
+    stored, told = found
+    return (stored.astype(np.float64) - told.zero) * told.scale.astype(np.float64)
+
+
+def _factors(lowering: Lowering, operation: Operation) -> tuple[Array, Array]:
+    """Return the factor and shift of each channel of a BatchNormalization."""
+    given: Sequence[str] = operation.inputs[1:5]
+    if operation.attributes.get("training_mode"):
+        raise CompileError("training_mode must be 0", [operation.name])
+    if not all(map(lowering.reading.is_constant, given)):
+        raise CompileError("the parameters of a BatchNormalization must be constant", [operation.name])
+    arrays = [lowering.reading.array(name) for name in given]
+    factors, shifts = factors_of(*arrays, operation.attributes.get("epsilon", 1e-5))
+    return factors, shifts

@@ -1,0 +1,201 @@
+"""How long a program takes: two engines, DMA and computing, that wait for one another's bytes.
+
+A command runs for as long as its engine's rate says (Williams, Waterman, Patterson 2009): operations
+over the peak, or bytes over the bandwidth. Each engine runs its commands one after another, and a
+command waits until the other engine has read what it overwrites and has written what it reads or
+overwrites. So where the next tile's place in the scratchpad is free, its LOAD runs while the machine
+computes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from byoc.costs.load import load_cost_model
+from byoc.costs.roofline import Roofline
+from byoc.errors import InputError
+
+from .access import moves, reads, written
+from .isa import Command, Conv, End, Function, Load, Pool, Store
+from .operand import DType, Operand
+
+FREQUENCY = 500e6
+"""Cycles per second."""
+_LINE = 64  # bytes of the scratchpad that are waited for together
+_FUNCTION = 4  # operations of an element, about what byoc.costs.work counts for these functions
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How fast the machine is.
+
+    `peak` is operations per second by type (float32, int8), a multiplication and an addition being two;
+    `bandwidth` bytes per second to and from the large memories; `overhead` seconds for each layer,
+    `launch` seconds for each run; `frequency` cycles per second.
+    """
+
+    peak: Mapping[str, float]
+    bandwidth: float
+    overhead: float
+    launch: float
+    frequency: float = FREQUENCY
+
+
+def read_figures(name: str = "dla") -> Figures:
+    """Return the figures of a cost model of kind roofline: a file, or the name of an installed one.
+
+    Raises InputError where it cannot be loaded, is of another kind, or lacks one of the types.
+    """
+    costs = load_cost_model(name)
+    if not isinstance(costs, Roofline):
+        raise InputError(f"{name}: the dla's figures are a cost model of kind roofline")
+    for dtype in ("float32", "int8"):
+        if dtype not in costs.peak:
+            raise InputError(f"{name}: peak: the dla computes in {dtype}, and it is not here")
+    return Figures(costs.peak, costs.bandwidth, costs.overhead, costs.launch)
+
+
+@dataclass(frozen=True)
+class LayerStatistics:
+    """What a layer took.
+
+    `cycles` is by how much its commands moved the end of the program, `computing` and `moving` how long
+    the engines ran for it, `loaded` and `stored` its bytes.
+    """
+
+    layer: int
+    cycles: int
+    computing: int
+    moving: int
+    loaded: int
+    stored: int
+    operations: int
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a run took: the launch and its layers, in the order of their first commands."""
+
+    launch: int
+    layers: tuple[LayerStatistics, ...]
+    frequency: float
+
+    @property
+    def cycles(self) -> int:
+        """All cycles, the launch's included."""
+        return self.launch + sum(layer.cycles for layer in self.layers)
+
+    @property
+    def seconds(self) -> float:
+        """All seconds, the launch's included."""
+        return self.cycles / self.frequency
+
+    def total(self, field: str) -> int:
+        """Return the sum of a field of the layers: `computing`, `moving`, `loaded`, `stored`, ..."""
+        return sum(getattr(layer, field) for layer in self.layers)
+
+
+class Timeline:
+    """Takes a program's commands in order and keeps the time, in cycles."""
+
+    def __init__(self, figures: Figures, scratchpad: int) -> None:
+        """Start at the end of the launch, with a scratchpad of so many bytes."""
+        self._figures = figures
+        self._launch = _cycles(figures.launch, figures.frequency)
+        self._free = {True: self._launch, False: self._launch}  # when each engine is; True is DMA
+        lines = -(-scratchpad // _LINE)
+        self._written = np.zeros(lines, np.int64)  # when each line will have been written
+        self._read = np.zeros(lines, np.int64)  # when each line will have been read
+        self._end = self._launch
+        self._layers: dict[int, LayerStatistics] = {}
+
+    def step(self, command: Command) -> None:
+        """Take the next command."""
+        if isinstance(command, End):
+            return
+        engine = moves(command)
+        if command.layer not in self._layers:
+            self._layers[command.layer] = LayerStatistics(command.layer, 0, 0, 0, 0, 0, 0)
+            self._free[False] += _cycles(self._figures.overhead, self._figures.frequency)
+        taken = duration(command, self._figures)
+        start = self._free[engine]
+        sources, targets = _lines(command)
+        for lines in sources:
+            start = max(start, int(self._written[lines].max(initial=0)))
+        for lines in targets:
+            start = max(start, int(np.maximum(self._written[lines], self._read[lines]).max(initial=0)))
+        end = start + taken
+        for lines in sources:
+            np.maximum(self._read[lines], end, out=self._read[lines])
+        for lines in targets:
+            self._written[lines] = end
+        self._free[engine] = end
+        self._count(command, taken, max(self._end, *self._free.values()))
+
+    def statistics(self) -> Statistics:
+        """Return what the commands so far took."""
+        return Statistics(self._launch, tuple(self._layers.values()), self._figures.frequency)
+
+    def _count(self, command: Command, taken: int, end: int) -> None:
+        old = self._layers[command.layer]
+        engine = moves(command)
+        self._layers[command.layer] = LayerStatistics(
+            command.layer,
+            cycles=old.cycles + end - self._end,
+            computing=old.computing + (0 if engine else taken),
+            moving=old.moving + (taken if engine else 0),
+            loaded=old.loaded + (command.target.nbytes if isinstance(command, Load) else 0),
+            stored=old.stored + (command.target.nbytes if isinstance(command, Store) else 0),
+            operations=old.operations + operations(command),
+        )
+        self._end = end
+
+
+def duration(command: Command, figures: Figures) -> int:
+    """Return for how many cycles a command occupies its engine."""
+    if isinstance(command, Load | Store):
+        return _cycles(command.target.nbytes / figures.bandwidth, figures.frequency)
+    target = written(command)
+    floats = target is not None and target.dtype is DType.FLOAT32
+    return _cycles(
+        operations(command) / figures.peak["float32" if floats else "int8"], figures.frequency
+    )
+
+
+def operations(command: Command) -> int:
+    """Return the operations of a command, a multiplication and an addition being two."""
+    target = written(command)
+    if target is None or moves(command):
+        return 0
+    elements = target.rows * target.cols * target.channels
+    if isinstance(command, Conv):
+        per_group = command.x.channels // max(command.groups, 1)
+        return 2 * elements * command.kernel.rows * command.kernel.cols * per_group
+    if isinstance(command, Pool):
+        return elements * command.kernel.rows * command.kernel.cols
+    return elements * (_FUNCTION if isinstance(command, Function) else 1)
+
+
+def _cycles(seconds: float, frequency: float) -> int:
+    return ceil(round(seconds * frequency, 6))  # 1e-6 * 500e6 is 500, and not 499.99999999999994
+
+
+def _lines(command: Command) -> tuple[list[slice], list[slice]]:
+    """Return the lines of the scratchpad that a command reads, and those that it writes."""
+    target = written(command)
+    sources = [] if isinstance(command, Load) else list(reads(command).values())
+    targets = [] if isinstance(command, Store) or target is None else [target]
+    return [_spanned(box) for box in sources], [_spanned(box) for box in targets]
+
+
+def _spanned(box: Operand) -> slice:
+    """Return the lines of the scratchpad from a box's first byte to its last."""
+    first, rows = box.first_row % box.window, box.rows
+    if first + rows > box.window:  # it wraps around
+        first, rows = 0, box.window
+    start = box.address + first * box.row_pitch
+    size = (rows - 1) * box.row_pitch + (box.cols - 1) * box.pixel_pitch
+    end = start + size + (box.channels - 1) * box.channel_pitch + box.dtype.size
+    return slice(start // _LINE, -(-end // _LINE))

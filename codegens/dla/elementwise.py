@@ -1,0 +1,95 @@
+"""Lowering of what works element by element: sums, products, clamps, functions."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from byoc.codegen import CompileError, Operation
+
+from .isa import FunctionKind
+from .layers import Activation, Array, Eltwise, Tensor, dtype_of
+from .lower import Lowering, seen
+from .tables import evaluate, table
+from .units import Unit
+
+FUNCTIONS: dict[str, tuple[FunctionKind, tuple[float, float]]] = {
+    "Sigmoid": (FunctionKind.SIGMOID, (0.0, 0.0)),
+    "Tanh": (FunctionKind.TANH, (0.0, 0.0)),
+    "HardSigmoid": (FunctionKind.HARD_SIGMOID, (0.2, 0.5)),
+    "HardSwish": (FunctionKind.HARD_SWISH, (0.0, 0.0)),
+    "LeakyRelu": (FunctionKind.LEAKY_RELU, (0.01, 0.0)),
+    "Elu": (FunctionKind.ELU, (1.0, 0.0)),
+}
+"""ONNX's operators that are one function of one variable, with the defaults of `alpha` and `beta`."""
+
+
+def sums(lowering: Lowering, unit: Unit) -> None:
+    """Lower an Add, or a Sum of any number of operands as additions one after another."""
+    names, rank = unit.main.inputs, len(lowering.shapes[unit.main.outputs[0]])
+    operands = [_operand(lowering, unit, name, rank) for name in names]
+    y, clamp = lowering.result(unit), lowering.clamp(unit)
+    if len(operands) == 1:
+        lowering.add(Activation(unit.output, unit.nodes, y, operands[0], clamp=clamp))
+        return
+    if len(operands) > 2 and unit.quantize is not None:
+        raise CompileError("a quantized Sum must be of two operands", unit.nodes)
+    total = operands[0]
+    for number, other in enumerate(operands[1:-1], 1):
+        name = lowering.fresh(f"{unit.output}/{number}")
+        extents: Any = tuple(map(max, total.extents, other.extents))
+        interim = seen(y, name, extents, own=True)
+        total = lowering.add(Eltwise(name, unit.nodes, interim, total, other, multiplies=False))
+    last = operands[-1]
+    lowering.add(Eltwise(unit.output, unit.nodes, y, total, last, multiplies=False, clamp=clamp))
+
+
+def product(lowering: Lowering, unit: Unit) -> None:
+    """Lower a Mul."""
+    rank = len(lowering.shapes[unit.main.outputs[0]])
+    a, b = (_operand(lowering, unit, name, rank) for name in unit.main.inputs)
+    y, clamp = lowering.result(unit), lowering.clamp(unit)
+    lowering.add(Eltwise(unit.output, unit.nodes, y, a, b, multiplies=True, clamp=clamp))
+
+
+def clamp(lowering: Lowering, unit: Unit) -> None:
+    """Lower a Relu or Clip that stands alone."""
+    x, y = lowering.operand(unit, unit.main.inputs[0]), lowering.result(unit)
+    lowering.add(Activation(unit.output, unit.nodes, y, x, clamp=lowering.clamp(unit)))
+
+
+def function(lowering: Lowering, unit: Unit) -> None:
+    """Lower a function: a table of 256 bytes in integers, the machine's own in float32."""
+    x, y = lowering.operand(unit, unit.main.inputs[0]), lowering.result(unit)
+    kind, parameters = _function(unit.main)
+    if not y.is_integer:
+        lowering.add(Activation(unit.output, unit.nodes, y, x, None, kind, parameters))
+        return
+    lowering.add(Activation(unit.output, unit.nodes, y, x, _table(kind, parameters, x, y)))
+
+
+def _operand(lowering: Lowering, unit: Unit, name: str, rank: int) -> Tensor:
+    """Return an operand as a tensor of the result's rank."""
+    if lowering.reading.is_constant(name):
+        return lowering.constant(unit, name, rank)
+    x = lowering.operand(unit, name)
+    shape = lowering.shapes[name]
+    return lowering.reshaped(x, shape, (1,) * (rank - len(shape)) + shape, unit.nodes)
+
+
+def _function(operation: Operation) -> tuple[FunctionKind, tuple[float, float]]:
+    """Return the machine's function for an operator, with its parameters."""
+    kind, defaults = FUNCTIONS[operation.op]
+    told = operation.attributes
+    return kind, (told.get("alpha", defaults[0]), told.get("beta", defaults[1]))
+
+
+def _table(kind: FunctionKind, parameters: tuple[float, float], x: Tensor, y: Tensor) -> Array:
+    """Return the 256 bytes that a function comes to between two quantized tensors."""
+    return np.frombuffer(
+        table(
+            partial(evaluate, kind, alpha=parameters[0], beta=parameters[1]),
+            x.scale, x.zero, dtype_of(x), y.scale, y.zero, dtype_of(y),
+        ),
+        np.uint8,
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""The commands of layers: tiles are loaded into the scratchpad, computed, and stored.
+
+Each layer is a sequence of steps, one for each tile. The loads of a step stand in the program before the
+stores of the step before it: so they run while the machine computes, and nothing is overwritten early.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+from byoc.codegen import ResourceError
+
+from .arena import Arena
+from .boxes import Span
+from .isa import Command, Load, Store
+from .layers import Array, Layer, Tensor
+from .operand import DType, Memory, Operand
+from .pack import Weights
+from .slots import Need, Scratchpad, dense
+from .tiles import Budget, Tiling
+
+
+@dataclass
+class Step:
+    """The commands of one tile."""
+
+    loads: list[Load] = field(default_factory=list)
+    computes: list[Command] = field(default_factory=list)
+    stores: list[Command] = field(default_factory=list)
+
+
+def pipelined(steps: Iterable[Step]) -> Iterator[Command]:
+    """Yield the commands of steps so that each tile is loaded before the tile before it is stored."""
+    stores: list[Command] = []
+    for step in steps:
+        yield from step.loads
+        yield from stores
+        yield from step.computes
+        stores = step.stores
+    yield from stores
+
+
+@dataclass(eq=False)
+class Machine:
+    """What the emitters of all layers share: places, weights as they grow, numbers of tiles."""
+
+    arena: Arena
+    weights: Weights
+    budget: Budget
+    numbers: "count[int]"
+
+
+@dataclass(eq=False)
+class Emission:
+    """A layer on its way to commands: its number, its slots, and the step that is being made."""
+
+    machine: Machine
+    number: int
+    layer: Layer
+    scratchpad: Scratchpad
+    step: Step = field(default_factory=Step)
+
+    def begin(self) -> Step:
+        """Begin the next step."""
+        self.step = Step()
+        return self.step
+
+    def load(self, slot: str, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
+        """Return a tile with a box of a tensor, rows counted over all images; loaded unless it is there."""
+        source = self.machine.arena.box(tensor, rows, cols, channels)
+        return self.fetch(slot, (tensor, rows, cols, channels), source, self.machine.arena.memory(tensor))
+
+    def constant(self, slot: str, key: object, array: Array, dtype: DType) -> Operand:
+        """Return a tile with constants, which are added to the weights; loaded unless it is there."""
+        found = self.scratchpad.slots[slot].find(key)
+        if found is not None:
+            return found
+        address = self.machine.weights.add(array)
+        source = dense(1, address, (1, 1, array.nbytes // dtype.size), dtype)
+        return self.fetch(slot, key, source, Memory.WEIGHTS)
+
+    def fetch(self, slot: str, key: object, source: Operand, memory: Memory) -> Operand:
+        """Return a tile with what lies at a source; loaded unless it is there under that key."""
+        found = self.scratchpad.slots[slot].find(key)
+        if found is not None:
+            return found
+        extents = (source.rows, source.cols, source.channels)
+        tile = self.scratchpad.tile(slot, key, extents, source.dtype)
+        self.step.loads.append(Load(self.number, memory, source, tile))
+        return tile
+
+    def room(self, slot: str, extents: tuple[int, int, int], dtype: DType) -> Operand:
+        """Return a new tile to be computed into."""
+        return self.scratchpad.tile(slot, object(), extents, dtype)
+
+    def compute(self, command: Command) -> None:
+        """Append a command that computes."""
+        self.step.computes.append(command)
+
+    def store(self, tile: Operand, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> None:
+        """Append the store of a tile to a box of a tensor."""
+        target = self.machine.arena.box(tensor, rows, cols, channels)
+        self.step.stores.append(Store(self.number, tile, target))
+
+
+def emission(
+    machine: Machine, number: int, layer: Layer, needs: dict[str, Need], tiling: Tiling
+) -> Emission:
+    """Return a layer's emission, with slots of some sizes."""
+    return Emission(machine, number, layer, Scratchpad(needs, machine.numbers, tiling.doubled))
+
+
+def found(tiling: Tiling | None, layer: Layer, budget: Budget) -> Tiling:
+    """Return a tiling. Raises ResourceError where there is none."""
+    if tiling is None:
+        what = f"no tile of '{layer.y.name}' fits into a scratchpad of {budget.scratchpad} bytes"
+        raise ResourceError(what, layer.nodes)
+    return tiling
+
+
+def over_images(rows: Span, image: int, height: int) -> Span:
+    """Return rows of an image as rows counted over all images."""
+    return Span(image * height + rows.start, rows.count)

@@ -1,0 +1,186 @@
+"""The commands of pools, of what works element by element, and of concatenations."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .boxes import Span, field_of, images_of, spans
+from .emit import Emission, Machine, Step, emission, found, over_images
+from .fixed_point import common_multipliers, multiplier
+from .isa import Add, Command, Function, Mul, PoolKind, Scale, Table
+from .isa import Pool as Slide
+from .layers import Activation, Clamp, Concat, Eltwise, Layer, Pool, Tensor, dtype_of
+from .operand import DType, Operand, Pair
+from .tiles import Tiling, simple_needs, simple_tiling
+
+
+@dataclass(frozen=True)
+class _Box:
+    """A box of a result: rows within an image, columns, channels."""
+
+    image: int
+    rows: Span
+    cols: Span
+    channels: Span
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """How many rows, columns and channels."""
+        return (self.rows.count, self.cols.count, self.channels.count)
+
+
+def pool(machine: Machine, number: int, layer: Pool, rows: Span) -> Iterator[Step]:
+    """Yield the steps that compute some rows of a pool."""
+    emitting, tiling = _begun(machine, number, layer, rows)
+    for box in _boxes(layer.y, rows, tiling):
+        step = emitting.begin()
+        x, y = layer.x, layer.y
+        field = field_of(layer.window, x, box.rows, box.cols)
+        source = over_images(field.rows, box.image, x.height)
+        mantissa, shift = _factor(x.scale / y.scale)
+        low, high = layer.clamp.stored(y)
+        made = emitting.room("y", box.extents, dtype_of(y))
+        emitting.compute(
+            Slide(
+                layer=number,
+                kind=PoolKind.AVERAGE if layer.average else PoolKind.MAX,
+                x=emitting.load("x0", x, source, field.cols, box.channels),
+                y=made,
+                kernel=Pair(*layer.window.kernel),
+                strides=Pair(*layer.window.strides),
+                dilations=Pair(*layer.window.dilations),
+                pads=field.pads,
+                overhang=field.overhang,
+                padding_counts=int(layer.counts_pads),
+                x_zero=x.zero,
+                y_zero=y.zero,
+                mantissa=mantissa,
+                shift=shift,
+                low=low,
+                high=high,
+            )
+        )
+        _store(emitting, made, y, box)
+        yield step
+
+
+def eltwise(machine: Machine, number: int, layer: Eltwise, rows: Span) -> Iterator[Step]:
+    """Yield the steps that compute some rows of a sum or product."""
+    emitting, tiling = _begun(machine, number, layer, rows)
+    for box in _boxes(layer.y, rows, tiling):
+        step = emitting.begin()
+        a = _stretched(emitting, "x0", layer.a, box)
+        b = a if layer.b == layer.a else _stretched(emitting, "x1", layer.b, box)
+        made = emitting.room("y", box.extents, dtype_of(layer.y))
+        emitting.compute(_combined(number, layer, a, b, made))
+        _store(emitting, made, layer.y, box)
+        yield step
+
+
+def _combined(number: int, layer: Eltwise, a: Operand, b: Operand, made: Operand) -> Command:
+    """Return the command that adds or multiplies two tiles."""
+    y = layer.y
+    zeros = (layer.a.zero, layer.b.zero, y.zero)
+    bounds = layer.clamp.stored(y)
+    if layer.multiplies:
+        factor = multiplier(layer.a.scale * layer.b.scale / y.scale)
+        return Mul(number, a, b, made, *zeros, *factor, *bounds)
+    factors = common_multipliers(layer.a.scale / y.scale, layer.b.scale / y.scale)
+    return Add(number, a, b, made, *zeros, *factors, *bounds)
+
+
+def _stretched(emitting: Emission, slot: str, x: Tensor, box: _Box) -> Operand:
+    """Return what an operand has for a box of the result; an extent of 1 serves all of the result's."""
+    image = box.image if x.images > 1 else 0
+    rows = box.rows if x.height > 1 else Span(0, 1)
+    cols = box.cols if x.width > 1 else Span(0, 1)
+    channels = box.channels if x.channels > 1 else Span(0, 1)
+    return emitting.load(slot, x, over_images(rows, image, x.height), cols, channels)
+
+
+def activation(machine: Machine, number: int, layer: Activation, rows: Span) -> Iterator[Step]:
+    """Yield the steps that compute some rows of a function, a clamp or a copy."""
+    emitting, tiling = _begun(machine, number, layer, rows)
+    for box in _boxes(layer.y, rows, tiling):
+        step = emitting.begin()
+        place = (over_images(box.rows, box.image, layer.y.height), box.cols, box.channels)
+        x = emitting.load("x0", layer.x, *place)
+        made = _applied(emitting, layer, x, box)
+        _store(emitting, made, layer.y, box)
+        yield step
+
+
+def _applied(emitting: Emission, layer: Activation, x: Operand, box: _Box) -> Operand:
+    """Return the tile that a function makes of one, which is the same where nothing is to be done."""
+    number = emitting.number
+    if layer.table is not None:
+        table = emitting.constant("table", "table", layer.table, DType.UINT8)
+        made = emitting.room("y", box.extents, dtype_of(layer.y))
+        emitting.compute(Table(number, x, table, made))
+        return made
+    if layer.function is not None:
+        made = emitting.room("y", box.extents, dtype_of(layer.y))
+        emitting.compute(Function(number, layer.function, x, made, *layer.parameters))
+        return made
+    return _rescaled(emitting, layer, layer.x, x, box)
+
+
+def _rescaled(emitting: Emission, layer: Layer, x: Tensor, tile: Operand, box: _Box) -> Operand:
+    """Return a tile at the scale of the result, within its clamp."""
+    y = layer.y
+    if layer.clamp == Clamp() and (x.dtype, x.scale, x.zero) == (y.dtype, y.scale, y.zero):
+        return tile
+    made = emitting.room("y", box.extents, dtype_of(y))
+    factor = _factor(x.scale / y.scale)
+    emitting.compute(
+        Scale(emitting.number, tile, made, x.zero, y.zero, *factor, *layer.clamp.stored(y))
+    )
+    return made
+
+
+def concat(machine: Machine, number: int, layer: Concat, rows: Span) -> Iterator[Step]:
+    """Yield the steps that put some rows of tensors beside one another: of all, unless along channels."""
+    emitting, tiling = _begun(machine, number, layer, rows)
+    offset = 0
+    for slot, part in enumerate(layer.parts):
+        taken = rows if layer.axis in (2, 3) else Span(0, part.rows)
+        for box in _boxes(part, taken, tiling):
+            step = emitting.begin()
+            source = over_images(box.rows, box.image, part.height)
+            tile = emitting.load(f"x{slot}", part, source, box.cols, box.channels)
+            made = _rescaled(emitting, layer, part, tile, box)
+            _store(emitting, made, layer.y, _moved(box, layer.axis, offset))
+            yield step
+        offset += part.extents[layer.axis]
+
+
+def _moved(box: _Box, axis: int, offset: int) -> _Box:
+    """Return a box that lies further along one axis: images, rows, columns, channels."""
+    image, rows, cols, channels = box.image, box.rows, box.cols, box.channels
+    if axis == 0:
+        return _Box(image + offset, rows, cols, channels)
+    moved = [Span(s.start + offset * (i == axis), s.count) for i, s in enumerate((rows, cols, channels), 1)]
+    return _Box(image, *moved)
+
+
+def _begun(machine: Machine, number: int, layer: Layer, rows: Span) -> tuple[Emission, Tiling]:
+    tiling = found(simple_tiling(layer, rows.count, machine.budget), layer, machine.budget)
+    return emission(machine, number, layer, simple_needs(layer, tiling.tile), tiling), tiling
+
+
+def _boxes(y: Tensor, rows: Span, tiling: Tiling) -> Iterator[_Box]:
+    """Yield the boxes of some rows, in the order in which they lie."""
+    tile = tiling.tile
+    for image, inside in images_of(y, rows):
+        for down in spans(inside, tile.rows):
+            for right in spans(Span(0, y.width), tile.cols):
+                for channels in spans(Span(0, y.channels), tile.channels):
+                    yield _Box(image, down, right, channels)
+
+
+def _store(emitting: Emission, tile: Operand, y: Tensor, box: _Box) -> None:
+    rows = over_images(box.rows, box.image, y.height)
+    emitting.store(tile, y, rows, box.cols, box.channels)
+
+
+def _factor(scale: float) -> tuple[int, int]:
+    return multiplier(scale)

@@ -1,0 +1,235 @@
+"""What the compute commands compute, on arrays: isa.py's sentences in numpy."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .fixed_point import requantize, round_half_even, saturate, shift_half_even
+from .isa import Add, Command, Conv, ConvFlags, Function, Mul, Pool, PoolKind, Scale, Table
+from .memory import Array, FaultError, array_type
+from .operand import DType, Operand
+from .tables import evaluate
+from .windows import axes, windows
+
+_EXACT: Mapping[np.dtype[Any], int] = {  # up to where sums of integers are exact
+    np.dtype(np.float32): 2**24,
+    np.dtype(np.float64): 2**53,
+}
+_WORD = 2**31
+_LONG = 2**63
+
+
+def compute(command: Command, read: Mapping[str, Array]) -> Array:
+    """Return what a compute command writes, an array [rows, cols, channels].
+
+    `read` has the operands that it reads as such arrays, by their fields' names. Raises FaultError where
+    types or extents do not fit together, or a sum leaves its range.
+    """
+    return _KERNELS[type(command)](command, read)
+
+
+def _conv(command: Conv, read: Mapping[str, Array]) -> Array:
+    floats = command.x.dtype is DType.FLOAT32
+    if floats is not (command.y.dtype is DType.FLOAT32):
+        raise FaultError("x and y are float32, or neither is")
+    return _float_conv(command, read) if floats else _integer_conv(command, read)
+
+
+def _float_conv(command: Conv, read: Mapping[str, Array]) -> Array:
+    sums = convolve(command, read["x"], _floats(read["weights"]))
+    if ConvFlags.FIRST not in command.flags:
+        sums = sums + read["accumulator"]
+    elif "parameters" in read:
+        sums = sums + read["parameters"].reshape(command.y.channels)
+    if ConvFlags.LAST not in command.flags:
+        return sums
+    return _clamped(sums + read["residual"] if "residual" in read else sums, command)
+
+
+def _integer_conv(command: Conv, read: Mapping[str, Array]) -> Array:
+    first, last = ConvFlags.FIRST in command.flags, ConvFlags.LAST in command.flags
+    if "residual" in read or ((first or last) and "parameters" not in read):
+        raise FaultError("a convolution of integers has parameters and no residual")
+    sums = convolve(command, read["x"].astype(np.int32) - command.x_zero, read["weights"])
+    start = _parameters(command, read)[0] if first else read["accumulator"]
+    sums = sums + start
+    if sums.min() < -_WORD or sums.max() >= _WORD:
+        raise FaultError("a sum leaves the range of int32")
+    if not last:
+        return sums.astype(np.int32)
+    _, mantissa, shift = _parameters(command, read)
+    return _clamped(requantize(sums, mantissa, shift, command.y_zero), command)
+
+
+def _parameters(command: Conv, read: Mapping[str, Array]) -> Array:
+    """Return the biases, mantissas and shifts, each for all output channels."""
+    return read["parameters"].reshape(3, command.y.channels).astype(np.int64)
+
+
+def convolve(command: Conv, x: Array, weights: Array) -> Array:
+    """Return the sums of a convolution without bias, [rows, cols, channels]: float32, or exact int64.
+
+    `x` is the tile with its zero point taken from it, the weights as the command has them.
+    """
+    kernel, groups = command.kernel, command.groups
+    per_group = x.shape[2] // groups
+    shape = (command.y.channels, kernel.rows, kernel.cols, per_group)
+    if per_group * groups != x.shape[2] or command.y.channels % groups or weights.size != np.prod(shape):
+        raise FaultError(f"{weights.size} weights do not fit {groups} groups of x and y")
+    weights = weights.reshape(shape)
+    integers = x.dtype.kind == "i"
+    if integers:
+        kind = _exact_type(x, weights)
+        x, weights = x.astype(kind), weights.astype(kind)
+    rows, cols = axes(command)
+    view = windows(x, rows, cols, 0)
+    sums = _depthwise(view, weights) if per_group == 1 else _grouped(view, weights, groups)
+    return sums.astype(np.int64) if integers else sums
+
+
+def _exact_type(x: Array, weights: Array) -> np.dtype[Any]:
+    """Return the fastest float type whose sums of products are exact integers, in any order."""
+    most = int(np.abs(x).max()) * int(np.abs(weights.astype(np.int64)).sum(axis=(1, 2, 3)).max())
+    for kind, limit in _EXACT.items():
+        if most <= limit:
+            return kind
+    raise FaultError("a sum leaves the range of int32")
+
+
+def _grouped(view: Array, weights: Array, groups: int) -> Array:
+    """Return one matrix product per group; `view` is as `windows` gives it."""
+    rows, cols, down, right, channels = view.shape
+    count, per_group = len(weights) // groups, channels // groups
+    tile = view.reshape(rows, cols, down, right, groups, per_group)
+    left = tile.transpose(4, 0, 1, 2, 3, 5).reshape(groups, rows * cols, -1)
+    factors = weights.reshape(groups, count, -1).transpose(0, 2, 1)
+    products: Array = np.matmul(left, factors)
+    return products.transpose(1, 0, 2).reshape(rows, cols, groups * count)
+
+
+def _depthwise(view: Array, weights: Array) -> Array:
+    """Return the sums where each output reads one channel: a product for each kernel position."""
+    rows, cols, down, right, channels = view.shape
+    times = len(weights) // channels
+    sums = np.zeros((rows, cols, len(weights)), view.dtype)
+    for u in range(down):
+        for v in range(right):
+            sums += np.repeat(view[:, :, u, v], times, axis=2) * weights[:, u, v, 0]
+    return sums
+
+
+def _pool(command: Pool, read: Mapping[str, Array]) -> Array:
+    x = read["x"]
+    rows, cols = axes(command)
+    counts = _counts(rows.positions(0, rows.size), cols.positions(0, cols.size))
+    if not counts.all():
+        raise FaultError("a window has no position in x")
+    if command.padding_counts:
+        down = rows.positions(-rows.before, rows.size + rows.after)
+        counts = _counts(down, cols.positions(-cols.before, cols.size + cols.after))
+    floats = command.x.dtype is DType.FLOAT32
+    maximum = command.kind is PoolKind.MAX
+    if not floats:
+        x = x.astype(np.int64) - command.x_zero
+    fill = (-np.inf if floats else -_WORD) if maximum else 0
+    view = windows(x, rows, cols, fill)
+    if maximum:
+        best = view.max(axis=(2, 3))
+        return _clamped(best if floats else _requantized(best, command), command)
+    sums = view.sum(axis=(2, 3))
+    if floats:
+        return _clamped(sums / counts.astype(np.float32), command)
+    if int(counts.max()) << command.shift >= _LONG // 2:
+        raise FaultError(f"a shift of {command.shift} is too large for an average of {counts.max()}")
+    rounded = round_half_even(sums * command.mantissa, counts << command.shift)
+    return _clamped(rounded + command.y_zero, command)
+
+
+def _counts(down: Array, right: Array) -> Array:
+    return (down[:, None] * right[None, :])[:, :, None].astype(np.int64)
+
+
+def _add(command: Add, read: Mapping[str, Array]) -> Array:
+    a, b = _stretched(read["a"], command.y), _stretched(read["b"], command.y)
+    if command.y.dtype is DType.FLOAT32:
+        return _clamped(_floats(a) + _floats(b), command)
+    a, b = _integers(a) - command.a_zero, _integers(b) - command.b_zero
+    if _largest(a) * command.a_mantissa + _largest(b) * command.b_mantissa >= _LONG:
+        raise FaultError("a sum leaves the range of int64")
+    sums = a * command.a_mantissa + b * command.b_mantissa
+    return _clamped(shift_half_even(sums, command.shift) + command.y_zero, command)
+
+
+def _mul(command: Mul, read: Mapping[str, Array]) -> Array:
+    a, b = _stretched(read["a"], command.y), _stretched(read["b"], command.y)
+    if command.y.dtype is DType.FLOAT32:
+        return _clamped(_floats(a) * _floats(b), command)
+    product = (_integers(a) - command.a_zero) * (_integers(b) - command.b_zero)
+    return _clamped(_requantized(product, command), command)
+
+
+def _scale(command: Scale, read: Mapping[str, Array]) -> Array:
+    if command.y.dtype is DType.FLOAT32:
+        return _clamped(_floats(read["x"]), command)
+    return _clamped(_requantized(_integers(read["x"]) - command.x_zero, command), command)
+
+
+def _table(command: Table, read: Mapping[str, Array]) -> Array:
+    x, table = read["x"], read["table"]
+    if x.itemsize != 1 or command.y.dtype.size != 1 or table.nbytes != 256:
+        raise FaultError("a table is 256 bytes, for int8 and uint8")
+    entries = table.reshape(256).view(array_type(command.y.dtype))
+    return entries[np.ascontiguousarray(x).view(np.uint8)]
+
+
+def _function(command: Function, read: Mapping[str, Array]) -> Array:
+    return evaluate(command.kind, _floats(read["x"]), command.alpha, command.beta)
+
+
+_KERNELS: Mapping[type[Command], Callable[[Any, Mapping[str, Array]], Array]] = {
+    Conv: _conv,
+    Pool: _pool,
+    Add: _add,
+    Mul: _mul,
+    Scale: _scale,
+    Table: _table,
+    Function: _function,
+}
+
+
+def _requantized(values: Array, command: Pool | Mul | Scale) -> Array:
+    if _largest(values) * command.mantissa >= _LONG:
+        raise FaultError("a product leaves the range of int64")
+    return requantize(values, command.mantissa, command.shift, command.y_zero)
+
+
+def _clamped(values: Array, command: Conv | Pool | Add | Mul | Scale) -> Array:
+    """Return values limited to the command's range, as the type that it writes."""
+    if command.y.dtype is DType.FLOAT32:
+        return np.clip(values, np.float32(command.low), np.float32(command.high))
+    return saturate(values, command.low, command.high, array_type(command.y.dtype))
+
+
+def _stretched(values: Array, box: Operand) -> Array:
+    """Return values as large as the output, repeated along the axes where they have one alone."""
+    shape = (box.rows, box.cols, box.channels)
+    if any(extent not in (1, wanted) for extent, wanted in zip(values.shape, shape, strict=True)):
+        raise FaultError(f"an operand of {values.shape} does not stretch to {shape}")
+    return np.broadcast_to(values, shape)
+
+
+def _floats(values: Array) -> Array:
+    if values.dtype != np.float32:
+        raise FaultError(f"an operand is {values.dtype}, and the output float32")
+    return values
+
+
+def _integers(values: Array) -> Array:
+    if values.dtype == np.float32:
+        raise FaultError("an operand is float32, and the output of integers")
+    return values.astype(np.int64)
+
+
+def _largest(values: Array) -> int:
+    return int(np.abs(values).max())

@@ -1,0 +1,154 @@
+"""A memory that remembers for each byte which row of which tensor was written there last."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .operand import DType, Operand
+
+Array = NDArray[Any]
+_NUMPY: dict[DType, np.dtype[Any]] = {
+    DType.FLOAT32: np.dtype("<f4"),
+    DType.INT8: np.dtype("i1"),
+    DType.UINT8: np.dtype("u1"),
+    DType.INT32: np.dtype("<i4"),
+}
+
+
+class FaultError(Exception):
+    """What a command may not do; the message says what it was."""
+
+
+class TaggedMemory:
+    """Bytes and their tags.
+
+    A tag is tensor * 2**32 + row, 0 where nothing was ever written. Reading an operand checks that
+    every byte of it has the operand's tags, so that what was overwritten, never written, or is another
+    row of a rolling window is found where it is read.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        """Make a memory of some bytes in which nothing was written."""
+        self.name = name
+        self.bytes = np.zeros(size, np.uint8)
+        self.tags = np.zeros(size, np.uint64)
+
+    def read(self, box: Operand) -> Array:
+        """Return a box as an array [rows, cols, channels]; it may be a view of the memory.
+
+        Raises FaultError where the box leaves the memory or holds something else.
+        """
+        views = []
+        for first, rows, address in _runs(box):
+            self._inside(box, rows, address)
+            self._check(box, first, rows, address)
+            views.append(_elements(self.bytes, box, rows, address))
+        return views[0] if len(views) == 1 else np.concatenate(views)
+
+    def write(self, box: Operand, values: Array) -> None:
+        """Write an array [rows, cols, channels] to a box, and tag it.
+
+        Raises FaultError where the box leaves the memory, or is for another array.
+        """
+        if values.dtype != _NUMPY[box.dtype] or values.shape != (box.rows, box.cols, box.channels):
+            raise FaultError(f"{values.shape} {values.dtype} do not fit the operand that is written")
+        start = 0
+        for first, rows, address in _runs(box):
+            self._inside(box, rows, address)
+            _elements(self.bytes, box, rows, address)[...] = values[start : start + rows]
+            tags = _tags(self.tags, box, rows, address)
+            tags[...] = _expected(box, first, rows, tags.ndim)
+            start += rows
+
+    def _inside(self, box: Operand, rows: int, address: int) -> None:
+        last = address + (rows - 1) * box.row_pitch + (box.cols - 1) * box.pixel_pitch
+        end = last + (box.channels - 1) * box.channel_pitch + box.dtype.size
+        if end > len(self.bytes):
+            size = len(self.bytes)
+            raise FaultError(f"it needs byte {end - 1} of the {self.name}, which has {size} bytes")
+
+    def _check(self, box: Operand, first: int, rows: int, address: int) -> None:
+        tags = _tags(self.tags, box, rows, address)
+        expected = _expected(box, first, rows, tags.ndim)
+        if (tags == expected).all():
+            return
+        place = np.argwhere(tags != expected)[0]
+        found = int(tags[tuple(place)])
+        byte = address + int(place @ np.array(tags.strides)) // self.tags.itemsize
+        row = first + int(place[0])
+        there = f"row {found % 2**32} of tensor {found >> 32}" if found else "nothing yet"
+        raise FaultError(
+            f"byte {byte} of the {self.name} should hold row {row} of tensor {box.tensor}, "
+            f"and {there} was written there"
+        )
+
+
+class ConstantMemory(TaggedMemory):
+    """The weights: read-only, without tags."""
+
+    def __init__(self, name: str, content: bytes) -> None:
+        """Take the bytes."""
+        super().__init__(name, 0)
+        self.bytes = np.frombuffer(content, np.uint8)
+
+    def write(self, box: Operand, values: Array) -> None:
+        """Raise FaultError."""
+        raise FaultError(f"the {self.name} are read-only")
+
+    def _check(self, box: Operand, first: int, rows: int, address: int) -> None:
+        """Constants are always there."""
+
+
+def check_box(box: Operand) -> None:
+    """Raise FaultError for an operand that is empty, or has more rows than its window."""
+    if not (box.tensor and box.cols and box.channels):
+        raise FaultError("an operand has no tensor or no elements")
+    if box.rows > box.window:
+        raise FaultError(f"an operand has {box.rows} rows, and its window {box.window}")
+
+
+def array_type(dtype: DType) -> np.dtype[Any]:
+    """Return what numpy calls an element type."""
+    return _NUMPY[dtype]
+
+
+def _runs(box: Operand) -> Iterator[tuple[int, int, int]]:
+    """Yield the parts of a box that do not wrap around its window: first row, rows, address."""
+    row, end = box.first_row, box.first_row + box.rows
+    while row < end:
+        slot = row % box.window
+        rows = min(end - row, box.window - slot)
+        yield row, rows, box.address + slot * box.row_pitch
+        row += rows
+
+
+def _elements(memory: Array, box: Operand, rows: int, address: int) -> Array:
+    """Return a view [rows, cols, channels] of the elements."""
+    shape = (rows, box.cols, box.channels)
+    strides = (box.row_pitch, box.pixel_pitch, box.channel_pitch)
+    return np.ndarray(shape, _NUMPY[box.dtype], memory.data, address, strides)
+
+
+def _tags(tags: Array, box: Operand, rows: int, address: int) -> Array:
+    """Return a view [rows, ...] of the tags of the elements' bytes, in as few dimensions as can be."""
+    extents = [(box.dtype.size, 1)]
+    for count, pitch in ((box.channels, box.channel_pitch), (box.cols, box.pixel_pitch)):
+        inner, step = extents[0]
+        if count == 1 or pitch == inner * step:
+            extents[0] = (count * inner, step)
+        else:
+            extents.insert(0, (count, pitch))
+    shape = (rows, *(count for count, _ in extents))
+    strides = (box.row_pitch, *(pitch for _, pitch in extents))
+    item = tags.itemsize
+    return np.ndarray(
+        shape, tags.dtype, tags.data, address * item, tuple(item * step for step in strides)
+    )
+
+
+def _expected(box: Operand, first: int, rows: int, dimensions: int) -> Array:
+    """Return the tags of some rows, to be compared with a view of so many dimensions."""
+    tags = (np.uint64(box.tensor) << np.uint64(32)) + np.arange(first, first + rows, dtype=np.uint64)
+    return tags.reshape(-1, *[1] * (dimensions - 1))

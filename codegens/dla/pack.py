@@ -1,0 +1,43 @@
+"""The weights of a program: one piece of bytes, tile after tile in the order in which they are loaded."""
+
+import hashlib
+
+import numpy as np
+
+from .fixed_point import multiplier
+from .layers import Array
+
+_ALIGNMENT = 16
+
+
+class Weights:
+    """The bytes of the WEIGHTS memory as they grow. The same tile is stored once."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._parts: list[bytes] = []
+        self._places: dict[bytes, int] = {}
+        self._size = 0
+
+    def add(self, array: Array) -> int:
+        """Append an array as it lies in memory, and return the byte at which it begins."""
+        content = np.ascontiguousarray(array).tobytes()
+        digest = hashlib.sha256(content).digest()
+        if digest not in self._places:
+            self._places[digest] = self._size
+            padding = -len(content) % _ALIGNMENT
+            self._parts += [content, bytes(padding)]
+            self._size += len(content) + padding
+        return self._places[digest]
+
+    def content(self) -> bytes:
+        """Return all bytes."""
+        return b"".join(self._parts)
+
+
+def parameters(bias: Array, multipliers: Array) -> Array:
+    """Return what CONV takes as parameters: biases, and in integers the mantissas and shifts."""
+    if not multipliers.size:
+        return bias.astype("<f4")
+    pairs = np.array([multiplier(float(each)) for each in multipliers], np.int64)
+    return np.concatenate([bias.astype(np.int64), pairs[:, 0], pairs[:, 1]]).astype("<i4")

@@ -1,0 +1,37 @@
+"""Lowering of pools."""
+
+from byoc.codegen import CompileError
+
+from .layers import Pool, Window
+from .lower import Lowering
+from .shapes import window_of
+from .units import Unit
+
+
+def pool(lowering: Lowering, unit: Unit) -> None:
+    """Lower a MaxPool or AveragePool."""
+    told = unit.main.attributes
+    if told.get("auto_pad", "NOTSET") != "NOTSET":
+        raise CompileError("auto_pad must be NOTSET", unit.nodes)
+    indices = unit.main.outputs[1:]
+    if any(lowering.is_read(name) for name in indices):
+        raise CompileError("the machine gives no indices of a MaxPool", unit.nodes)
+    kernel = told["kernel_shape"]
+    if len(kernel) != 2:
+        raise CompileError("a pool must be of an image of two dimensions", unit.nodes)
+    window = window_of(told, kernel)
+    _pool(lowering, unit, unit.main.op == "AveragePool", window, bool(told.get("count_include_pad")))
+
+
+def global_pool(lowering: Lowering, unit: Unit) -> None:
+    """Lower a GlobalAveragePool: a window as large as the image."""
+    shape = lowering.shapes[unit.main.inputs[0]]
+    if len(shape) != 4:
+        raise CompileError("a pool must be of an image of two dimensions", unit.nodes)
+    _pool(lowering, unit, True, Window(kernel=shape[2:]), False)
+
+
+def _pool(lowering: Lowering, unit: Unit, average: bool, window: Window, counts_pads: bool) -> None:
+    x, y = lowering.operand(unit, unit.main.inputs[0]), lowering.result(unit)
+    clamp = lowering.clamp(unit)
+    lowering.add(Pool(unit.output, unit.nodes, y, x, average, window, counts_pads, clamp=clamp))

@@ -1,0 +1,146 @@
+"""A region taken apart: its operations without composites, its constants, and what is quantized how."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.codegen import CompileError, Operation, Region
+
+from .shapes import Shape, made_shape
+
+Array = NDArray[Any]
+_PACKED = {"": (0, 1, 2, 3), "OIHW": (0, 1, 2, 3), "OHWI": (0, 3, 1, 2)}  # to ONNX's order of axes
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """What a DequantizeLinear says of the integers in front of it: real = (stored - zero) * scale.
+
+    `scale` and `zero` have one element, or one for each of the dimension `axis`.
+    """
+
+    name: str
+    scale: Array
+    zero: Array
+    axis: int
+
+    def real(self, stored: Array) -> Array:
+        """Return numbers as float32, as DequantizeLinear does."""
+        difference = stored.astype(np.int64) - self._along(self.zero, stored.ndim).astype(np.int64)
+        return difference.astype(np.float32) * self._along(self.scale, stored.ndim)
+
+    def _along(self, values: Array, rank: int) -> Array:
+        if values.size == 1:
+            return values.reshape(())
+        extents = [1] * rank
+        extents[self.axis] = values.size
+        return values.reshape(extents)
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A region for lowering: `operations` in order, composites replaced by what is inside them.
+
+    Operations that read constants alone are left out; what they make is asked for as a constant.
+    """
+
+    region: Region
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """What is computed at run time."""
+        return tuple(each for each in self._flat if not self.is_constant(each.outputs[0]))
+
+    @cached_property
+    def shapes(self) -> Mapping[str, Shape]:
+        """The shape of each tensor that is computed, and of the region's inputs, as ONNX has them."""
+        found: dict[str, Shape] = {}
+        for contract in self.region.inputs:
+            found[contract.inner] = _static(contract.name, contract.logical.shape, self)
+        for each in self.operations:
+            given = [found[n] if n in found else self.array(n).shape for n in each.inputs if n]
+            target = self.array(each.inputs[1]).tolist() if each.op == "Reshape" else ()
+            found[each.outputs[0]] = made_shape(each, given, target)
+        return found
+
+    @cached_property
+    def dequantized(self) -> Mapping[str, Quantized]:
+        """By what it makes, each DequantizeLinear, of constants and of what is computed."""
+        return {
+            each.outputs[0]: self.quantization(each, each.inputs[0])
+            for each in self._flat
+            if each.op == "DequantizeLinear"
+        }
+
+    def quantization(self, operation: Operation, name: str) -> Quantized:
+        """Return what a DequantizeLinear or QuantizeLinear says of the integers called `name`."""
+        scale = self._plain(operation.inputs[1])
+        has_zero = len(operation.inputs) > 2 and operation.inputs[2]
+        zero = self._plain(operation.inputs[2]) if has_zero else np.zeros(scale.shape, np.uint8)
+        return Quantized(name, scale, zero, operation.attributes.get("axis", 1))
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a tensor is stored, or computed of what is."""
+        return name in self._known
+
+    def array(self, name: str) -> Array:
+        """Return a constant in floating point, or as it is stored; its axes are as ONNX has them."""
+        found = self.dequantized.get(name)
+        if found is not None and found.name in self._stored:
+            return found.real(self._plain(found.name))
+        return self._plain(name)
+
+    def integers(self, name: str) -> tuple[Array, Quantized] | None:
+        """Return the integers behind a constant that is dequantized, or None for any other."""
+        found = self.dequantized.get(name)
+        if found is None:
+            return None
+        if found.name in self._stored:
+            return self._plain(found.name), found
+        # They are computed. Dequantizing is exact to the last bit but one, so it can be undone.
+        real = self._plain(name)
+        scale, zero = (found._along(each, real.ndim) for each in (found.scale, found.zero))
+        stored = np.rint(real.astype(np.float64) / scale) + zero
+        return stored.astype(found.zero.dtype), found
+
+    def _plain(self, name: str) -> Array:
+        stored = self.region.constant(name)
+        layout = self._stored[name] if name in self._stored else ""
+        return stored.transpose(_PACKED[layout]) if layout else stored
+
+    @cached_property
+    def _stored(self) -> Mapping[str, str]:
+        """The layout of each stored constant."""
+        layouts = {each.name: each.layout for each in self.region.constants}
+        strange = sorted({layout for layout in layouts.values() if layout not in _PACKED})
+        if strange:
+            raise CompileError(f"weights in the layout {strange[0]}, and not in OHWI or OIHW")
+        return layouts
+
+    @cached_property
+    def _flat(self) -> tuple[Operation, ...]:
+        found: list[Operation] = []
+        for each in self.region.operations(fold=False):
+            found += [replace(one, name=each.name) for one in each.inner] or [each]
+        return tuple(found)
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        known = {*self._stored}
+        for each in self._flat:
+            if known.issuperset(filter(None, each.inputs)):
+                known.update(each.outputs)
+        return frozenset(known - {""})
+
+
+def _static(name: str, shape: Sequence[int | str | None] | None, reading: Reading) -> Shape:
+    """Return a shape all of whose extents are known, or raise CompileError."""
+    extents = [] if shape is None else [extent for extent in shape if isinstance(extent, int)]
+    if shape is None or len(extents) < len(shape):
+        nodes = [each.name for each in reading.region.operations(fold=False)]
+        raise CompileError(f"'{name}' has extents that are not known (--dims gives a model's)", nodes)
+    return tuple(extents)

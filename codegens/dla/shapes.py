@@ -1,0 +1,121 @@
+"""The shapes of what operations make, by ONNX's rules; shapes are in ONNX's order of axes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from byoc.codegen import CompileError, Operation
+
+from .layers import Window
+
+Shape = tuple[int, ...]
+Attributes = Mapping[str, Any]
+
+
+def window_of(attributes: Attributes, kernel: Sequence[int]) -> Window:
+    """Return the window of a convolution or pool of two dimensions, from its attributes."""
+    top, left, bottom, right = attributes.get("pads") or (0, 0, 0, 0)
+    strides = attributes.get("strides") or (1, 1)
+    dilations = attributes.get("dilations") or (1, 1)
+    return Window(_pair(kernel), _pair(strides), _pair(dilations), (top, left, bottom, right))
+
+
+def _pair(values: Sequence[int]) -> tuple[int, int]:
+    first, second = values
+    return (first, second)
+
+
+def slid(extents: Sequence[int], window: Window, ceil: bool = False) -> Shape:
+    """Return the height and width that a window makes of an image's.
+
+    With `ceil` a last window may reach over the padding at the end, unless it would start in it.
+    """
+    made = []
+    for axis in (0, 1):
+        before, after = window.pads[axis], window.pads[axis + 2]
+        room = extents[axis] + before + after - window.extent[axis]
+        stride = window.strides[axis]
+        steps = -(-room // stride) if ceil else room // stride
+        if ceil and steps * stride >= extents[axis] + before:
+            steps -= 1
+        made.append(steps + 1)
+    return tuple(made)
+
+
+def made_shape(operation: Operation, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    """Return the shape of an operation's first output, from those of its inputs.
+
+    `target` are the numbers of the second input of a Reshape. Operators that are not known here are
+    taken to work element by element, which lowering then refuses or not.
+    """
+    rule = _RULES.get(operation.op)
+    if rule is not None:
+        return rule(operation.attributes, shapes, target)
+    try:
+        return tuple(np.broadcast_shapes(*shapes))
+    except ValueError:
+        told = " and ".join(map(str, shapes))
+        raise CompileError(f"{operation.op} of shapes {told}", [operation.name]) from None
+
+
+def _conv(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    x, w = shapes[:2]
+    return (x[0], w[0], *slid(x[2:], window_of(attributes, w[2:])))
+
+
+def _pool(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    x = shapes[0]
+    window = window_of(attributes, attributes["kernel_shape"])
+    return (*x[:2], *slid(x[2:], window, bool(attributes.get("ceil_mode"))))
+
+
+def _global_pool(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    return (*shapes[0][:2], 1, 1)
+
+
+def _gemm(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    a, b = shapes[:2]
+    return (a[0], b[0 if attributes.get("transB") else 1])
+
+
+def _concat(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    axis = attributes["axis"] % len(shapes[0])
+    together = sum(shape[axis] for shape in shapes)
+    return (*shapes[0][:axis], together, *shapes[0][axis + 1 :])
+
+
+def _flatten(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    x = shapes[0]
+    axis = attributes.get("axis", 1)
+    axis = axis + len(x) if axis < 0 else axis
+    return (prod(x[:axis]), prod(x[axis:]))
+
+
+def _reshape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    x = shapes[0]
+    keeps_zeros = bool(attributes.get("allowzero"))
+    found = [x[i] if extent == 0 and not keeps_zeros else extent for i, extent in enumerate(target)]
+    if -1 in found:
+        rest = prod(extent for extent in found if extent != -1)
+        found[found.index(-1)] = prod(x) // rest if rest else 0
+    return tuple(found)
+
+
+def _first(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    return shapes[0]
+
+
+_RULES: Mapping[str, Callable[[Attributes, Sequence[Shape], Sequence[int]], Shape]] = {
+    "Conv": _conv,
+    "MaxPool": _pool,
+    "AveragePool": _pool,
+    "GlobalAveragePool": _global_pool,
+    "Gemm": _gemm,
+    "Concat": _concat,
+    "Flatten": _flatten,
+    "Reshape": _reshape,
+    **dict.fromkeys(("BatchNormalization", "Clip", "Dropout", "DequantizeLinear"), _first),
+    "QuantizeLinear": _first,
+}

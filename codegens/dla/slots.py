@@ -1,0 +1,77 @@
+"""Room in the scratchpad: tiles of one kind take turns in their places, so that loads can run ahead."""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from .operand import DType, Operand
+
+ALIGNMENT = 64
+"""Places in the scratchpad begin at multiples of so many bytes: what the machine waits for at once."""
+
+
+def aligned(size: int) -> int:
+    """Return a size, rounded up to whole lines of the scratchpad."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(eq=False)
+class Slot:
+    """Places of one size for one kind of tile; a new tile takes the one that was taken longest ago."""
+
+    addresses: tuple[int, ...]
+    held: dict[Hashable, Operand] = field(default_factory=dict)
+    _next: int = 0
+
+    def find(self, key: Hashable) -> Operand | None:
+        """Return the tile that was made under a key, if it is still there."""
+        return self.held.get(key)
+
+    def take(self, key: Hashable, make: Callable[[int], Operand]) -> Operand:
+        """Return the tile that `make` makes at the next address, and remember it under a key."""
+        address = self.addresses[self._next]
+        self._next = (self._next + 1) % len(self.addresses)
+        self.held = {k: tile for k, tile in self.held.items() if tile.address != address}
+        self.held[key] = make(address)
+        return self.held[key]
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of the largest tile of one kind; `twice` where a second place lets the next one come early."""
+
+    size: int
+    twice: bool = True
+
+
+class Scratchpad:
+    """The slots of one layer, and the numbers of its tiles, which no two tiles of a program share."""
+
+    def __init__(self, needs: Mapping[str, Need], numbers: "count[int]", doubled: bool) -> None:
+        """Lay out the slots one behind the other."""
+        self._numbers = numbers
+        self.slots: dict[str, Slot] = {}
+        start = 0
+        for name, need in needs.items():
+            times = 2 if doubled and need.twice else 1
+            step = aligned(need.size)
+            self.slots[name] = Slot(tuple(start + step * i for i in range(times)))
+            start += step * times
+
+    def tile(self, slot: str, key: Hashable, extents: tuple[int, int, int], dtype: DType) -> Operand:
+        """Return a new tile of rows, columns and channels, dense, in a slot."""
+        return self.slots[slot].take(key, lambda at: dense(next(self._numbers), at, extents, dtype))
+
+
+def bytes_needed(needs: Mapping[str, Need], doubled: bool) -> int:
+    """Return the bytes of the scratchpad that slots take."""
+    return sum(aligned(n.size) * (2 if doubled and n.twice else 1) for n in needs.values())
+
+
+def dense(tensor: int, address: int, extents: tuple[int, int, int], dtype: DType) -> Operand:
+    """Return an operand whose rows, columns and channels lie without gaps."""
+    rows, cols, channels = extents
+    pixel = channels * dtype.size
+    return Operand(
+        tensor, address, 0, rows, rows, cols, channels, cols * pixel, pixel, dtype.size, dtype
+    )

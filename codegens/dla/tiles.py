@@ -1,0 +1,191 @@
+"""How a layer is cut so that its tiles fit into the scratchpad, and in which order they are computed.
+
+A tile is a box of the result: rows x columns x channels, and for a convolution how many input channels
+it is summed over at a time. Of those that fit, the one is taken that is estimated to take the least
+time, by the bytes that it moves and the operations, which overlap where tiles have two places.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from .boxes import reach
+from .cycles import Figures
+from .layers import Activation, Conv, Layer, Pool, Window
+from .slots import Need, bytes_needed
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The most rows, columns and channels of a result that are computed at once.
+
+    Of a convolution `inputs` are the input channels that are summed at once, and `groups` how many
+    groups are computed side by side; `channels` and `inputs` are then those of all of them.
+    """
+
+    rows: int
+    cols: int
+    channels: int
+    inputs: int = 0
+    groups: int = 1
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The tiles of a layer.
+
+    `doubled`: tiles have two places each. `weights_outermost`: all rows are computed with some output
+    channels before the next ones, so that weights are loaded once; else all channels with some rows.
+    """
+
+    tile: Tile
+    doubled: bool
+    weights_outermost: bool = False
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What there is: bytes of the scratchpad, and the machine's figures."""
+
+    scratchpad: int
+    figures: Figures
+
+    def fits(self, needs: Mapping[str, Need], doubled: bool) -> bool:
+        """Return whether slots of some sizes fit."""
+        return bytes_needed(needs, doubled) <= self.scratchpad
+
+    def seconds(self, moved: float, operations: float, dtype: str, steps: int, doubled: bool) -> float:
+        """Estimate how long a layer takes that moves bytes and computes in some steps."""
+        moving = moved / self.figures.bandwidth
+        computing = operations / self.figures.peak["float32" if dtype == "float32" else "int8"]
+        if not doubled:
+            return moving + computing
+        return max(moving, computing) + min(moving, computing) / steps
+
+
+def conv_needs(layer: Conv, tile: Tile) -> dict[str, Need]:
+    """Return the slots of a convolution: of its input, weights, and what it makes."""
+    x, y = layer.x, layer.y
+    rows, cols = (reach(layer.window, 0, x.height, tile.rows), reach(layer.window, 1, x.width, tile.cols))
+    kernel = layer.window.kernel[0] * layer.window.kernel[1]
+    made = tile.rows * tile.cols * tile.channels
+    needs = {
+        "x": Need(rows * cols * tile.inputs * x.itemsize),
+        "weights": Need(tile.channels * kernel * tile.inputs // tile.groups * layer.weights.itemsize),
+        "parameters": Need(tile.channels * (12 if y.is_integer else 4)),
+        "y": Need(made * y.itemsize),
+    }
+    if tile.inputs * layer.groups < x.channels * tile.groups:
+        needs["accumulator"] = Need(made * 4, twice=False)
+    if layer.residual is not None:
+        needs["residual"] = Need(made * layer.residual.itemsize)
+        if y.is_integer:
+            needs["wide"] = Need(made * 4, twice=False)
+    return needs
+
+
+def conv_tiling(layer: Conv, rows: int, budget: Budget) -> Tiling | None:
+    """Return the tiling of a convolution of which some rows are computed, None where none fits."""
+    found: list[tuple[float, int, Tiling]] = []
+    for channels, inputs, groups in _splits(layer):
+        for doubled in (True, False):
+            for tile in _largest(layer, rows, Tile(1, 1, channels, inputs, groups), doubled, budget):
+                for outermost in (True, False):
+                    tiling = Tiling(tile, doubled, outermost)
+                    seconds, moved = _conv_cost(layer, rows, tiling, budget)
+                    found.append((seconds, moved, tiling))
+    return min(found, key=lambda each: each[:2])[2] if found else None
+
+
+def _splits(layer: Conv) -> Iterator[tuple[int, int, int]]:
+    """Yield how channels can be cut: output channels, input channels, groups of a tile."""
+    made, read = layer.y.channels // layer.groups, layer.x.channels // layer.groups
+    if layer.groups > 1:
+        for groups in _halves(layer.groups):
+            yield groups * made, groups * read, groups
+    for channels in _halves(made):
+        for inputs in _halves(read):
+            if layer.groups == 1 or (channels, inputs) != (made, read):
+                yield channels, inputs, 1
+
+
+def _halves(extent: int) -> Iterator[int]:
+    """Yield an extent, half of it, a third, a quarter, a sixth, an eighth and so on, down to 1."""
+    parts = 1
+    seen = 0
+    while seen != 1:
+        size = ceil(extent / parts)
+        if size != seen:
+            yield size
+        seen = size
+        parts = parts + 1 if parts < 4 else parts * 3 // 2
+
+
+def _largest(layer: Conv, rows: int, tile: Tile, doubled: bool, budget: Budget) -> Iterator[Tile]:
+    """Yield tiles of as many rows as fit, and of fewer for more overlap; of fewer columns if need be."""
+    height = min(rows, layer.y.height)
+    for cols in _halves(layer.y.width):
+        most = 0
+        for count in _halves(height):
+            grown = Tile(count, cols, tile.channels, tile.inputs, tile.groups)
+            if budget.fits(conv_needs(layer, grown), doubled):
+                yield grown
+                most += 1
+            if most == 4:
+                break
+        if most:
+            return
+
+
+def _conv_cost(layer: Conv, rows: int, tiling: Tiling, budget: Budget) -> tuple[float, int]:
+    """Return the seconds and the bytes that a tiling is estimated to take.
+
+    A tile stays in its slot as long as the next one wanted is the same.
+    """
+    tile, x, y, window = tiling.tile, layer.x, layer.y, layer.window
+    down = ceil(min(rows, y.height) / tile.rows) * ceil(rows / y.height)
+    areas = down * ceil(y.width / tile.cols)
+    share = tile.groups / layer.groups
+    across = ceil(y.channels * share / tile.channels)  # tiles of output channels in a group
+    deep = ceil(x.channels * share / tile.inputs)
+    read = reach(window, 0, x.height, tile.rows) * reach(window, 1, x.width, tile.cols)
+    stays = areas == 1 and deep == 1
+    x_times = 1 if stays or (deep == 1 and not tiling.weights_outermost) else across
+    single = across * layer.groups == tile.groups and deep == 1
+    weights_times = 1 if areas == 1 or single or (deep == 1 and tiling.weights_outermost) else areas
+    loaded = areas * read * x.channels * x.itemsize * x_times + layer.weights.nbytes * weights_times
+    residual = 1 if layer.residual is not None else 0
+    moved = loaded + rows * y.row_bytes * (1 + residual)
+    operations = 2 * rows * y.width * y.channels * layer.weights[0].size
+    steps = areas * across * deep * ceil(1 / share)
+    return budget.seconds(moved, operations, y.dtype, steps, tiling.doubled), moved
+
+
+def simple_needs(layer: Layer, tile: Tile) -> dict[str, Need]:
+    """Return the slots of any other layer: one for each operand, and one for what it makes."""
+    needs: dict[str, Need] = {}
+    for number, x in enumerate(layer.reads):
+        window = layer.window if isinstance(layer, Pool) else Window()
+        rows = reach(window, 0, x.height, tile.rows)
+        cols = reach(window, 1, x.width, tile.cols)
+        needs[f"x{number}"] = Need(rows * cols * min(tile.channels, x.channels) * x.itemsize)
+    needs["y"] = Need(tile.rows * tile.cols * tile.channels * layer.y.itemsize)
+    if isinstance(layer, Activation) and layer.table is not None:
+        needs["table"] = Need(256, twice=False)
+    return needs
+
+
+def simple_tiling(layer: Layer, rows: int, budget: Budget) -> Tiling | None:
+    """Return the tiling of a layer that is no convolution, None where none fits.
+
+    Whole rows are preferred, then all channels; several tiles, so that moving and computing overlap.
+    """
+    y = layer.y
+    for doubled in (True, False):
+        for channels in _halves(y.channels):
+            for cols in _halves(y.width):
+                for count in _halves(ceil(min(rows, y.height) / (4 if doubled else 1))):
+                    tile = Tile(count, cols, channels)
+                    if budget.fits(simple_needs(layer, tile), doubled):
+                        return Tiling(tile, doubled)
+    return None

@@ -1,0 +1,130 @@
+"""Operations that are one layer: a convolution with what follows it, a quantized group.
+
+A unit begins with the operation that gives it its kind, and goes on as long as each result has one reader
+that the hardware does in passing: a normalization, the addition of a residual, a clamp, and at the end the
+QuantizeLinear of a quantized group.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from byoc.codegen import CompileError, Operation
+
+from .reading import Reading
+
+_CLAMPS = ("Relu", "Clip")
+_CLAMPED = (
+    *("Conv", "Gemm", "BatchNormalization", "Add", "Sum", "Mul", "Concat"),
+    *("MaxPool", "AveragePool", "GlobalAveragePool", "Relu", "Clip"),
+)
+_SUMS = ("Add", "Sum")
+
+
+@dataclass(eq=False)
+class Unit:
+    """Operations that become one layer; `quantize` ends a quantized group, whose inputs are dequantized."""
+
+    operations: list[Operation] = field(default_factory=list)
+    quantize: Operation | None = None
+
+    @property
+    def main(self) -> Operation:
+        """The operation that gives the unit its kind."""
+        return self.operations[0]
+
+    @property
+    def followers(self) -> Sequence[Operation]:
+        """What is done in passing."""
+        return self.operations[1:]
+
+    @property
+    def result(self) -> str:
+        """What the unit makes; before it is quantized in a quantized group."""
+        return self.operations[-1].outputs[0]
+
+    @property
+    def output(self) -> str:
+        """What the unit leaves in memory."""
+        return self.result if self.quantize is None else self.quantize.outputs[0]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of the region's nodes in it."""
+        every = [*self.operations, *([self.quantize] if self.quantize else [])]
+        return tuple(dict.fromkeys(each.name for each in every))
+
+
+def units(reading: Reading) -> list[Unit]:
+    """Return a region's units, in an order in which they can run.
+
+    Raises CompileError for a QuantizeLinear that ends no group.
+    """
+    grouping = _Grouping(reading)
+    for number, operation in enumerate(reading.operations):
+        grouping.take(number, operation)
+    return sorted(grouping.units, key=grouping.last.__getitem__)
+
+
+class _Grouping:
+    """Units as they grow; `last` is the position of the last operation of each."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._shapes = reading.shapes
+        self._constant = reading.is_constant
+        self._outputs = {contract.inner for contract in reading.region.outputs}
+        self._readers = Counter(name for each in reading.operations for name in each.inputs)
+        self._making: dict[str, Unit] = {}
+        self.units: list[Unit] = []
+        self.last: dict[Unit, int] = {}
+
+    def take(self, number: int, operation: Operation) -> None:
+        """Let an operation end a unit, continue one, or begin one."""
+        if operation.op == "DequantizeLinear":
+            return
+        if operation.op == "QuantizeLinear":
+            unit = self._ended(operation)
+        else:
+            unit = self._continued(operation)
+            unit.operations.append(operation)
+            self._making[operation.outputs[0]] = unit
+        self.last[unit] = number
+
+    def _ended(self, operation: Operation) -> Unit:
+        unit = self._making.get(operation.inputs[0])
+        if unit is None or not self._is_open(unit):
+            reason = "QuantizeLinear is not the end of a group that begins with DequantizeLinear"
+            raise CompileError(reason, [operation.name])
+        unit.quantize = operation
+        return unit
+
+    def _continued(self, operation: Operation) -> Unit:
+        for name in operation.inputs:
+            unit = self._making.get(name)
+            if unit is not None and self._is_open(unit) and self._follows(unit, operation, name):
+                return unit
+        self.units.append(Unit())
+        return self.units[-1]
+
+    def _is_open(self, unit: Unit) -> bool:
+        """Whether one operation alone reads what a unit makes so far."""
+        name = unit.result
+        return unit.quantize is None and self._readers[name] == 1 and name not in self._outputs
+
+    def _follows(self, unit: Unit, operation: Operation, name: str) -> bool:
+        main, done = unit.main.op, {each.op for each in unit.followers}
+        if operation.op in _CLAMPS:
+            bounds = operation.inputs[1:]
+            return main in _CLAMPED and all(self._constant(bound) for bound in bounds if bound)
+        if main != "Conv" or name != unit.result or not done <= {"BatchNormalization"}:
+            return False
+        if operation.op == "BatchNormalization":
+            return name == operation.inputs[0]
+        return operation.op in _SUMS and self._adds(operation, name)
+
+    def _adds(self, operation: Operation, name: str) -> bool:
+        """Whether a sum adds one computed tensor of the same shape."""
+        others = [each for each in operation.inputs if each != name]
+        if len(operation.inputs) != 2 or len(others) != 1 or self._constant(others[0]):
+            return False
+        return self._shapes[others[0]] == self._shapes[name]

@@ -1,0 +1,53 @@
+"""Lowering of what gives the same numbers another place: views, and tensors put beside one another."""
+
+from byoc.codegen import CompileError
+
+from .layers import Activation, Concat, Tensor
+from .lower import Lowering, seen
+from .units import Unit
+
+_IMAGE_AXES = (0, 3, 1, 2)  # where ONNX's N, C, H, W are among images, rows, columns, channels
+
+
+def reshape(lowering: Lowering, unit: Unit) -> None:
+    """Lower a Reshape, Flatten or Dropout: a view, unless bytes have to move or scales differ."""
+    if any(lowering.is_read(name) for name in unit.main.outputs[1:]):
+        raise CompileError(f"the machine gives no mask of a {unit.main.op}", unit.nodes)
+    name = unit.main.inputs[0]
+    x, y = lowering.operand(unit, name), lowering.result(unit)
+    view = lowering.reshaped(x, lowering.shapes[name], lowering.shapes[unit.result], unit.nodes)
+    if (view.dtype, view.scale, view.zero) == (y.dtype, y.scale, y.zero):
+        lowering.tensors[unit.output] = seen(view, unit.output)
+    else:
+        lowering.add(Activation(unit.output, unit.nodes, y, view))
+
+
+def concat(lowering: Lowering, unit: Unit) -> None:
+    """Lower a Concat."""
+    shape = lowering.shapes[unit.main.outputs[0]]
+    axis = unit.main.attributes["axis"] % len(shape)
+    parts = tuple(_part(lowering, unit, name, len(shape)) for name in unit.main.inputs)
+    y = lowering.result(unit)
+    place = _place(axis, len(shape))
+    if place is None:
+        raise CompileError(f"a Concat along axis {axis} of {len(shape)}", unit.nodes)
+    parts = tuple(part for part in parts if part.nbytes)
+    clamp = lowering.clamp(unit)
+    lowering.add(Concat(unit.output, unit.nodes, y, parts, place, clamp=clamp))
+
+
+def _part(lowering: Lowering, unit: Unit, name: str, rank: int) -> Tensor:
+    if lowering.reading.is_constant(name):
+        return lowering.constant(unit, name, rank)
+    return lowering.operand(unit, name)
+
+
+def _place(axis: int, rank: int) -> int | None:
+    """Return which of images, rows, columns and channels an axis of ONNX's is; None for a part of one."""
+    if rank == 4:
+        return _IMAGE_AXES[axis]
+    if axis == rank - 1:
+        return 3
+    if axis == 0:
+        return 1
+    return 2 if rank == 3 else None

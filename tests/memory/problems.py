@@ -1,0 +1,93 @@
+"""Random problems, and what the best answer to a small one is, by trying everything."""
+
+import random
+from collections.abc import Iterator
+from itertools import permutations
+
+from hypothesis import strategies as st
+
+from byoc.memory.problem import Problem, Step
+
+
+def random_problem(
+    seed: int, steps: int, *, near: int = 4, alignment: int = 1, extras: bool = True
+) -> Problem:
+    """Steps that read some of what the `near` ones before them made; `extras`: everything else too."""
+    rng = random.Random(seed)
+    sizes: list[int] = []
+    made: list[list[int]] = []
+
+    def buffer(size: int | None = None) -> int:
+        sizes.append(alignment * rng.randint(1, 6) if size is None else size)
+        return len(sizes) - 1
+
+    inputs = [buffer() for _ in range(rng.randint(0, 2))]
+    made.append(inputs)
+    built: list[Step] = []
+    for number in range(steps):
+        around = [b for group in made[-near:] for b in group]
+        reads = tuple(sorted(rng.sample(around, min(len(around), rng.choice([0, 1, 1, 2, 3])))))
+        over: tuple[int, ...] = ()
+        if extras and reads and rng.random() < 0.4:
+            size = sizes[reads[0]]
+            makes = [buffer(size)]
+            over = tuple(b for b in reads if sizes[b] == size)
+        else:
+            makes = [buffer() for _ in range(rng.choice([0, 1, 1, 1, 2]) if extras else 1)]
+        scratch = alignment * rng.randint(1, 4) if extras and rng.random() < 0.2 else 0
+        after = (rng.randrange(number),) if extras and number and rng.random() < 0.1 else ()
+        built.append(Step(f"s{number}", reads, tuple(makes), over, scratch, after))
+        made.append(makes)
+    read = {b for step in built for b in step.reads}
+    outputs = {b for b in range(len(sizes)) if b not in read and rng.random() < 0.7}
+    outputs |= {b for b in range(len(sizes)) if extras and rng.random() < 0.1}
+    names = tuple(f"b{number}" for number in range(len(sizes)))
+    return Problem(
+        names, tuple(sizes), tuple(built), frozenset(inputs), frozenset(outputs), (), alignment
+    )
+
+
+def problems(most_steps: int = 7) -> st.SearchStrategy[Problem]:
+    """Small problems with everything in them but links."""
+    return st.builds(
+        random_problem,
+        st.integers(0, 2**32),
+        st.integers(0, most_steps),
+        near=st.integers(1, 6),
+        alignment=st.sampled_from([1, 16]),
+    )
+
+
+def orders(problem: Problem) -> Iterator[tuple[int, ...]]:
+    """Every order in which the steps can run."""
+    before = [
+        {problem.maker[b] for b in step.reads if problem.maker[b] >= 0} | set(step.after)
+        for step in problem.steps
+    ]
+    for order in permutations(range(len(problem.steps))):
+        done: set[int] = set()
+        for step in order:
+            if not before[step] <= done:
+                break
+            done.add(step)
+        else:
+            yield order
+
+
+def peak(problem: Problem, order: tuple[int, ...]) -> int:
+    """The most bytes there while a step runs, counted as memory's definition says, buffer by buffer."""
+    most = sum(problem.sizes[b] for b in problem.inputs)
+    for at, number in enumerate(order):
+        step, done, later = problem.steps[number], order[:at], order[at + 1 :]
+        there = set(problem.inputs) | {b for s in done for b in problem.steps[s].makes}
+        here = {b for s in (number, *later) for b in problem.steps[s].reads} | problem.outputs
+        still = {b for s in later for b in problem.steps[s].reads} | problem.outputs
+        alive = (there & here) | set(step.makes)
+        taken = problem.sizes[step.makes[0]] if step.makes and set(step.over) - still else 0
+        most = max(most, sum(problem.sizes[b] for b in alive) - taken + step.scratch)
+    return most
+
+
+def least_peak(problem: Problem) -> int:
+    """LB*: the least peak of all orders."""
+    return min(peak(problem, order) for order in orders(problem))
