@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from onnx.inliner import inline_local_functions
 
 from byoc.bundle.read import is_bundle, open_bundle
 from byoc.cli.common import (
@@ -22,6 +23,7 @@ from byoc.graph.dims import symbols
 from byoc.graph.load import Model, prepare, read_file
 from byoc.graph.unshare import unshared
 from byoc.memory.model import CONVENTIONS, convention_named, quantized_groups
+from byoc.memory.plan import METHODS
 from byoc.memory.report import (
     Asked,
     MemoryReport,
@@ -30,6 +32,7 @@ from byoc.memory.report import (
     memory_document,
     memory_report,
     picture,
+    striped_picture,
     svg,
 )
 from byoc.pipeline import load_model
@@ -41,6 +44,8 @@ _UNITS = {
     **{"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30},
     **{"kB": 10**3, "MB": 10**6, "GB": 10**9},
 }
+_STRIPED = "striped"
+_MOVED = ("moved", "bound", "loaded", "stored", "streamed", "unkept", "arena")
 _PROOFS = {
     "cut": "a minimum cut at one step",
     "search": "a search of all orders",
@@ -60,7 +65,10 @@ def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
         str, typer.Option(help=f"What counts in the plan told in full: {', '.join(CONVENTIONS)}.")
     ] = "C",
     method: Annotated[
-        str, typer.Option(help="How that plan is made: no-reuse, best-fit, by-size, reordered or exact.")
+        str,
+        typer.Option(
+            help=f"How that plan is made: {', '.join(METHODS)}, or {_STRIPED} for the picture."
+        ),
     ] = "exact",
     time_limit: Annotated[
         float, typer.Option(min=0.0, help="Seconds for each plan; then the best that was found.")
@@ -71,6 +79,9 @@ def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
             "--fused", help="An operator between DequantizeLinear and QuantizeLinear is a step."
         ),
     ] = False,
+    striped: Annotated[
+        bool, typer.Option("--striped/--no-striped", help="Plan striped execution, too.")
+    ] = True,
     dim: DimOption = None,
     picture_file: Annotated[
         Path | None,
@@ -86,16 +97,23 @@ def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
     region.
     """
     there = None if size is None else _bytes(size)
-    asked = Asked(convention_named(convention), method, alignment, time_limit)
+    asked = Asked(
+        convention=convention_named(convention),
+        method="exact" if method == _STRIPED else method,
+        alignment=alignment,
+        time_limit=time_limit,
+        size=there,
+        striped=striped or method == _STRIPED,
+    )
     with progress() as show, own_stdout():
         reports = []
-        for loaded in _models(model, sizes(dim, "--dim")):
+        for loaded, flat in _models(model, sizes(dim, "--dim")):
             show(f"plan {loaded.source}")
             index = unshared(loaded).index if fused else loaded.index
             groups = quantized_groups(index) if fused else ()
-            reports.append(memory_report(index, loaded.source, asked, groups))
+            reports.append(memory_report(index, loaded.source, asked, groups, flat and flat.index))
         if picture_file is not None:
-            _draw(picture_file, reports)
+            _draw(picture_file, reports, method == _STRIPED)
     if form is Format.json:
         print_json(
             {
@@ -113,17 +131,22 @@ def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
         typer.echo(f"{letter}: {counts}")
 
 
-def _models(name: str, dims: Mapping[str, int]) -> Iterator[Model]:
-    """Yield what is to be planned: a model, or of a bundle the whole and each region."""
+def _models(name: str, dims: Mapping[str, int]) -> Iterator[tuple[Model, Model | None]]:
+    """Yield what is to be planned: a model, or of a bundle the whole and each region.
+
+    A region comes with what it is without composites.
+    """
     if not is_bundle(Path(name)):
-        yield load_model(name, dims)
+        yield load_model(name, dims), None
         return
     bundle = open_bundle(Path(name))
-    yield prepare(bundle.model(), f"{name}: the whole", bundle.folder, dims)
+    yield prepare(bundle.model(), f"{name}: the whole", bundle.folder, dims), None
     for _, region, _ in bundle.regions():
         proto = read_file(region.path)
+        called, folder = f"{name}: {region.name}", region.path.parent
         inside = {key: dims[key] for key in symbols(proto) if key in dims}
-        yield prepare(proto, f"{name}: {region.name}", region.path.parent, inside)
+        flat = inline_local_functions(proto) if proto.functions else proto
+        yield prepare(proto, called, folder, inside), prepare(flat, called, folder, inside)
 
 
 def _bytes(text: str) -> int:
@@ -134,13 +157,19 @@ def _bytes(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
-def _draw(path: Path, reports: list[MemoryReport]) -> None:
+def _draw(path: Path, reports: list[MemoryReport], as_striped: bool) -> None:
     for report in reports:
         part = report.name.rpartition(": ")[2].rpartition(" ")[2] if len(reports) > 1 else ""
         name = re.sub(r"[^A-Za-z0-9_-]", "_", part)
         place = path.with_name(f"{path.stem}.{name}{path.suffix}") if name else path
-        title = f"{report.name}: {quantity(report.plan.size, 'B')}, {_told(report)}"
-        write_text(place, svg(picture(report.plan, title)))
+        if as_striped and report.striped is not None:
+            row = next(row for row in report.rows if row.method == _STRIPED)
+            made = f"{quantity(row.size, 'B')}, striped (whole tensors: {quantity(row.bound, 'B')})"
+            found = striped_picture(report.striped, f"{report.name}: {made}")
+        else:
+            title = f"{report.name}: {quantity(report.plan.size, 'B')}, {_told(report)}"
+            found = picture(report.plan, title)
+        write_text(place, svg(found))
 
 
 def _told(report: MemoryReport) -> str:
@@ -153,6 +182,11 @@ def _print(report: MemoryReport, size: int | None) -> None:
     rounded = f", rounded up to {problem.alignment} B" if problem.alignment > 1 else ""
     typer.echo(f"{report.name}: {made} in {_told(report)}{rounded}")
     print_rows([_shown(row, size) for row in report.rows], Format.text)
+    levels = memory_document(report)["levels"]
+    if levels is not None:
+        moved = {key: quantity(levels[key], "B") for key in _MOVED}  # type: ignore[literal-required]
+        typer.echo(f"scratchpad of {quantity(levels['size'], 'B')} and system memory, bytes moved:")
+        print_rows([moved | {"loads": levels["loads"], "stores": levels["stores"]}], Format.text)
     for note in report.notes:
         typer.echo(f"note: {note}")
 

@@ -22,6 +22,7 @@ from byoc.codegen.api import (
     Stamped,
     Together,
 )
+from byoc.codegen.arena import Arena, Place
 from byoc.codegen.dispatch import Emitters
 from byoc.codegen.find import chosen_options, find_codegen
 from byoc.codegen.operations import Operation
@@ -30,6 +31,7 @@ from byoc.codegen.options import NoOptions, read_options, written_options
 __all__ = [
     "ABILITIES",
     "API_VERSION",
+    "Arena",
     "Artifact",
     "Codegen",
     "CompileError",
@@ -43,6 +45,7 @@ __all__ = [
     "NoOptions",
     "Operation",
     "Oracle",
+    "Place",
     "Region",
     "ResourceError",
     "Stamped",

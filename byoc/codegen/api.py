@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from byoc.boundary.contract import Contract
 from byoc.boundary.weights import convolution_weights, packed_array
+from byoc.codegen.arena import Arena, plan_arena
 from byoc.codegen.operations import Operation, operations
 from byoc.errors import InputError
 from byoc.graph.copying import copy_without
@@ -90,6 +91,17 @@ class Region:
         """
         model = self._folded if fold else self.model
         return operations(model, f"byoc.{self.target}", self.inputs, self.outputs, boundary)
+
+    def arena(self, alignment: int = 64) -> Arena:
+        """Return an order of the operations and a place for each tensor in the smallest arena there is.
+
+        Sizes and offsets are multiples of `alignment` bytes. Views share the bytes of what they view
+        (Reshape, Flatten, Squeeze, Identity, ...) and elementwise operators write over an operand that
+        dies: right where tensors lie as ONNX has them. A target that packs images, to which some Reshape
+        is a copy, plans with `byoc.memory` itself, as `codegens/dla` does. Raises InputError when a
+        tensor's extents are not known.
+        """
+        return plan_arena(self._folded, self.inputs, self.outputs, self.name, alignment)
 
     @property
     def nodes(self) -> Sequence[onnx.NodeProto]:

@@ -58,14 +58,23 @@ def operations(
     float type are left out, that is, what lies between `name` and `inner` of each contract.
     """
     reader = _Reader(GraphIndex(model, stated_types(model)), domain)
-    skipped = set() if boundary else set(_conversions(reader.index, inputs, outputs))
+    skipped = set() if boundary else conversions(reader.index, inputs, outputs)
     return tuple(reader.operation(node) for i, node in enumerate(reader.index.nodes) if i not in skipped)
 
 
-def _conversions(
+def name_of(node: NodeProto) -> str:
+    """Return what an operation is called: the node's name, or its first output where it has none."""
+    return node.name or next(filter(None, node.output), node.op_type)
+
+
+def conversions(index: GraphIndex, inputs: Sequence[Contract], outputs: Sequence[Contract]) -> set[int]:
+    """Return the nodes between `name` and `inner` of the contracts, by number."""
+    return set(_between(index, inputs, outputs))
+
+
+def _between(
     index: GraphIndex, inputs: Sequence[Contract], outputs: Sequence[Contract]
 ) -> Iterator[int]:
-    """Yield the nodes between `name` and `inner` of the contracts."""
     for contract in inputs:
         name = contract.name
         while name != contract.inner:
@@ -104,7 +113,7 @@ class _Reader:
         schema = self.index.schema(node)
         attributes = written(node) if schema is None else effective(node, schema, self._types)
         return Operation(
-            name=node.name or next(filter(None, node.output), node.op_type),
+            name=name_of(node),
             op=node.op_type,
             composite=composite,
             domain="" if node.domain == "ai.onnx" else node.domain,

@@ -1,35 +1,161 @@
 """The plan of an arena: an order of the steps, offsets, and bytes that no arena can be below."""
 
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from time import monotonic
+
 from byoc.errors import InputError, nearest
-from byoc.memory.live import live
+from byoc.memory.bound.cut import cut_bound, witness
+from byoc.memory.live import Live, live
+from byoc.memory.offsets.climb import climbed, quick
 from byoc.memory.offsets.compounds import compounds
+from byoc.memory.offsets.exact import exact, is_plain
 from byoc.memory.offsets.packing import Packing
+from byoc.memory.order.best import best_order
+from byoc.memory.order.vary import varied
 from byoc.memory.problem import Plan, Problem
 
 METHODS = ("no-reuse", "best-fit", "by-size", "reordered", "exact")
+"""What `plan` can do: a place for each buffer; the given order with offsets step by step or from the
+largest buffer on; the best order with quick offsets, or with the best ones."""
+
+_MOST_ORDERS = 12
+_QUICK_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The order found for a problem and what is proven of all orders."""
+
+    order: tuple[int, ...]
+    bound: int
+    proof: str
+    witness: int | None
 
 
 def plan(problem: Problem, method: str = "exact", time_limit: float = 10.0) -> Plan:
-    """Plan the arena of a problem.
+    """Plan the arena of a problem. The bound is of the problem and the same for all methods.
+
+    The same problem gives the same plan, unless searching reaches `time_limit`, in seconds: then the
+    plan is the best until then, and `is_minimal` says what is proven.
 
     Raises:
         InputError: there is no such method.
+        ValueError: the problem is none: a size or scratch that is no multiple of the alignment, an
+            operand to write over of another size, links that contradict each other.
     """
     if method not in METHODS:
-        raise InputError(f"memory method {method!r} is unknown{nearest(method, METHODS)}")
-    lives = live(problem, range(len(problem.steps)))
+        raise InputError(f"there is no memory planning method {method}{nearest(method, METHODS)}")
+    _refuse(problem)
+    deadline = monotonic() + time_limit
+    known = _known(problem, time_limit)
+    given = tuple(range(len(problem.steps)))
+    if method == "no-reuse":
+        return _apart(known, live(problem, given))
+    if method == "best-fit":
+        return _placed(known, live(problem, given), lambda p: p.placed(p.by_start(), best_fit=True))
+    if method == "by-size":
+        return _placed(known, live(problem, given), lambda p: p.placed(p.by_size(), best_fit=True))
+    if method == "reordered":
+        return _placed(known, live(problem, known.order), lambda p: quick(p, known.bound))
+    return _best(known, problem, deadline)
+
+
+def _refuse(problem: Problem) -> None:
+    unit, sizes = problem.alignment, problem.sizes
+    for name, size in zip(problem.names, sizes, strict=True):
+        if size % unit:
+            raise ValueError(f"{name} has {size} bytes, which is no multiple of {unit}")
+    for step in problem.steps:
+        if step.scratch % unit:
+            raise ValueError(f"{step.name} has scratch that is no multiple of {unit}")
+        if step.makes and any(sizes[b] != sizes[step.makes[0]] for b in step.over):
+            raise ValueError(f"{step.name} cannot be written over an operand of another size")
+
+
+@lru_cache(maxsize=64)
+def _known(problem: Problem, time_limit: float) -> _Known:
+    deadline = monotonic() + time_limit / 2
+    ordered = best_order(problem, deadline=deadline)
+    lives = live(problem, ordered.order)
+    step = witness(lives, ordered.bound)
+    if ordered.bound < ordered.peak:
+        above, its = cut_bound(lives, ordered.bound, deadline)
+        if its is not None:
+            return _Known(ordered.order, above, "cut", its)
+    if step is not None:
+        return _Known(ordered.order, ordered.bound, "cut", step)
+    before = sum(problem.sizes[buffer] for buffer in problem.inputs)
+    return _Known(ordered.order, ordered.bound, "total" if ordered.bound == before else "search", None)
+
+
+def _best(known: _Known, problem: Problem, deadline: float) -> Plan:
+    """Return the smallest arena of several orders with the least peak; most often the first is it."""
+    best: Plan | None = None
+    for lives in _lives(problem, known.order):
+        left = deadline - monotonic()
+        if best is not None and (best.size == known.bound or left <= 0):
+            break
+        found = _placed(known, lives, lambda p, to=lives.peak, s=left: _exact(p, to, s))  # type: ignore[misc]
+        if best is None or found.size < best.size:
+            best = found
+    assert best is not None
+    return best
+
+
+def _lives(problem: Problem, order: Sequence[int]) -> Iterator[Live]:
+    first = live(problem, order)
+    yield first
+    other = live(problem, order, last_operand=True)
+    if other.over != first.over:
+        yield other
+    for seed in range(_MOST_ORDERS):
+        yield varied(first, seed)
+
+
+def _exact(packing: Packing, goal: int, seconds: float) -> list[int]:
+    offsets = quick(packing, goal)
+    if packing.height(offsets) <= goal:
+        return offsets
+    if is_plain(packing.compounds):
+        solved, _ = exact(packing.compounds, seconds / 3)
+        return min(offsets, solved, key=packing.height)
+    return climbed(packing, goal, monotonic() + seconds / 3)
+
+
+def _placed(known: _Known, lives: Live, place: Callable[[Packing], list[int]]) -> Plan:
     together = compounds(lives)
     packing = Packing(together.all)
-    tried = [packing.placed(packing.by_size(), True), packing.placed(packing.by_start(), True)]
-    offsets = min(tried, key=packing.height)
-    places, scratch = [0] * len(problem.sizes), [0] * len(problem.steps)
+    offsets = place(packing)
+    places, scratch = [0] * len(lives.problem.sizes), [0] * len(lives.order)
     for compound, at in zip(together.all, offsets, strict=True):
         for buffer, inside in compound.members:
             places[buffer] = at + inside
         if compound.step is not None:
             scratch[compound.step] = at
-    bound = max((sum(problem.sizes[b] for b in step.makes) for step in problem.steps), default=0)
     return Plan(
-        problem, lives.order, together.over, tuple(places), tuple(scratch),
-        packing.height(offsets), bound, "cut",
-    )  # fmt: skip
+        problem=lives.problem,
+        order=lives.order,
+        over=together.over,
+        offsets=tuple(places),
+        scratch=tuple(scratch),
+        size=packing.height(offsets),
+        bound=known.bound,
+        proof=known.proof,
+        witness=known.witness,
+    )
+
+
+def _apart(known: _Known, lives: Live) -> Plan:
+    """Return a plan in which only scratch, of one step and the next, is at one place."""
+    alone = replace(lives, over=(None,) * len(lives.over))
+
+    def placed(packing: Packing) -> list[int]:
+        offsets, end = [], 0
+        for compound in packing.compounds:
+            offsets.append(end)
+            end += compound.size if compound.step is None else 0
+        return offsets
+
+    return _placed(known, alone, placed)

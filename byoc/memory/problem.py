@@ -130,7 +130,7 @@ class Plan:
     such a pair shares its offset. `offsets` and `size` are bytes; what a step needs as scratch lies at
     `scratch`, one offset a step of the problem. `bound` are bytes below which no arena can be,
     whatever the order and the places; `proof` says how that is known: `cut` (a minimum cut at one
-    step), `search` (all orders were tried or ruled out), `total` (there is nothing to share).
+    step), `search` (all orders were tried or ruled out), `total` (what is there before the first step). `witness` is the step of the cut.
     """
 
     problem: Problem
@@ -141,6 +141,7 @@ class Plan:
     size: int
     bound: int
     proof: str
+    witness: int | None = None
 
     @property
     def is_minimal(self) -> bool:

@@ -1,40 +1,44 @@
-"""Which operands a command reads, and which it writes, and where they are."""
+"""Which engine runs a command, which operands it reads, and which it writes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from enum import Enum
 
 from .isa import Command, Conv, ConvFlags, Load, Store
 from .operand import DType, Operand
 
 
-def moves(command: Command) -> bool:
-    """Return whether the DMA engine runs a command, and not the compute engine."""
-    return isinstance(command, Load | Store)
+class Engine(Enum):
+    """What runs a command: the one moves bytes, the other computes."""
+
+    DMA = "dma"
+    COMPUTE = "compute"
+
+
+def engine(command: Command) -> Engine:
+    """Return what runs a command."""
+    return Engine.DMA if isinstance(command, Load | Store) else Engine.COMPUTE
 
 
 def reads(command: Command) -> Mapping[str, Operand]:
-    """Return the operands that a command reads, by their fields' names: LOAD and STORE their source."""
-    found = {
-        field.name: value
-        for field in fields(command)
-        if isinstance(value := getattr(command, field.name), Operand) and value.rows
-    }
-    for name in ("y", "target"):
-        found.pop(name, None)
-    if isinstance(command, Conv):
-        for name in _unread(command):
-            found.pop(name, None)
-    return found
+    """Return the operands that a command reads, by their fields' names.
+
+    One that is not there is left out only where the command can do without it.
+    """
+    unread = {"y", "target", *(_unread(command) if isinstance(command, Conv) else ())}
+    found = ((field.name, getattr(command, field.name)) for field in fields(command))
+    return {name: value for name, value in found if isinstance(value, Operand) and name not in unread}
 
 
 def _unread(command: Conv) -> Iterator[str]:
-    """Yield the operands that a convolution has for its other commands."""
+    """Yield the operands that a convolution has for its other commands, or does without."""
     first, last = ConvFlags.FIRST in command.flags, ConvFlags.LAST in command.flags
+    floats = command.x.dtype is DType.FLOAT32
     if first:
         yield "accumulator"
-    if not last:
+    if not last or not command.residual.rows:
         yield "residual"
-    if not first and (not last or command.x.dtype is DType.FLOAT32):
+    if (not first and (floats or not last)) or (floats and not command.parameters.rows):
         yield "parameters"
 
 

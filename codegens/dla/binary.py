@@ -7,7 +7,7 @@ row. So the classes in isa.py are the only place that says what a command consis
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any, get_type_hints
@@ -105,19 +105,17 @@ class _Form:
     kind: type[Any]
     fields: tuple[tuple[str, Any], ...]
 
-    def leaves(self) -> Iterator[tuple[str, Any]]:
-        """Yield where each word is found in an instance, and its type."""
-        for name, what in self.fields:
-            if isinstance(what, _Form):
-                yield from ((f"{name}.{path}", leaf) for path, leaf in what.leaves())
-            else:
-                yield name, what
+    def letters(self) -> str:
+        """Return how the words are packed, a letter for each, as `struct` has them."""
+        return "".join(
+            what.letters() if isinstance(what, _Form) else _LETTERS.get(what, "I")
+            for _, what in self.fields
+        )
 
     @cached_property
     def words(self) -> struct.Struct:
         """How an instance is packed."""
-        letters = {float: "f", Signed: "i"}
-        return struct.Struct("<" + "".join(letters.get(leaf, "I") for _, leaf in self.leaves()))
+        return struct.Struct("<" + self.letters())
 
     def values(self, instance: object) -> Iterator[Any]:
         """Yield the words of an instance, as numbers."""
@@ -130,23 +128,25 @@ class _Form:
 
     def built(self, words: Iterator[Any]) -> Any:
         """Return an instance, its fields taken from the words in order."""
-        return self.kind(
-            *(
-                what.built(words) if isinstance(what, _Form) else _CONVERT.get(what, what)(next(words))
-                for _, what in self.fields
-            )
-        )
+        return self.kind(*(_value(what, words) for _, what in self.fields))
 
 
-_CONVERT: dict[Any, Callable[[Any], Any]] = {Signed: int}
+_LETTERS = {float: "f", Signed: "i"}
+
+
+def _value(what: Any, words: Iterator[Any]) -> Any:
+    """Return the next field: a dataclass, a number, or a member of an enumeration."""
+    if isinstance(what, _Form):
+        return what.built(words)
+    word = next(words)
+    return what(word) if isinstance(what, type) else word
 
 
 def _form(kind: Any) -> _Form:
     hints = get_type_hints(kind, include_extras=True)
-    found = ((field.name, hints[field.name]) for field in fields(kind))
-    return _Form(
-        kind, tuple((name, _form(hint) if is_dataclass(hint) else hint) for name, hint in found)
-    )
+    names = [field.name for field in fields(kind)]
+    parts = [_form(hints[name]) if is_dataclass(hints[name]) else hints[name] for name in names]
+    return _Form(kind, tuple(zip(names, parts, strict=True)))
 
 
 _FORMS = {kind.opcode: _form(kind) for kind in COMMANDS}

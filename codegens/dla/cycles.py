@@ -17,8 +17,8 @@ from byoc.costs.load import load_cost_model
 from byoc.costs.roofline import Roofline
 from byoc.errors import InputError
 
-from .access import moves, reads, written
-from .isa import Command, Conv, End, Function, Load, Pool, Store
+from .access import Engine, engine, reads, written
+from .isa import Command, Conv, Function, Load, Pool, Program, Store
 from .operand import DType, Operand
 
 FREQUENCY = 500e6
@@ -97,14 +97,21 @@ class Statistics:
         return sum(getattr(layer, field) for layer in self.layers)
 
 
-class Timeline:
-    """Takes a program's commands in order and keeps the time, in cycles."""
+def timed(program: Program, figures: Figures) -> Statistics:
+    """Return what a program takes; the numbers that it computes with make no difference."""
+    timeline = _Timeline(figures, program.scratchpad)
+    for command in program.commands[:-1]:  # without END
+        timeline.step(command)
+    return timeline.statistics()
+
+
+class _Timeline:
+    """Takes commands in order and keeps the time, in cycles; it starts at the end of the launch."""
 
     def __init__(self, figures: Figures, scratchpad: int) -> None:
-        """Start at the end of the launch, with a scratchpad of so many bytes."""
         self._figures = figures
         self._launch = _cycles(figures.launch, figures.frequency)
-        self._free = {True: self._launch, False: self._launch}  # when each engine is; True is DMA
+        self._free = dict.fromkeys(Engine, self._launch)  # when each engine is
         lines = -(-scratchpad // _LINE)
         self._written = np.zeros(lines, np.int64)  # when each line will have been written
         self._read = np.zeros(lines, np.int64)  # when each line will have been read
@@ -112,40 +119,39 @@ class Timeline:
         self._layers: dict[int, LayerStatistics] = {}
 
     def step(self, command: Command) -> None:
-        """Take the next command."""
-        if isinstance(command, End):
-            return
-        engine = moves(command)
         if command.layer not in self._layers:
             self._layers[command.layer] = LayerStatistics(command.layer, 0, 0, 0, 0, 0, 0)
-            self._free[False] += _cycles(self._figures.overhead, self._figures.frequency)
-        taken = duration(command, self._figures)
-        start = self._free[engine]
+            self._free[Engine.COMPUTE] += _cycles(self._figures.overhead, self._figures.frequency)
         sources, targets = _lines(command)
-        for lines in sources:
-            start = max(start, int(self._written[lines].max(initial=0)))
-        for lines in targets:
-            start = max(start, int(np.maximum(self._written[lines], self._read[lines]).max(initial=0)))
-        end = start + taken
+        end = self._start(engine(command), sources, targets) + duration(command, self._figures)
         for lines in sources:
             np.maximum(self._read[lines], end, out=self._read[lines])
         for lines in targets:
             self._written[lines] = end
-        self._free[engine] = end
-        self._count(command, taken, max(self._end, *self._free.values()))
+        self._free[engine(command)] = end
+        self._count(command, max(self._end, *self._free.values()))
 
     def statistics(self) -> Statistics:
-        """Return what the commands so far took."""
         return Statistics(self._launch, tuple(self._layers.values()), self._figures.frequency)
 
-    def _count(self, command: Command, taken: int, end: int) -> None:
-        old = self._layers[command.layer]
-        engine = moves(command)
+    def _start(self, which: Engine, sources: list[slice], targets: list[slice]) -> int:
+        """Return when an engine can start what reads and writes some lines."""
+        start = self._free[which]
+        for lines in (*sources, *targets):
+            start = max(start, int(self._written[lines].max(initial=0)))
+        for lines in targets:
+            start = max(start, int(self._read[lines].max(initial=0)))
+        return start
+
+    def _count(self, command: Command, end: int) -> None:
+        """Count a command to its layer; with it the program ends at `end`."""
+        old, taken = self._layers[command.layer], duration(command, self._figures)
+        dma = engine(command) is Engine.DMA
         self._layers[command.layer] = LayerStatistics(
             command.layer,
             cycles=old.cycles + end - self._end,
-            computing=old.computing + (0 if engine else taken),
-            moving=old.moving + (taken if engine else 0),
+            computing=old.computing + (0 if dma else taken),
+            moving=old.moving + (taken if dma else 0),
             loaded=old.loaded + (command.target.nbytes if isinstance(command, Load) else 0),
             stored=old.stored + (command.target.nbytes if isinstance(command, Store) else 0),
             operations=old.operations + operations(command),
@@ -167,7 +173,7 @@ def duration(command: Command, figures: Figures) -> int:
 def operations(command: Command) -> int:
     """Return the operations of a command, a multiplication and an addition being two."""
     target = written(command)
-    if target is None or moves(command):
+    if target is None or engine(command) is Engine.DMA:
         return 0
     elements = target.rows * target.cols * target.channels
     if isinstance(command, Conv):

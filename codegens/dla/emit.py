@@ -100,7 +100,12 @@ class Emission:
     def store(self, tile: Operand, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> None:
         """Append the store of a tile to a box of a tensor."""
         target = self.machine.arena.box(tensor, rows, cols, channels)
-        self.step.stores.append(Store(self.number, tile, target))
+        self.put([Store(self.number, tile, target)])
+
+    def put(self, stores: Iterable[Store]) -> None:
+        """Append stores; where tiles have one place alone, they stand before the loads of the next."""
+        late = self.step.stores if self.scratchpad.doubled else self.step.computes
+        late.extend(stores)
 
 
 def emission(

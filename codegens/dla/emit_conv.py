@@ -133,7 +133,7 @@ def _convolve(result: _Result, part: Span, flags: ConvFlags, accumulator: Operan
         parameters=_parameters(result),
         accumulator=accumulator,
         residual=_residual(result) if adds and not wide else ABSENT,
-        y=ABSENT,
+        y=accumulator,  # of the same extents; replaced below where the result is written
         kernel=Pair(*layer.window.kernel),
         strides=Pair(*layer.window.strides),
         dilations=Pair(*layer.window.dilations),

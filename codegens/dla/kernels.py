@@ -1,6 +1,7 @@
 """What the compute commands compute, on arrays: isa.py's sentences in numpy."""
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,7 @@ from .operand import DType, Operand
 from .tables import evaluate
 from .windows import axes, windows
 
-_EXACT: Mapping[np.dtype[Any], int] = {  # up to where sums of integers are exact
-    np.dtype(np.float32): 2**24,
-    np.dtype(np.float64): 2**53,
-}
+_EXACT = 2**24  # up to where float32 has all integers
 _WORD = 2**31
 _LONG = 2**63
 
@@ -26,7 +24,8 @@ def compute(command: Command, read: Mapping[str, Array]) -> Array:
     `read` has the operands that it reads as such arrays, by their fields' names. Raises FaultError where
     types or extents do not fit together, or a sum leaves its range.
     """
-    return _KERNELS[type(command)](command, read)
+    with np.errstate(all="ignore"):  # floats that overflow are infinite, as in hardware
+        return _KERNELS[type(command)](command, read)
 
 
 def _conv(command: Conv, read: Mapping[str, Array]) -> Array:
@@ -37,22 +36,27 @@ def _conv(command: Conv, read: Mapping[str, Array]) -> Array:
 
 
 def _float_conv(command: Conv, read: Mapping[str, Array]) -> Array:
+    box = command.y
     sums = convolve(command, read["x"], _floats(read["weights"]))
     if ConvFlags.FIRST not in command.flags:
-        sums = sums + read["accumulator"]
+        sums = sums + _as(read["accumulator"], (box.rows, box.cols, box.channels), np.float32)
     elif "parameters" in read:
-        sums = sums + read["parameters"].reshape(command.y.channels)
+        sums = sums + _as(read["parameters"], (1, 1, box.channels), np.float32)
     if ConvFlags.LAST not in command.flags:
         return sums
-    return _clamped(sums + read["residual"] if "residual" in read else sums, command)
+    if "residual" in read:
+        sums = sums + _as(read["residual"], sums.shape, np.float32)
+    return _clamped(sums, command)
 
 
 def _integer_conv(command: Conv, read: Mapping[str, Array]) -> Array:
+    if "residual" in read:
+        raise FaultError("a convolution of integers has no residual")
+    if command.x.dtype.size != 1 or command.weights.dtype is not DType.INT8:
+        raise FaultError("the weights of int8 and uint8 are int8")
     first, last = ConvFlags.FIRST in command.flags, ConvFlags.LAST in command.flags
-    if "residual" in read or ((first or last) and "parameters" not in read):
-        raise FaultError("a convolution of integers has parameters and no residual")
     sums = convolve(command, read["x"].astype(np.int32) - command.x_zero, read["weights"])
-    start = _parameters(command, read)[0] if first else read["accumulator"]
+    start = _parameters(command, read)[0] if first else _as(read["accumulator"], sums.shape, np.int32)
     sums = sums + start
     if sums.min() < -_WORD or sums.max() >= _WORD:
         raise FaultError("a sum leaves the range of int32")
@@ -64,7 +68,8 @@ def _integer_conv(command: Conv, read: Mapping[str, Array]) -> Array:
 
 def _parameters(command: Conv, read: Mapping[str, Array]) -> Array:
     """Return the biases, mantissas and shifts, each for all output channels."""
-    return read["parameters"].reshape(3, command.y.channels).astype(np.int64)
+    channels = command.y.channels
+    return _as(read["parameters"], (1, 1, 3 * channels), np.int32).reshape(3, channels).astype(np.int64)
 
 
 def convolve(command: Conv, x: Array, weights: Array) -> Array:
@@ -73,10 +78,12 @@ def convolve(command: Conv, x: Array, weights: Array) -> Array:
     `x` is the tile with its zero point taken from it, the weights as the command has them.
     """
     kernel, groups = command.kernel, command.groups
+    if not groups or x.shape[2] % groups or command.y.channels % groups:
+        raise FaultError(f"{groups} groups do not divide the channels of x and y")
     per_group = x.shape[2] // groups
     shape = (command.y.channels, kernel.rows, kernel.cols, per_group)
-    if per_group * groups != x.shape[2] or command.y.channels % groups or weights.size != np.prod(shape):
-        raise FaultError(f"{weights.size} weights do not fit {groups} groups of x and y")
+    if weights.size != prod(shape):
+        raise FaultError(f"there are {weights.size} weights, and {prod(shape)} are needed")
     weights = weights.reshape(shape)
     integers = x.dtype.kind == "i"
     if integers:
@@ -88,13 +95,10 @@ def convolve(command: Conv, x: Array, weights: Array) -> Array:
     return sums.astype(np.int64) if integers else sums
 
 
-def _exact_type(x: Array, weights: Array) -> np.dtype[Any]:
+def _exact_type(x: Array, weights: Array) -> type:
     """Return the fastest float type whose sums of products are exact integers, in any order."""
     most = int(np.abs(x).max()) * int(np.abs(weights.astype(np.int64)).sum(axis=(1, 2, 3)).max())
-    for kind, limit in _EXACT.items():
-        if most <= limit:
-            return kind
-    raise FaultError("a sum leaves the range of int32")
+    return np.float32 if most <= _EXACT else np.float64
 
 
 def _grouped(view: Array, weights: Array, groups: int) -> Array:
@@ -217,6 +221,14 @@ def _stretched(values: Array, box: Operand) -> Array:
     if any(extent not in (1, wanted) for extent, wanted in zip(values.shape, shape, strict=True)):
         raise FaultError(f"an operand of {values.shape} does not stretch to {shape}")
     return np.broadcast_to(values, shape)
+
+
+def _as(values: Array, shape: tuple[int, ...], dtype: type) -> Array:
+    """Return values, which must have a shape and a type."""
+    if values.shape != shape or values.dtype != dtype:
+        wanted = f"{shape} {np.dtype(dtype)}"
+        raise FaultError(f"an operand is {values.shape} {values.dtype}, and should be {wanted}")
+    return values
 
 
 def _floats(values: Array) -> Array:

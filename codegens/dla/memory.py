@@ -1,7 +1,7 @@
 """A memory that remembers for each byte which row of which tensor was written there last."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,31 +21,50 @@ class FaultError(Exception):
     """What a command may not do; the message says what it was."""
 
 
-class TaggedMemory:
-    """Bytes and their tags.
+class ConstantMemory:
+    """Bytes that are only read: the weights."""
 
-    A tag is tensor * 2**32 + row, 0 where nothing was ever written. Reading an operand checks that
-    every byte of it has the operand's tags, so that what was overwritten, never written, or is another
-    row of a rolling window is found where it is read.
-    """
-
-    def __init__(self, name: str, size: int) -> None:
-        """Make a memory of some bytes in which nothing was written."""
+    def __init__(self, name: str, content: bytes) -> None:
+        """Take the bytes."""
         self.name = name
-        self.bytes = np.zeros(size, np.uint8)
-        self.tags = np.zeros(size, np.uint64)
+        self.bytes: NDArray[np.uint8] = np.frombuffer(content, np.uint8)
 
     def read(self, box: Operand) -> Array:
         """Return a box as an array [rows, cols, channels]; it may be a view of the memory.
 
-        Raises FaultError where the box leaves the memory or holds something else.
+        Raises FaultError where the box leaves the memory.
         """
         views = []
-        for first, rows, address in _runs(box):
-            self._inside(box, rows, address)
-            self._check(box, first, rows, address)
-            views.append(_elements(self.bytes, box, rows, address))
+        for run in _runs(box):
+            self._inside(box, run)
+            self._check(box, run)
+            views.append(_elements(self.bytes, box, run))
         return views[0] if len(views) == 1 else np.concatenate(views)
+
+    def _inside(self, box: Operand, run: "_Run") -> None:
+        last = run.address + (run.rows - 1) * box.row_pitch + (box.cols - 1) * box.pixel_pitch
+        end = last + (box.channels - 1) * box.channel_pitch + box.dtype.size
+        if end > len(self.bytes):
+            size = len(self.bytes)
+            raise FaultError(f"it needs byte {end - 1} of the {self.name}, which has {size} bytes")
+
+    def _check(self, box: Operand, run: "_Run") -> None:
+        """Constants are always there."""
+
+
+class TaggedMemory(ConstantMemory):
+    """Bytes and their tags, all of them 0 at first.
+
+    A tag is tensor * 2**32 + row, 0 where nothing was ever written. Reading an operand checks that every
+    byte of it has the operand's tags, so that what was overwritten, never written, or is another row of
+    a rolling window is found where it is read.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        """Make a memory of some bytes in which nothing was written."""
+        super().__init__(name, b"")
+        self.bytes = np.zeros(size, np.uint8)
+        self.tags = np.zeros(size, np.uint64)
 
     def write(self, box: Operand, values: Array) -> None:
         """Write an array [rows, cols, channels] to a box, and tag it.
@@ -55,58 +74,34 @@ class TaggedMemory:
         if values.dtype != _NUMPY[box.dtype] or values.shape != (box.rows, box.cols, box.channels):
             raise FaultError(f"{values.shape} {values.dtype} do not fit the operand that is written")
         start = 0
-        for first, rows, address in _runs(box):
-            self._inside(box, rows, address)
-            _elements(self.bytes, box, rows, address)[...] = values[start : start + rows]
-            tags = _tags(self.tags, box, rows, address)
-            tags[...] = _expected(box, first, rows, tags.ndim)
-            start += rows
+        for run in _runs(box):
+            self._inside(box, run)
+            _elements(self.bytes, box, run)[...] = values[start : start + run.rows]
+            tags = _tags(self.tags, box, run)
+            tags[...] = _expected(box, run, tags.ndim)
+            start += run.rows
 
-    def _inside(self, box: Operand, rows: int, address: int) -> None:
-        last = address + (rows - 1) * box.row_pitch + (box.cols - 1) * box.pixel_pitch
-        end = last + (box.channels - 1) * box.channel_pitch + box.dtype.size
-        if end > len(self.bytes):
-            size = len(self.bytes)
-            raise FaultError(f"it needs byte {end - 1} of the {self.name}, which has {size} bytes")
-
-    def _check(self, box: Operand, first: int, rows: int, address: int) -> None:
-        tags = _tags(self.tags, box, rows, address)
-        expected = _expected(box, first, rows, tags.ndim)
+    def _check(self, box: Operand, run: "_Run") -> None:
+        tags = _tags(self.tags, box, run)
+        expected = _expected(box, run, tags.ndim)
         if (tags == expected).all():
             return
         place = np.argwhere(tags != expected)[0]
         found = int(tags[tuple(place)])
-        byte = address + int(place @ np.array(tags.strides)) // self.tags.itemsize
-        row = first + int(place[0])
+        byte = run.address + int(place @ np.array(tags.strides)) // self.tags.itemsize
         there = f"row {found % 2**32} of tensor {found >> 32}" if found else "nothing yet"
         raise FaultError(
-            f"byte {byte} of the {self.name} should hold row {row} of tensor {box.tensor}, "
-            f"and {there} was written there"
+            f"byte {byte} of the {self.name} should hold row {run.first + int(place[0])} of tensor "
+            f"{box.tensor}, and {there} was written there"
         )
 
 
-class ConstantMemory(TaggedMemory):
-    """The weights: read-only, without tags."""
-
-    def __init__(self, name: str, content: bytes) -> None:
-        """Take the bytes."""
-        super().__init__(name, 0)
-        self.bytes = np.frombuffer(content, np.uint8)
-
-    def write(self, box: Operand, values: Array) -> None:
-        """Raise FaultError."""
-        raise FaultError(f"the {self.name} are read-only")
-
-    def _check(self, box: Operand, first: int, rows: int, address: int) -> None:
-        """Constants are always there."""
-
-
-def check_box(box: Operand) -> None:
-    """Raise FaultError for an operand that is empty, or has more rows than its window."""
-    if not (box.tensor and box.cols and box.channels):
-        raise FaultError("an operand has no tensor or no elements")
+def check_box(name: str, box: Operand) -> None:
+    """Raise FaultError for an operand that is not there, is empty, or has more rows than its window."""
+    if not (box.tensor and box.rows and box.cols and box.channels):
+        raise FaultError(f"the operand {name} has no tensor or no elements")
     if box.rows > box.window:
-        raise FaultError(f"an operand has {box.rows} rows, and its window {box.window}")
+        raise FaultError(f"the operand {name} has {box.rows} rows, and its window {box.window}")
 
 
 def array_type(dtype: DType) -> np.dtype[Any]:
@@ -114,24 +109,31 @@ def array_type(dtype: DType) -> np.dtype[Any]:
     return _NUMPY[dtype]
 
 
-def _runs(box: Operand) -> Iterator[tuple[int, int, int]]:
-    """Yield the parts of a box that do not wrap around its window: first row, rows, address."""
+class _Run(NamedTuple):
+    """Rows of a box that lie one after another, without a wrap around its window."""
+
+    first: int
+    rows: int
+    address: int
+
+
+def _runs(box: Operand) -> Iterator[_Run]:
     row, end = box.first_row, box.first_row + box.rows
     while row < end:
         slot = row % box.window
         rows = min(end - row, box.window - slot)
-        yield row, rows, box.address + slot * box.row_pitch
+        yield _Run(row, rows, box.address + slot * box.row_pitch)
         row += rows
 
 
-def _elements(memory: Array, box: Operand, rows: int, address: int) -> Array:
+def _elements(memory: Array, box: Operand, run: _Run) -> Array:
     """Return a view [rows, cols, channels] of the elements."""
-    shape = (rows, box.cols, box.channels)
+    shape = (run.rows, box.cols, box.channels)
     strides = (box.row_pitch, box.pixel_pitch, box.channel_pitch)
-    return np.ndarray(shape, _NUMPY[box.dtype], memory.data, address, strides)
+    return np.ndarray(shape, _NUMPY[box.dtype], memory.data, run.address, strides)
 
 
-def _tags(tags: Array, box: Operand, rows: int, address: int) -> Array:
+def _tags(tags: Array, box: Operand, run: _Run) -> Array:
     """Return a view [rows, ...] of the tags of the elements' bytes, in as few dimensions as can be."""
     extents = [(box.dtype.size, 1)]
     for count, pitch in ((box.channels, box.channel_pitch), (box.cols, box.pixel_pitch)):
@@ -140,15 +142,14 @@ def _tags(tags: Array, box: Operand, rows: int, address: int) -> Array:
             extents[0] = (count * inner, step)
         else:
             extents.insert(0, (count, pitch))
-    shape = (rows, *(count for count, _ in extents))
-    strides = (box.row_pitch, *(pitch for _, pitch in extents))
     item = tags.itemsize
-    return np.ndarray(
-        shape, tags.dtype, tags.data, address * item, tuple(item * step for step in strides)
-    )
+    shape = (run.rows, *(count for count, _ in extents))
+    steps = (box.row_pitch * item, *(pitch * item for _, pitch in extents))
+    return np.ndarray(shape, tags.dtype, tags.data, run.address * item, steps)
 
 
-def _expected(box: Operand, first: int, rows: int, dimensions: int) -> Array:
+def _expected(box: Operand, run: _Run, dimensions: int) -> Array:
     """Return the tags of some rows, to be compared with a view of so many dimensions."""
-    tags = (np.uint64(box.tensor) << np.uint64(32)) + np.arange(first, first + rows, dtype=np.uint64)
+    rows = np.arange(run.first, run.first + run.rows, dtype=np.uint64)
+    tags = (np.uint64(box.tensor) << np.uint64(32)) + rows
     return tags.reshape(-1, *[1] * (dimensions - 1))

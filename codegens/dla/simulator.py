@@ -7,7 +7,7 @@ import numpy as np
 
 from .access import reads, written
 from .binary import line
-from .cycles import Figures, Statistics, Timeline
+from .cycles import Figures, Statistics, timed
 from .isa import Command, End, Load, Program, Store
 from .kernels import compute
 from .memory import Array, ConstantMemory, FaultError, TaggedMemory, check_box
@@ -32,8 +32,13 @@ class Simulator:
     def __init__(self, program: Program, weights: bytes, figures: Figures) -> None:
         """Take a program, what its WEIGHTS hold, and how fast the machine is.
 
-        Raises SimulationError where the program was made for other weights.
+        Raises SimulationError where the program was made for other weights, or END is not its end.
         """
+        ends = [number for number, command in enumerate(program.commands) if isinstance(command, End)]
+        if ends != [len(program.commands) - 1]:
+            raise SimulationError(
+                f"END is to be the last of {len(program.commands)} commands, and no other"
+            )
         if len(weights) != program.weights:
             raise SimulationError(
                 f"the program is for {program.weights} bytes of weights, and there are {len(weights)}"
@@ -49,13 +54,11 @@ class Simulator:
         a program may not do, and where an output is not in its place at the end.
         """
         run = _Run(self._program, self._weights)
-        timeline = Timeline(self._figures, self._program.scratchpad)
         for box, values in inputs:
             run.put(box, values)
-        for number, command in enumerate(self._program.commands):
+        for number, command in enumerate(self._program.commands[:-1]):  # without END
             run.step(number, command)
-            timeline.step(command)
-        return Result(tuple(run.get(box) for box in outputs), timeline.statistics())
+        return Result(tuple(run.get(box) for box in outputs), timed(self._program, self._figures))
 
 
 class _Run:
@@ -68,21 +71,19 @@ class _Run:
 
     def put(self, box: Operand, values: Array) -> None:
         try:
-            check_box(box)
+            check_box("to be written", box)
             self._arena.write(box, values)
         except FaultError as fault:
             raise SimulationError(f"input tensor {box.tensor}: {fault}") from None
 
     def get(self, box: Operand) -> Array:
         try:
-            check_box(box)
+            check_box("to be read", box)
             return np.array(self._arena.read(box))
         except FaultError as fault:
             raise SimulationError(f"output tensor {box.tensor}: {fault}") from None
 
     def step(self, number: int, command: Command) -> None:
-        if isinstance(command, End):
-            return
         try:
             self._execute(command)
         except FaultError as fault:
@@ -90,16 +91,16 @@ class _Run:
 
     def _execute(self, command: Command) -> None:
         target = written(command)
-        if target is None or not target.rows:
-            raise FaultError("nothing to be written")
+        if target is None:
+            raise FaultError("it has nothing to write")
         boxes = reads(command)
-        for box in (*boxes.values(), target):
-            check_box(box)
+        for name, box in (*boxes.items(), ("to be written", target)):
+            check_box(name, box)
         read = {name: self._source(command).read(box) for name, box in boxes.items()}
         values = read["source"] if isinstance(command, Load | Store) else compute(command, read)
         (self._arena if isinstance(command, Store) else self._scratchpad).write(target, values)
 
-    def _source(self, command: Command) -> TaggedMemory:
+    def _source(self, command: Command) -> ConstantMemory:
         if not isinstance(command, Load):
             return self._scratchpad
         return self._weights if command.memory is Memory.WEIGHTS else self._arena

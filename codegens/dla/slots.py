@@ -50,6 +50,7 @@ class Scratchpad:
     def __init__(self, needs: Mapping[str, Need], numbers: "count[int]", doubled: bool) -> None:
         """Lay out the slots one behind the other."""
         self._numbers = numbers
+        self.doubled = doubled
         self.slots: dict[str, Slot] = {}
         start = 0
         for name, need in needs.items():

@@ -14,6 +14,8 @@ from .cycles import Figures
 from .layers import Activation, Conv, Layer, Pool, Window
 from .slots import Need, bytes_needed
 
+_STEP = 50e-9  # seconds by which a step has to pay: of tilings nearly as fast, the one of fewer commands
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -56,11 +58,12 @@ class Budget:
 
     def seconds(self, moved: float, operations: float, dtype: str, steps: int, doubled: bool) -> float:
         """Estimate how long a layer takes that moves bytes and computes in some steps."""
+        issued = steps * _STEP
         moving = moved / self.figures.bandwidth
         computing = operations / self.figures.peak["float32" if dtype == "float32" else "int8"]
         if not doubled:
-            return moving + computing
-        return max(moving, computing) + min(moving, computing) / steps
+            return moving + computing + issued
+        return max(moving, computing) + min(moving, computing) / steps + issued
 
 
 def conv_needs(layer: Conv, tile: Tile) -> dict[str, Need]:
@@ -101,15 +104,15 @@ def _splits(layer: Conv) -> Iterator[tuple[int, int, int]]:
     """Yield how channels can be cut: output channels, input channels, groups of a tile."""
     made, read = layer.y.channels // layer.groups, layer.x.channels // layer.groups
     if layer.groups > 1:
-        for groups in _halves(layer.groups):
+        for groups in halves(layer.groups):
             yield groups * made, groups * read, groups
-    for channels in _halves(made):
-        for inputs in _halves(read):
+    for channels in halves(made):
+        for inputs in halves(read):
             if layer.groups == 1 or (channels, inputs) != (made, read):
                 yield channels, inputs, 1
 
 
-def _halves(extent: int) -> Iterator[int]:
+def halves(extent: int) -> Iterator[int]:
     """Yield an extent, half of it, a third, a quarter, a sixth, an eighth and so on, down to 1."""
     parts = 1
     seen = 0
@@ -124,9 +127,9 @@ def _halves(extent: int) -> Iterator[int]:
 def _largest(layer: Conv, rows: int, tile: Tile, doubled: bool, budget: Budget) -> Iterator[Tile]:
     """Yield tiles of as many rows as fit, and of fewer for more overlap; of fewer columns if need be."""
     height = min(rows, layer.y.height)
-    for cols in _halves(layer.y.width):
+    for cols in halves(layer.y.width):
         most = 0
-        for count in _halves(height):
+        for count in halves(height):
             grown = Tile(count, cols, tile.channels, tile.inputs, tile.groups)
             if budget.fits(conv_needs(layer, grown), doubled):
                 yield grown
@@ -182,9 +185,9 @@ def simple_tiling(layer: Layer, rows: int, budget: Budget) -> Tiling | None:
     """
     y = layer.y
     for doubled in (True, False):
-        for channels in _halves(y.channels):
-            for cols in _halves(y.width):
-                for count in _halves(ceil(min(rows, y.height) / (4 if doubled else 1))):
+        for channels in halves(y.channels):
+            for cols in halves(y.width):
+                for count in halves(ceil(min(rows, y.height) / (4 if doubled else 1))):
                     tile = Tile(count, cols, channels)
                     if budget.fits(simple_needs(layer, tile), doubled):
                         return Tiling(tile, doubled)

@@ -55,7 +55,9 @@ def test_a_call_is_one_step_that_may_write_over_what_is_read_element_by_element(
     model = read_memory(load_model(onnx.parser.parse_model(CALLS)).index)
 
     assert _steps(model) == [("y", ["x", "z"], ["y"], ["x"])]
-    assert model.notes == ("mixed 'y' is one step: what is inside is not counted",)
+    assert model.notes == (
+        "calls of functions are one step each, what is inside not counted: 1 of mixed",
+    )
 
 
 def test_groups_are_steps() -> None:

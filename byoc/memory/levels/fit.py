@@ -1,40 +1,168 @@
-"""A choice that fits by its addresses, too: where sums fit and blocks do not, the least is given up."""
+"""A choice that fits by its addresses, too: where sums fit and places do not, the least is given up."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from byoc.memory.levels.choice import Choice, Keep, bytes_of
+from byoc.memory.levels.choice import Choice, Keep, bytes_of, moved, occupied, staging
 from byoc.memory.levels.grow import grown
-from byoc.memory.levels.places import placed
+from byoc.memory.levels.pack import lowest_free, packed
+from byoc.memory.levels.places import Depths
 from byoc.memory.levels.schedule import Schedule
+from byoc.memory.levels.units import Unit, units
 from byoc.memory.problem import Buffer
 
-# How many ways to give something up are tried for their addresses, each time something has to give way.
-_TRIES = 40
+_Way = tuple[int, Buffer, Keep]  # bytes lost, and the buffer's part of the choice that loses them
+# How many ways to give one thing up are tried for their addresses before more is given up at once.
+_SINGLE = 8
+# Beyond so many residencies that takes too long.
+_MOST_UNITS = 200
+# One in so many of those that find no place is given up at once.
+_PART = 8
+# More than all that a plan can move.
+_NEVER = 1 << 60
+# How often everything is gone through for what could be kept after all.
+_PASSES = 3
 
 
-def fitted(schedule: Schedule, size: int, choice: Choice) -> Choice | None:
-    """Return a choice whose residencies have addresses, `choice` itself where it has them.
+@dataclass(frozen=True)
+class Fit:
+    """A choice, and places of its residencies."""
 
-    None where nothing is left to be given up, and a turn needs more than the scratchpad has.
+    choice: Choice
+    depths: Depths
+
+
+def fitted(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
+    """Return a choice whose residencies have places, `choice` itself where they are found.
+
+    None where a turn needs more than the scratchpad has whatever is given up.
     """
-    fits = choice
-    while (places := placed(schedule, size, fits)).residencies is None:
-        ways = sorted(_ways(schedule, fits, *places.crowded), key=lambda way: way[0])
-        if not ways:
+    fit = _packed(schedule, size, choice)
+    if fit is not None:
+        return fit
+    best = _single(schedule, size, choice)
+    more = _several(schedule, size, choice)
+    for each in (more, best and _regrown(schedule, size, best)):
+        if each is not None and (best is None or moved(schedule, each.choice) < moved(schedule, best.choice)):
+            best = each
+    return best
+
+
+def _packed(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
+    if _crowded(schedule, size, choice) is not None:
+        return None
+    all_units = units(schedule, choice)
+    offsets = packed([u.block(u.first) for u in all_units], _ceilings(schedule, size, choice))
+    depths = {u.stays: o for u, o in zip(all_units, offsets, strict=True) if o is not None}
+    return Fit(choice, depths) if len(depths) == len(all_units) else None
+
+
+def _single(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
+    """Give up one thing, where that is enough."""
+    if len(units(schedule, choice)) > _MOST_UNITS:
+        return None
+    ways = sorted(_ways(schedule, choice, 0, len(schedule.turns)), key=lambda way: way[0])
+    tries = (_packed(schedule, size, _with(choice, way)) for way in ways[:_SINGLE])
+    return next((fit for fit in tries if fit is not None), None)
+
+
+def _several(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
+    """Give up what finds no place until all the rest has one, and keep again what can be."""
+    while (turn := _crowded(schedule, size, choice)) is not None:
+        if (way := _cheapest(schedule, choice, turn, turn)) is None:
             return None
-        tried = ([*fits[:b], keep, *fits[b + 1 :]] for _, b, keep in ways[:_TRIES])
-        good = (each for each in tried if placed(schedule, size, each).residencies is not None)
-        _, buffer, keep = min(ways, key=lambda way: way[0] / schedule.sizes[way[1]])
-        fits = next(good, [*fits[:buffer], keep, *fits[buffer + 1 :]])
-    if fits is choice:
-        return choice
-    return grown(schedule, size, fits, lambda each: placed(schedule, size, each).residencies is not None)
+        choice = _with(choice, way)
+    while True:
+        all_units = units(schedule, choice)
+        losses = [_loss(schedule, choice, unit) for unit in all_units]
+        blocks = [u.block(u.first) for u in all_units]
+        offsets = packed(blocks, _ceilings(schedule, size, choice), losses)
+        left = [unit for unit, offset in zip(all_units, offsets, strict=True) if offset is None]
+        if not left:
+            depths = {u.stays: o for u, o in zip(all_units, offsets, strict=True) if o is not None}
+            return _regrown(schedule, size, Fit(choice, depths))
+        left.sort(key=lambda unit: losses[all_units.index(unit)] / unit.size)
+        for unit in left[: 1 + len(left) // _PART]:
+            buffers = tuple(buffer for buffer, _, _ in unit.stays)
+            way = _cheapest(schedule, choice, unit.first, unit.last, buffers)
+            # Where it has to be there, something beside it has to go.
+            if (way := way or _cheapest(schedule, choice, unit.first, unit.last)) is None:
+                return None
+            choice = _with(choice, way)
 
 
-def _ways(schedule: Schedule, choice: Choice, first: int, last: int) -> Iterator[tuple[int, Buffer, Keep]]:
-    """Yield (bytes lost, buffer, keep) for all that can be given up between two turns."""
-    for buffer, keep in enumerate(choice):
-        events = schedule.events[buffer]
+def _cheapest(
+    schedule: Schedule, choice: Choice, first: int, last: int, buffers: Sequence[Buffer] | None = None
+) -> _Way | None:
+    """Return what loses the fewest bytes for its size."""
+    ways = _ways(schedule, choice, first, last, buffers)
+    return min(ways, key=lambda way: way[0] / schedule.sizes[way[1]], default=None)
+
+
+def _regrown(schedule: Schedule, size: int, fit: Fit) -> Fit:
+    anchored = _Anchored(schedule, size, fit.depths)
+    choice = fit.choice
+    for _ in range(_PASSES):
+        better = grown(schedule, size, choice, anchored)
+        if moved(schedule, better) == moved(schedule, choice):
+            break
+        choice = better
+    return Fit(choice, anchored.depths)
+
+
+class _Anchored:
+    """Tells whether a choice fits while all that has a place stays there, and if so gives places to the rest."""
+
+    def __init__(self, schedule: Schedule, size: int, depths: Depths) -> None:
+        self.schedule = schedule
+        self.size = size
+        self.depths = dict(depths)
+
+    def __call__(self, choice: Choice) -> bool:
+        ceilings = _ceilings(self.schedule, self.size, choice)
+        all_units = units(self.schedule, choice)
+        depths = {unit.stays: self.depths[unit.stays] for unit in all_units if unit.stays in self.depths}
+        there = [unit for unit in all_units if unit.stays in depths]
+        for unit in sorted(all_units, key=lambda u: (-u.size, u.first)):
+            if unit.stays in depths:
+                continue
+            beside = [u for u in there if u.first <= unit.last and unit.first <= u.last]
+            depth = lowest_free(((depths[u.stays], depths[u.stays] + u.size) for u in beside), unit.size)
+            if depth + unit.size > min(ceilings[unit.first : unit.last + 1]):
+                return False
+            depths[unit.stays] = depth
+            there.append(unit)
+        self.depths = depths
+        return True
+
+
+def _ceilings(schedule: Schedule, size: int, choice: Choice) -> list[int]:
+    return [size - staged for staged in staging(schedule, choice)]
+
+
+def _crowded(schedule: Schedule, size: int, choice: Choice) -> int | None:
+    """Return the turn that needs the most bytes, where these are more than there are."""
+    used = occupied(schedule, choice)
+    return int(used.argmax()) if used.max(initial=0) > size else None
+
+
+def _with(choice: Choice, way: _Way) -> Choice:
+    _, buffer, keep = way
+    return [*choice[:buffer], keep, *choice[buffer + 1 :]]
+
+
+def _loss(schedule: Schedule, choice: Choice, unit: Unit) -> float:
+    """About the bytes lost when a unit is given up; very many where nothing of it can be."""
+    ways = _ways(schedule, choice, unit.first, unit.last, tuple(buffer for buffer, _, _ in unit.stays))
+    return 1.0 + max((way[0] for way in ways), default=_NEVER)
+
+
+def _ways(
+    schedule: Schedule, choice: Choice, first: int, last: int, buffers: Sequence[Buffer] | None = None
+) -> Iterator[_Way]:
+    """Yield all that can be given up between two turns."""
+    for buffer in range(len(choice)) if buffers is None else buffers:
+        keep, events = choice[buffer], schedule.events[buffer]
         before = bytes_of(schedule, buffer, keep)
         ways = [
             keep.dropped(gap)

@@ -1,10 +1,10 @@
 """Offsets of blocks that live from turn to turn, below a ceiling that each turn has: first fit."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-# How often a block that found no place is put before all others, for each order to begin with.
-_TRIES = 24
+# How many blocks are placed in search of offsets, for each order to begin with.
+_WORK = 4000
 
 
 @dataclass(frozen=True)
@@ -16,20 +16,29 @@ class Block:
     size: int
 
 
-@dataclass(frozen=True)
-class Packing:
-    """Offsets of blocks, or None and the block that found no place."""
-
-    offsets: tuple[int, ...] | None
-    failed: int = -1
+Offsets = Sequence[int | None]
+"""An offset for each block, None for one that finds no place."""
 
 
-def packed(blocks: Sequence[Block], ceilings: Sequence[int]) -> Packing:
-    """Return offsets at which every block ends below the ceilings of its turns, where some are found.
+def packed(
+    blocks: Sequence[Block], ceilings: Sequence[int], losses: Sequence[float] | None = None
+) -> Offsets:
+    """Return offsets at which every block ends below the ceilings of its turns, where such are found.
 
-    Several orders are tried, and in each a block that finds no place goes to the front of the next try.
+    Where they are not, those that leave out what loses least; `losses` are 1 a block by default. Several
+    orders are tried, and in each the blocks that find no place go to the front of the next try.
     """
-    return _Packer(blocks, ceilings).packed()
+    return _Packer(blocks, ceilings).packed(losses or [1.0] * len(blocks))
+
+
+def lowest_free(spans: Iterable[tuple[int, int]], size: int) -> int:
+    """Return the lowest offset at which `size` bytes lie beside all spans (begin, end)."""
+    offset = 0
+    for begin, end in sorted(spans):
+        if offset + size <= begin:
+            break
+        offset = max(offset, end)
+    return offset
 
 
 def lowest(blocks: Sequence[Block], turns: int) -> tuple[int, ...]:
@@ -37,17 +46,18 @@ def lowest(blocks: Sequence[Block], turns: int) -> tuple[int, ...]:
     packer = _Packer(blocks, [sum(block.size for block in blocks)] * turns)
     best: tuple[int, ...] = ()
     for order in packer.orders():
-        offsets = packer.tried(order).offsets or ()
+        offsets = tuple(offset or 0 for offset in packer.tried(order))
         if not best or _height(blocks, offsets) < _height(blocks, best):
             best = offsets
     high, low = _height(blocks, best), peak(blocks)
     while low < high:  # a ceiling at which it works, by halving
         middle = (low + high) // 2
-        found = _Packer(blocks, [middle] * turns).packed().offsets
-        if found is None:
+        found = packed(blocks, [middle] * turns)
+        if None in found:
             low = middle + 1
         else:
-            best, high = found, min(middle, _height(blocks, found))
+            best = tuple(offset or 0 for offset in found)
+            high = _height(blocks, best)
     return best
 
 
@@ -77,32 +87,29 @@ class _Packer:
         yield sorted(numbers, key=lambda n: (-blocks[n].size * (blocks[n].last - blocks[n].first + 1), n))
         yield sorted(numbers, key=lambda n: (blocks[n].first, -blocks[n].last, n))
 
-    def packed(self) -> Packing:
-        failed = -1
+    def packed(self, losses: Sequence[float]) -> Offsets:
+        best: Offsets = [None] * len(self.blocks)
+        least = sum(losses)
         for order in self.orders():
-            seen = set()
-            for _ in range(_TRIES):
-                packing = self.tried(order)
-                if packing.offsets is not None:
-                    return packing
-                failed = packing.failed if failed < 0 else failed
-                order = [packing.failed, *(n for n in order if n != packing.failed)]
-                if tuple(order) in seen:
+            for _ in range(max(3, _WORK // max(1, len(order)))):
+                offsets = self.tried(order)
+                left = [n for n in order if offsets[n] is None]
+                if (loss := sum(losses[n] for n in left)) < least or not left:
+                    best, least = offsets, loss
+                if not left:
+                    return best
+                front = max(left, key=lambda n: (losses[n], -n))
+                if front == order[0]:
                     break
-                seen.add(tuple(order))
-        return Packing(None, failed)
+                order = [front, *(n for n in order if n != front)]  # noqa: PLW2901 - the next try
+        return best
 
-    def tried(self, order: Sequence[int]) -> Packing:
+    def tried(self, order: Sequence[int]) -> Offsets:
         """Give each block, in that order, the lowest offset that is free in all of its turns."""
         offsets: list[int | None] = [None] * len(self.blocks)
         for number in order:
-            offset, size = 0, self.blocks[number].size
-            placed = sorted((o, n) for n in self.beside[number] if (o := offsets[n]) is not None)
-            for other, n in placed:
-                if offset + size <= other:
-                    break
-                offset = max(offset, other + self.blocks[n].size)
-            if offset + size > self.ceilings[number]:
-                return Packing(None, number)
-            offsets[number] = offset
-        return Packing(tuple(o for o in offsets if o is not None))
+            beside = ((o, o + self.blocks[n].size) for n in self.beside[number] if (o := offsets[n]) is not None)
+            offset = lowest_free(beside, self.blocks[number].size)
+            if offset + self.blocks[number].size <= self.ceilings[number]:
+                offsets[number] = offset
+        return offsets

@@ -7,7 +7,7 @@ from byoc.memory.levels.fit import fitted
 from byoc.memory.levels.grow import grown, smallest
 from byoc.memory.levels.homes import homes
 from byoc.memory.levels.levels import Levels
-from byoc.memory.levels.places import placed
+from byoc.memory.levels.places import residencies
 from byoc.memory.levels.program import Solution, fewest_bytes
 from byoc.memory.levels.schedule import Schedule
 
@@ -32,11 +32,12 @@ def plan_levels(
     room = size - size % schedule.alignment
     solution = fewest_bytes(schedule, room, seconds)
     choice = _chosen(schedule, room, solution) if keep else smallest(schedule)
-    choice = fitted(schedule, room, choice) if not solution.is_impossible else None
-    if choice is None:
+    fit = fitted(schedule, room, choice) if not solution.is_impossible else None
+    if fit is None:
         raise InputError(_too_small(schedule, size))
-    residencies = placed(schedule, room, choice, prefetch).residencies or ()
-    done = actions(schedule, choice, residencies)
+    choice = fit.choice
+    stays = residencies(schedule, room, choice, fit.depths, prefetch)
+    done = actions(schedule, choice, stays)
     places, arena = homes(schedule, done, counted)
     moves = [traffic(schedule, buffer, each) for buffer, each in enumerate(choice)]
     sizes = schedule.sizes
@@ -44,7 +45,7 @@ def plan_levels(
         schedule=schedule,
         size=size,
         actions=tuple(done),
-        residencies=residencies,
+        residencies=stays,
         homes=places,
         arena=arena,
         counted=counted,

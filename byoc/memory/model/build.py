@@ -1,5 +1,6 @@
 """From a model to a problem: which tensors need bytes, which share them, who reads and makes them."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -227,10 +228,13 @@ class _Builder:
     def _notes(self) -> list[str]:
         """Return what is not counted: what bodies and functions need inside."""
         notes = []
-        for nodes in self.nodes:
-            for node in (self.index.nodes[number] for number in nodes):
-                if any(True for _ in bodies(node)):
-                    notes.append(f"{describe(node)} is one step: what its bodies need is not counted")
-                elif (node.domain, node.op_type, node.overload) in self._functions:
-                    notes.append(f"{describe(node)} is one step: what is inside is not counted")
+        calls: Counter[str] = Counter()
+        for node in (self.index.nodes[number] for nodes in self.nodes for number in nodes):
+            if any(True for _ in bodies(node)):
+                notes.append(f"{describe(node)} is one step: what its bodies need is not counted")
+            elif (node.domain, node.op_type, node.overload) in self._functions:
+                calls[node.op_type] += 1
+        if calls:
+            called = ", ".join(f"{number} of {name}" for name, number in calls.items())
+            notes.append(f"calls of functions are one step each, what is inside not counted: {called}")
         return notes

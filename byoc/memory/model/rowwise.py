@@ -135,9 +135,9 @@ def _pool(look: Look) -> Rule | None:
     rows = _window(look)
     if rows is None or any(look.node.output[1:]):
         return None
-    shape = look.shape(look.data[0])
-    if look.shape(look.node.output[0])[2:] == (1, 1) and rows.before == 0 and rows.extent == shape[2]:
-        return _global_pool(look) if look.attributes.get("dilations", [1, 1])[0] == 1 else None
+    attributes, extents = look.attributes, list(look.shape(look.data[0])[2:])
+    if attributes["kernel_shape"] == extents and not any(attributes.get("pads", [])):
+        return _global_pool(look)
     return Rule(((look.data[0], rows),))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 from byoc.memory.live import live
 from byoc.memory.order.directions import Backward, Forward
@@ -22,18 +23,21 @@ class Ordered:
     bound: int
 
 
-def best_order(problem: Problem, most_states: int = _MOST_STATES) -> Ordered:
+def best_order(
+    problem: Problem, most_states: int = _MOST_STATES, deadline: float = inf
+) -> Ordered:
     """Return an order of the steps with the least peak.
 
     States of the search are limited in each segment and for each budget to `most_states`; beyond, the
-    order may not be the best, and `bound` is what is proven.
+    order may not be the best, and `bound` is what is proven. So it is at the deadline, a time of
+    `time.monotonic`.
     """
     floor = sum(problem.sizes[buffer] for buffer in problem.inputs)
     order: list[int] = []
     bound = floor
     for segment in segments(problem):
         within = max([bound, *_alone(segment)])
-        walked, proven = _walked(segment, within, most_states)
+        walked, proven = _walked(segment, within, most_states, deadline)
         bound = max(bound, proven)
         order += [segment.start + step for step in walked]
     return Ordered(tuple(order), live(problem, order).peak, bound)
@@ -49,14 +53,16 @@ def _alone(segment: Segment) -> Iterator[int]:
         yield scratch - shared + sum(items[i].size for i in (*reads, *makes))
 
 
-def _walked(segment: Segment, proven: int, most_states: int) -> tuple[tuple[int, ...], int]:
+def _walked(
+    segment: Segment, proven: int, most_states: int, deadline: float
+) -> tuple[tuple[int, ...], int]:
     """Return the steps in an order, and the proven bytes below which none is."""
     forward, backward = Forward(segment), Backward(segment)
     best = tuple(range(segment.count))
     high, low = _peak(forward, best), proven
     budget, doubts = proven, 0
     while low < high and doubts < _MOST_DOUBTS:
-        answer = search(forward, backward, budget, most_states)
+        answer = search(forward, backward, budget, most_states, deadline)
         if answer.walked is not None:
             best, high = answer.walked, max(proven, _peak(forward, answer.walked))
         elif answer.next_budget is not None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
+from time import monotonic
 
 from byoc.memory.order.directions import Direction, State
 
@@ -116,10 +117,13 @@ class Walker:
         return []
 
 
-def search(forward: Direction, backward: Direction, budget: int, most_states: int) -> Answer:
+def search(
+    forward: Direction, backward: Direction, budget: int, most_states: int, deadline: float = inf
+) -> Answer:
     """Look for a walk through all steps within a budget.
 
-    Where there is none, `next_budget` says which budget is the least that may have one.
+    Where there is none, `next_budget` says which budget is the least that may have one. The search gives
+    up at `most_states` in each direction, and at the deadline, a time of `time.monotonic`.
     """
     everything = (1 << len(forward.needs)) - 1
     front = Walker(forward, budget, everything)
@@ -133,7 +137,7 @@ def search(forward: Direction, backward: Direction, budget: int, most_states: in
     outside = min(front.blocked, back.blocked)
     for most in _limits(most_states):
         for way, start, goal in ((forward, begun, middle), (backward, ended, ended.state | inside)):
-            found = _explore(Walker(way, budget, goal), start, goal, most)
+            found = _explore(Walker(way, budget, goal), start, goal, (most, deadline))
             if found.walked is not None:
                 between = found.walked if way is forward else tuple(reversed(found.walked))
                 return Answer((*first, *between, *reversed(last)))
@@ -151,13 +155,13 @@ def _limits(most_states: int) -> Iterator[int]:
     yield most_states
 
 
-def _explore(walker: Walker, start: Place, goal: State, most_states: int) -> Answer:
+def _explore(walker: Walker, start: Place, goal: State, limits: tuple[int, float]) -> Answer:
     """Try all states, those with the fewest bytes live and the most steps walked first."""
     parents: dict[State, tuple[State, tuple[int, ...]]] = {start.state: (start.state, ())}
     start = Place(start.state, start.live, tuple(s for s in start.free if goal >> s & 1))
     waiting: list[tuple[int, int, int, Place]] = [(start.live, 0, 0, start)]
     while waiting:
-        if len(parents) > most_states:
+        if len(parents) > limits[0] or monotonic() > limits[1]:
             return Answer(None)
         *_, place = heappop(waiting)
         for step in place.free:

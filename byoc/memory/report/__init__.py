@@ -5,8 +5,9 @@ from byoc.memory.report.document import (
     conventions_document,
     memory_document,
 )
-from byoc.memory.report.picture import Box, Line, Picture, lives, picture
+from byoc.memory.report.picture import Box, Line, Picture, Span, lives, picture
 from byoc.memory.report.rows import Asked, MemoryReport, Row, memory_report
+from byoc.memory.report.striped import Striped, striped_picture
 from byoc.memory.report.svg import svg
 
 __all__ = [
@@ -17,10 +18,13 @@ __all__ = [
     "MemoryReport",
     "Picture",
     "Row",
+    "Span",
+    "Striped",
     "conventions_document",
     "lives",
     "memory_document",
     "memory_report",
     "picture",
+    "striped_picture",
     "svg",
 ]

@@ -2,9 +2,11 @@
 
 from typing import TypedDict
 
+from byoc.memory.levels import Levels, Load, Store
 from byoc.memory.model import CONVENTIONS
 from byoc.memory.report.picture import lives
 from byoc.memory.report.rows import MemoryReport, Row
+from byoc.memory.report.striped import Striped
 
 
 class RowDocument(TypedDict):
@@ -59,12 +61,58 @@ class PlanDocument(TypedDict):
     links: list[list[str]]
 
 
+class PlaceDocument(TypedDict):
+    """A tensor of a striped plan: row `r` of `rows` is at `offset + (r % window) * row_bytes`."""
+
+    tensor: str
+    offset: int
+    window: int
+    rows: int
+    row_bytes: int
+
+
+class StripedDocument(TypedDict):
+    """Striped execution: the layers of each cascade, the number of bands, the windows of tensors.
+
+    `live` are the most bytes of rows, scratch included, that are there at any moment.
+    """
+
+    arena: int
+    live: int
+    cascades: list[list[str]]
+    bands: int
+    places: list[PlaceDocument]
+
+
+class LevelsDocument(TypedDict):
+    """Two levels: bytes that move between a scratchpad of `size` bytes and system memory.
+
+    `loaded` and `stored` are whole buffers, `loads` and `stores` how many; `streamed` passes through in
+    pieces. No plan for this order moves fewer than `bound`; `unkept` moves when nothing is kept. `arena`
+    are the bytes of system memory.
+    """
+
+    size: int
+    moved: int
+    bound: int
+    proven: bool
+    loads: int
+    loaded: int
+    stores: int
+    stored: int
+    streamed: int
+    unkept: int
+    arena: int
+
+
 class MemoryDocument(TypedDict):
     """One model: all ways to plan it, and the one that was asked for."""
 
     name: str
     rows: list[RowDocument]
     plan: PlanDocument
+    striped: StripedDocument | None
+    levels: LevelsDocument | None
     notes: list[str]
 
 
@@ -79,6 +127,8 @@ def memory_document(report: MemoryReport, size: int | None = None) -> MemoryDocu
         name=report.name,
         rows=[_row(row, size) for row in report.rows],
         plan=_plan(report),
+        striped=None if report.striped is None else _striped(report.striped),
+        levels=None if report.levels is None else _levels(report.levels),
         notes=list(report.notes),
     )
 
@@ -93,6 +143,42 @@ def _row(row: Row, size: int | None) -> RowDocument:
         ratio=row.ratio,
         proof=row.proof,
         fits=None if size is None else row.size <= size,
+    )
+
+
+def _striped(made: Striped) -> StripedDocument:
+    plan = made.plan
+    return StripedDocument(
+        arena=plan.size,
+        live=plan.live,
+        cascades=[list(group) for group in plan.groups],
+        bands=len(plan.bands),
+        places=[
+            PlaceDocument(
+                tensor=tensor.name,
+                offset=plan.places[tensor.name].offset,
+                window=plan.places[tensor.name].window,
+                rows=tensor.rows,
+                row_bytes=plan.places[tensor.name].row_bytes,
+            )
+            for tensor in made.model.tensors
+        ],
+    )
+
+
+def _levels(levels: Levels) -> LevelsDocument:
+    return LevelsDocument(
+        size=levels.size,
+        moved=levels.moved,
+        bound=levels.bound,
+        proven=levels.moved == levels.bound,
+        loads=sum(isinstance(action, Load) for action in levels.actions),
+        loaded=levels.loaded,
+        stores=sum(isinstance(action, Store) for action in levels.actions),
+        stored=levels.stored,
+        streamed=levels.streamed,
+        unkept=levels.unkept,
+        arena=levels.arena,
     )
 
 

@@ -36,11 +36,22 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Steps `first` to `last`, both included, that go by one name below the plane."""
+
+    name: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
 class Picture:
-    """A title, the names of the steps in order, boxes and lines."""
+    """A title, how many steps there are and what one is called, their names, boxes and lines."""
 
     title: str
-    steps: tuple[str, ...]
+    steps: int
+    unit: str
+    spans: tuple[Span, ...]
     boxes: tuple[Box, ...]
     lines: tuple[Line, ...]
 
@@ -92,5 +103,12 @@ def picture(plan: Plan, title: str) -> Picture:
         lines = [Line(plan.size, "arena = bound", dashed=False)]
     else:
         lines = [Line(plan.size, "arena", dashed=False), Line(plan.bound, "bound", dashed=True)]
-    names = tuple(problem.steps[step].name for step in plan.order)
-    return Picture(title, names, tuple(chain(boxes, scratch)), tuple(lines))
+    spans = (Span(problem.steps[step].name, place, place) for place, step in enumerate(plan.order))
+    return Picture(
+        title=title,
+        steps=len(plan.order),
+        unit="step",
+        spans=tuple(spans),
+        boxes=tuple(chain(boxes, scratch)),
+        lines=tuple(lines),
+    )

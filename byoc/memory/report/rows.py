@@ -3,10 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
+from byoc.memory.levels import Levels
 from byoc.memory.model import CONVENTIONS, Convention, MemoryModel, read_memory
 from byoc.memory.plan import plan
 from byoc.memory.problem import Plan
+from byoc.memory.report.levels import two_levels
+from byoc.memory.report.striped import Striped, striped
 
 # What it is called, its convention and method, as they stand in the table.
 _WAYS = (
@@ -21,12 +25,18 @@ _WAYS = (
 
 @dataclass(frozen=True)
 class Asked:
-    """How to plan: `convention` and `method` of the plan that is told in full, the rest for all."""
+    """How to plan: `convention` and `method` of the plan that is told in full, the rest for all.
+
+    `size` are the bytes of memory there are; with it two levels are planned, in convention C's best
+    order. `time_limit` are seconds for each plan. Without `striped` there is no striped execution.
+    """
 
     convention: Convention = CONVENTIONS["C"]
     method: str = "exact"
     alignment: int = 1
     time_limit: float = 10.0
+    size: int | None = None
+    striped: bool = True
 
 
 @dataclass(frozen=True)
@@ -53,19 +63,17 @@ class Row:
 class MemoryReport:
     """A graph planned in several ways.
 
-    `rows` compare them; `model` and `plan` are what was asked for in full. `notes` say what is not
-    counted.
+    `rows` compare them; `model` and `plan` are what was asked for in full. `striped` and `levels` are
+    there where they were asked for and can be. `notes` say what is not counted, and what cannot be.
     """
 
     name: str
     rows: tuple[Row, ...]
     model: MemoryModel
     plan: Plan
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What is not counted."""
-        return self.model.notes
+    striped: Striped | None
+    levels: Levels | None
+    notes: tuple[str, ...]
 
 
 def memory_report(
@@ -73,11 +81,13 @@ def memory_report(
     name: str,
     asked: Asked | None = None,
     groups: Sequence[Sequence[int]] = (),
+    flat: GraphIndex | None = None,
 ) -> MemoryReport:
     """Plan a graph in every way of the table, and in the one that is asked for.
 
     `name` is what the model is called in messages, `groups` are steps of several nodes as `read_memory`
-    takes them. Raises InputError as it does, and for a method that there is not.
+    takes them. `flat` is the same graph with its functions inlined, where it has some that are striped
+    by what is inside them. Raises InputError as it does, and for a method that there is not.
     """
     asked = asked or Asked()
     models = {
@@ -95,11 +105,22 @@ def memory_report(
     if not any(wanted == way[1:] for way in ways):
         ways.append((f"{asked.method}, as asked", *wanted))
     bounds = _bounds(plans)
-    rows = tuple(
+    rows = [
         Row(called, convention, method, plans[convention, method].size, *bounds[convention])
         for called, convention, method in ways
-    )
-    return MemoryReport(name, rows, models[letter], plans[wanted])
+    ]
+    banded = None
+    if asked.striped and not groups:  # rows of what is inside a group are not known
+        banded = striped(flat or index, name, asked.alignment)
+        rows.append(Row("striped", "C", "striped", banded.plan.size, *bounds["C"]))
+    notes = list(models[letter].notes)
+    levels = None
+    if asked.size is not None:
+        try:
+            levels = two_levels(plans["C", "exact"], asked.size, asked.time_limit)
+        except InputError as error:
+            notes.append(f"no plan for two levels: {error}")
+    return MemoryReport(name, tuple(rows), models[letter], plans[wanted], banded, levels, tuple(notes))
 
 
 def _bounds(plans: Mapping[tuple[str, str], Plan]) -> dict[str, tuple[int, str]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from byoc.memory.report.picture import Box, Line, Picture
+from byoc.memory.report.picture import Box, Line, Picture, Span
 
 # Quiet fills, and one stroke for all. What is between has two in turn, so that neighbours differ.
 _FILLS = {"input": "#c9d7e8", "output": "#cfe3cf", "scratch": "#e3e3e3"}
@@ -15,6 +15,7 @@ _LEFT, _TOP, _RIGHT, _BOTTOM = 76, 44, 96, 56
 _HEIGHT = 480
 _NARROWEST, _WIDEST, _STEP = 640, 1600, 26
 _LETTER, _LINE = 6.2, 13  # pixels of a letter's width and of a line's height at the size of labels
+_CELL = 4
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 # What XML 1.0 has no way to write.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -45,7 +46,7 @@ def svg(picture: Picture) -> str:
     box that is large enough has its name inside.
     """
     top = max([1, *(box.offset + box.bytes for box in picture.boxes), *(e.bytes for e in picture.lines)])
-    scale = _Scale(max(1, len(picture.steps)), top)
+    scale = _Scale(max(1, picture.steps), top)
     width, height = _LEFT + scale.width + _RIGHT, _TOP + _HEIGHT + _BOTTOM
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
@@ -54,10 +55,16 @@ def svg(picture: Picture) -> str:
         f'<rect width="{width:.0f}" height="{height}" fill="#ffffff"/>',
         f'<text x="{_LEFT}" y="24" font-size="14">{_text(picture.title)}</text>',
         *_bytes_axis(scale),
-        *_steps_axis(scale, picture.steps),
+        *_steps_axis(scale, picture),
     ]
     for number, box in enumerate(picture.boxes):
-        parts += _box(scale, box, _FILLS.get(box.kind) or _BETWEEN[number % len(_BETWEEN)])
+        fill = _FILLS.get(box.kind) or _BETWEEN[number % len(_BETWEEN)]
+        parts.append(_box(scale, box, fill, picture.unit))
+    parts.append('<g text-anchor="middle" pointer-events="none">')  # tooltips are those of the boxes
+    taken: set[tuple[int, int]] = set()
+    for box in picture.boxes:
+        parts += _label(scale, box, taken)
+    parts.append("</g>")
     for line in picture.lines:
         parts += _line(scale, line)
     return "\n".join([*parts, "</svg>\n"])
@@ -71,7 +78,8 @@ def _bytes_axis(scale: _Scale) -> Iterator[str]:
     while offset <= scale.bytes:
         y = scale.y(offset)
         yield _level(scale, y, f'stroke="{_FAINT}"')
-        yield f'<text x="{_LEFT - 8}" y="{y + 3:.1f}" text-anchor="end">{offset / unit:g} {name}</text>'
+        label = f"{offset / unit:g} {name}" if offset else "0"
+        yield f'<text x="{_LEFT - 8}" y="{y + 3:.1f}" text-anchor="end">{label}</text>'
         offset += step
 
 
@@ -85,42 +93,70 @@ def _round_step(most: float) -> float:
     return next((power * part for part in (0.1, 0.2, 0.5) if power * part * 8 >= most), power)
 
 
-def _steps_axis(scale: _Scale, steps: tuple[str, ...]) -> Iterator[str]:
-    """Yield a band of cells below the plane, one a step, that tell their names."""
+def _steps_axis(scale: _Scale, picture: Picture) -> Iterator[str]:
+    """Yield cells below the plane, one for each span of steps, that tell their names."""
     y = scale.y(0) + 4
-    for number, name in enumerate(steps):
-        x, width = scale.x(number), scale.x(number + 1) - scale.x(number)
+    for number, span in enumerate(picture.spans):
+        x, width = scale.x(span.first), scale.x(span.last + 1) - scale.x(span.first)
         fill = "#f2f2f2" if number % 2 else "#e2e2e2"
         yield (
             f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="12" fill="{fill}">'
-            f"<title>{number + 1}: {_text(name)}</title></rect>"
+            f"<title>{_when(span, picture.unit)}: {_text(span.name)}</title></rect>"
         )
-    every = max(1, int(_round_step(len(steps))))
-    for number in range(0, len(steps), every):
+    every = max(1, int(_round_step(picture.steps)))
+    for number in (0, *range(every - 1, picture.steps, every)):
         x = scale.x(number + 0.5)
         yield f'<text x="{x:.1f}" y="{y + 25:.1f}" text-anchor="middle">{number + 1}</text>'
-    yield f'<text x="{_LEFT}" y="{y + 42:.1f}">steps, in order of execution</text>'
+    yield f'<text x="{_LEFT}" y="{y + 42:.1f}">{picture.unit}s, in order of execution</text>'
 
 
-def _box(scale: _Scale, box: Box, fill: str) -> Iterator[str]:
-    x, y = scale.x(box.first), scale.y(box.offset + box.bytes)
-    width, height = scale.x(box.last + 1) - x, scale.y(box.offset) - y
-    when = f"steps {box.first + 1} to {box.last + 1}"
+def _box(scale: _Scale, box: Box, fill: str, unit: str) -> str:
+    x, y, width, height = _plane(scale, box)
     where = f"bytes {box.offset} to {box.offset + box.bytes} ({box.bytes})"
-    tip = "\n".join((box.name, box.detail, where, when))
-    yield (
-        f'<g><title>{_text(tip)}</title><rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" '
-        f'height="{height:.2f}" fill="{fill}" fill-opacity="0.85" stroke="{_STROKE}" '
-        'stroke-width="0.6"/>'
+    tip = "\n".join((box.name, box.detail, where, _when(box, unit)))
+    return (
+        f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}" fill="{fill}" '
+        f'fill-opacity="0.85" stroke="{_STROKE}" stroke-width="0.6"><title>{_text(tip)}</title></rect>'
     )
-    if len(box.name) * _LETTER + 4 <= width and height >= _LINE:
-        middle = f'x="{x + width / 2:.1f}" y="{y + height / 2 + 3.5:.1f}"'
-        yield f'<text {middle} text-anchor="middle">{_text(box.name)}</text>'
-    elif len(box.name) * _LETTER + 4 <= height and width >= _LINE:
-        at = f"{x + width / 2 + 3.5:.1f} {y + height / 2:.1f}"
-        turned = f'transform="translate({at}) rotate(-90)"'
-        yield f'<text {turned} text-anchor="middle">{_text(box.name)}</text>'
-    yield "</g>"
+
+
+def _label(scale: _Scale, box: Box, taken: set[tuple[int, int]]) -> Iterator[str]:
+    """Yield a box's name, along the side that is long enough for it; nothing where none is.
+
+    `taken` are cells of the plane that have text: boxes may cover one another, names may not.
+    """
+    x, y, width, height = _plane(scale, box)
+    needed = len(box.name) * _LETTER + 4
+    middle = x + width / 2, y + height / 2
+    lies = needed <= width and height >= _LINE
+    if not lies and not (needed <= height and width >= _LINE):
+        return
+    across, down = (needed / 2, _LINE / 2) if lies else (_LINE / 2, needed / 2)
+    cells = {
+        (column, row)
+        for column in range(int(middle[0] - across) // _CELL, int(middle[0] + across) // _CELL + 1)
+        for row in range(int(middle[1] - down) // _CELL, int(middle[1] + down) // _CELL + 1)
+    }
+    if cells & taken:
+        return
+    taken |= cells
+    if lies:
+        yield f'<text x="{middle[0]:.1f}" y="{middle[1] + 3.5:.1f}">{_text(box.name)}</text>'
+    else:
+        at = f"{middle[0] + 3.5:.1f} {middle[1]:.1f}"
+        yield f'<text transform="translate({at}) rotate(-90)">{_text(box.name)}</text>'
+
+
+def _plane(scale: _Scale, box: Box) -> tuple[float, float, float, float]:
+    """Return a box's left and upper edge, width and height in pixels."""
+    x, y = scale.x(box.first), scale.y(box.offset + box.bytes)
+    return x, y, scale.x(box.last + 1) - x, scale.y(box.offset) - y
+
+
+def _when(span: Box | Span, unit: str) -> str:
+    if span.first == span.last:
+        return f"{unit} {span.first + 1}"
+    return f"{unit}s {span.first + 1} to {span.last + 1}"
 
 
 def _line(scale: _Scale, line: Line) -> Iterator[str]:

@@ -6,7 +6,7 @@ band reads: over a row, that is, that was dead only after the first of these row
 
 from collections.abc import Iterator, Sequence
 
-from byoc.memory.stripes.problem import Band, Network, Place
+from byoc.memory.stripes.problem import SAME, Band, Network, Place
 from byoc.memory.stripes.units import Unit, Units
 
 _Bytes = list[tuple[int, int]]
@@ -44,9 +44,12 @@ def _apart(unit: Unit, units: Units, places: Sequence[Place], row: int, rows: in
     for number in unit.makes:
         written += _occupied(places[number], row, row + rows)
     read: _Bytes = []
-    for number, each in unit.reads:
-        height = units.storages[number].rows
-        read += _occupied(places[number], each.first(row, height), each.end(row + rows - 1, height))
+    for each in unit.reads:
+        if each.storage in unit.makes and each.rows == SAME:
+            continue  # the layer writes over it, row by row
+        height = units.storages[each.storage].rows
+        first, end = each.rows.first(row, height), each.rows.end(row + rows - 1, height)
+        read += _occupied(places[each.storage], first, end)
     return not any(a < d and c < b for a, b in written for c, d in read)
 
 

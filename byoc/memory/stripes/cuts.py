@@ -17,6 +17,8 @@ from byoc.memory.stripes.units import Units
 
 _NEAR = 0.01
 """Budgets closer to one another than this part are one."""
+_PATIENCE = 12
+"""After so many longer cascades in a row that are too dear, each dearer than the one before, none fits."""
 
 
 class Cuts:
@@ -32,23 +34,35 @@ class Cuts:
         """For each position the bytes that live between the units before it and those from it on."""
         count = len(self.units.units)
         change = np.zeros(count + 2, dtype=np.int64)
-        for number, storage in enumerate(self.units.storages):
-            begin, end = self.life[number]
-            change[begin] += storage.rows * storage.row_bytes
-            change[end] -= storage.rows * storage.row_bytes
+        np.add.at(change, self.begin, self.size)
+        np.subtract.at(change, self.stop, self.size)
         return np.cumsum(change)[: count + 1]
 
     @cached_property
-    def life(self) -> list[tuple[int, int]]:
-        """For each storage the cuts `[begin, end)` that it lives across."""
-        count = len(self.units.units)
-        return [
-            (
-                storage.maker + 1,
-                count + 1 if storage.kept else 1 + max((r for r, _ in storage.readers), default=storage.maker),
-            )
-            for storage in self.units.storages
-        ]
+    def size(self) -> NDArray[np.int64]:
+        """For each storage its bytes."""
+        return np.array([each.rows * each.row_bytes for each in self.units.storages], dtype=np.int64)
+
+    @cached_property
+    def begin(self) -> NDArray[np.int64]:
+        """For each storage the first cut that it lives across."""
+        return np.array([each.maker + 1 for each in self.units.storages], dtype=np.int64)
+
+    @cached_property
+    def stop(self) -> NDArray[np.int64]:
+        """For each storage the first cut that it does not live across any more."""
+        after = len(self.units.units) + 1
+        last = [after if each.kept else each.last + 1 for each in self.units.storages]
+        return np.array(last, dtype=np.int64)
+
+    @cached_property
+    def touched(self) -> list[list[int]]:
+        """For each unit the storages that it reads or makes."""
+        found: list[list[int]] = [[] for _ in self.units.units]
+        for number, storage in enumerate(self.units.storages):
+            for unit in storage.touched:
+                found[unit].append(number)
+        return found
 
     def clock(self, first: int, end: int) -> Clock:
         """The clock of a cascade."""
@@ -64,24 +78,20 @@ class Cuts:
 
     def _cost(self, first: int, end: int) -> int:
         clock = self.clock(first, end)
-        counts = Counts(clock)
+        counts = Counts.of(clock)
         scratch = np.array([unit.scratch for unit in self.units.units[first:end]], dtype=np.int64)
         total = scratch[clock.moments - first]
-        for number, storage in enumerate(self.units.storages):
-            begin, stop = self.life[number]
-            if begin > end or stop <= first:
+        through = np.flatnonzero((self.begin <= first) & (self.stop > end))
+        total += int(self.size[through].sum())
+        for number in {number for unit in range(first, end) for number in self.touched[unit]}:
+            storage = self.units.storages[number]
+            if self.begin[number] <= first and self.stop[number] > end:
                 continue
-            if storage.maker < first and not any(first <= reader < end for reader, _ in storage.readers):
-                total += storage.rows * storage.row_bytes
-                continue
-            rows = span(storage, self.units, clock, counts)
-            live = np.maximum(rows.end - rows.first, 0)
-            if begin > first and stop <= end:
-                alive = np.flatnonzero(live)
-                if len(alive):
-                    total[alive[0] : alive[-1] + 1] += int(live.max()) * storage.row_bytes
-            else:
-                total += live * storage.row_bytes
+            rows = span(storage, self.units, counts)
+            live = rows.end - rows.first
+            if self.begin[number] > first and self.stop[number] <= end:
+                live = np.where(live > 0, live.max(initial=0), 0)
+            total += live * storage.row_bytes
         return int(total.max(initial=0))
 
     def best(self) -> list[int]:
@@ -99,6 +109,16 @@ class Cuts:
                 low = budget
         return way
 
+    @cached_property
+    def valleys(self) -> list[int]:
+        """Positions at which less lives than beside them; the first and the last one."""
+        cut, last = self.cut, len(self.cut) - 1
+        return [
+            at
+            for at in range(last + 1)
+            if at in (0, last) or (cut[at] <= cut[at - 1] and cut[at] <= cut[at + 1])
+        ]
+
     def dearest(self, way: Sequence[int]) -> int:
         """The cost of the dearest cascade on a way."""
         return max(self.cost(a, b) for a, b in zip(way, way[1:], strict=False))
@@ -106,19 +126,24 @@ class Cuts:
     def within(self, budget: int) -> list[int]:
         """A way of which no cascade costs more than the budget, empty if none is found."""
         count = len(self.units.units)
-        good = [int(at) for at in np.flatnonzero(self.cut <= budget)]
+        good = [at for at in self.valleys if self.cut[at] <= budget]
         before = {0: 0}
         pending = [0]
         while pending:
             at = max(pending)
             pending.remove(at)
+            rising, last = 0, 0
             for end in good:
                 if end <= at or end in before:
                     continue
-                if self.cost(at, end) > budget:
-                    continue
-                before[end] = at
-                pending.append(end)
+                cost = self.cost(at, end)
+                if cost <= budget:
+                    before[end] = at
+                    pending.append(end)
+                rising = rising + 1 if cost > budget and cost >= last else 0
+                last = cost
+                if rising == _PATIENCE:
+                    break
         if count not in before:
             return []
         way = [count]

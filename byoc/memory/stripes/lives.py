@@ -2,7 +2,7 @@
 
 A storage has its rows one behind the other (`window` = all of them) where at some moment all of them
 live; the bytes in use are then those from the first live row to the last. Elsewhere the rows go round in
-a window, and all of its bytes are in use as long as any row lives.
+a window, and all of its bytes are in use at a moment at which any row lives.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.memory.stripes.clock import Clock
+from byoc.memory.stripes.over import starts
 from byoc.memory.stripes.units import Storage, Units
 
 Bytes = NDArray[np.int64]
@@ -41,79 +42,80 @@ class Life:
 class Span:
     """Rows `[first, end)` of a storage that live, for each moment of one cascade."""
 
-    first: NDArray[np.int64]
-    end: NDArray[np.int64]
-
-    @property
-    def most(self) -> int:
-        """The most rows that live at a time."""
-        return int((self.end - self.first).max(initial=0))
+    first: Bytes
+    end: Bytes
 
 
+@dataclass(frozen=True)
 class Counts:
     """How many rows each unit of a cascade has computed before each moment, and after it."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.length = len(clock.moments)
-        self._order = np.argsort(clock.moments, kind="stable")
-        ids = np.arange(clock.first, clock.end + 1)
-        self._bounds = np.searchsorted(clock.moments[self._order], ids)
-        self._first = clock.first
+    clock: Clock
+    order: NDArray[np.intp]
+    bounds: NDArray[np.intp]
 
-    def before(self, unit: int) -> NDArray[np.int64]:
+    @classmethod
+    def of(cls, clock: Clock) -> "Counts":
+        """Count once for all units."""
+        order = np.argsort(clock.moments, kind="stable")
+        units = np.arange(clock.first, clock.end + 1)
+        return cls(clock, order, np.searchsorted(clock.moments[order], units))
+
+    def before(self, unit: int) -> Bytes:
         """Rows computed before each moment."""
         return self._count(unit, 1)
 
-    def after(self, unit: int) -> NDArray[np.int64]:
+    def after(self, unit: int) -> Bytes:
         """Rows computed when each moment is over."""
         return self._count(unit, 0)
 
-    def _count(self, unit: int, late: int) -> NDArray[np.int64]:
-        at = unit - self._first
-        count = np.zeros(self.length + 1, dtype=np.int64)
-        count[self._order[self._bounds[at] : self._bounds[at + 1]] + late] = 1
-        return np.cumsum(count)[: self.length]
+    def _count(self, unit: int, late: int) -> Bytes:
+        at = unit - self.clock.first
+        count = np.zeros(len(self.order) + 1, dtype=np.int64)
+        count[self.order[self.bounds[at] : self.bounds[at + 1]] + late] = 1
+        return np.cumsum(count)[:-1]
 
 
-def span(storage: Storage, units: Units, clock: Clock, counts: Counts) -> Span:
-    """The live rows of a storage that this cascade makes or reads."""
-    end = np.full(counts.length, storage.rows, dtype=np.int64)
+def span(storage: Storage, units: Units, counts: Counts) -> Span:
+    """The live rows of a storage in a cascade that makes or reads it, or leaves it alone."""
+    clock = counts.clock
+    none = np.zeros(len(clock.moments), dtype=np.int64)
+    whole = none + storage.rows
+    end = whole
     if storage.maker >= clock.first:
-        maker = units.units[storage.maker]
-        after = counts.after(storage.maker)
-        end = after if maker.mode == "rows" else np.where(after > 0, storage.rows, 0)
-    if storage.kept or any(reader >= clock.end for reader, _ in storage.readers):
-        return Span(np.zeros(counts.length, dtype=np.int64), end)
-    first = end
+        end = counts.after(storage.maker)
+        if units.units[storage.maker].mode != "rows":
+            end = np.where(end > 0, storage.rows, 0)
+    if storage.kept or storage.last >= clock.end:
+        return Span(none, end)
+    first = whole
     for reader, rows in storage.readers:
         if reader < clock.first:
             continue
         row = counts.before(reader)
-        begins = np.clip(row * rows.stride // rows.repeat - rows.before, 0, storage.rows)
+        begins = np.clip(starts(rows, row), 0, storage.rows)
         first = np.minimum(first, np.where(row < units.units[reader].steps, begins, storage.rows))
-    if not storage.readers:  # nobody reads it: it lives while it is made
-        first = (
-            np.maximum(end - 1, 0) if units.units[storage.maker].mode == "rows" else np.zeros_like(end)
-        )
-    return Span(first, end)
+    if not storage.readers:  # the last tensor is read by nobody: its row lives while it is made
+        rows_mode = units.units[storage.last_maker].mode == "rows"
+        first = counts.before(storage.last_maker) if rows_mode else none
+    return Span(np.minimum(first, end), end)
 
 
 def lives(units: Units, clocks: Sequence[Clock]) -> list[Life]:
     """The life of each storage over all cascades, one behind the other."""
     parts: list[list[Span]] = [[] for _ in units.storages]
-    starts = [0] * len(units.storages)
+    starts_at = [0] * len(units.storages)
     now = 0
     for clock in clocks:
-        counts = Counts(clock)
+        counts = Counts.of(clock)
         for number, storage in enumerate(units.storages):
-            last = max((reader for reader, _ in storage.readers), default=storage.maker)
-            if storage.maker >= clock.end or (last < clock.first and not storage.kept):
+            if storage.maker >= clock.end or (storage.last < clock.first and not storage.kept):
                 continue
             if not parts[number]:
-                starts[number] = now
-            parts[number].append(span(storage, units, clock, counts))
-        now += counts.length
-    return [_life(storage, starts[n], parts[n]) for n, storage in enumerate(units.storages)]
+                starts_at[number] = now
+            parts[number].append(span(storage, units, counts))
+        now += len(clock.moments)
+    return [_life(storage, starts_at[n], parts[n]) for n, storage in enumerate(units.storages)]
 
 
 def scratches(units: Units, clocks: Sequence[Clock]) -> Life:
@@ -137,6 +139,6 @@ def _life(storage: Storage, start: int, parts: Sequence[Span]) -> Life:
     first, end = first[alive[0] : alive[-1] + 1], end[alive[0] : alive[-1] + 1]
     window = int((end - first).max())
     if window < storage.rows:
-        first, end = np.zeros_like(first), np.full_like(end, window)
+        first, end = np.zeros_like(first), np.where(end > first, window, 0)
     unit = storage.row_bytes
     return Life(start + int(alive[0]), first * unit, end * unit, window)

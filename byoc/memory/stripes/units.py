@@ -1,44 +1,67 @@
 """Layers that run row by row together, and the storages that their tensors share.
 
-An elementwise layer that writes over an operand that nobody else reads makes the same storage again: the
-two tensors are one storage, and the two layers one unit, of which row `r` is row `r` of both.
+A layer that writes over an operand makes the same storage again, whose rows then change from one tensor
+to the next. Where nobody else reads the operand, the two layers are one unit as well, of which row `r` is
+row `r` of both.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from byoc.memory.stripes.problem import ALL, SAME, Layer, Mode, Network, Rows
+from byoc.memory.stripes.over import written_over
+from byoc.memory.stripes.problem import ALL, Layer, Mode, Network, Rows
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a unit reads: rows of a storage, as the unit `maker` leaves them; -1 if they are given."""
+
+    storage: int
+    rows: Rows
+    maker: int
 
 
 @dataclass(frozen=True)
 class Unit:
     """Layers by name, executed one after the other for each row; `steps` is how many times.
 
-    `reads` and `makes` are storages by number, what passes between the unit's own layers left out.
+    What passes between the unit's own layers is not among its reads. `makes` are storages, and
+    `last_reader` is the last unit that reads what it makes: -1 if nobody does, the number of units
+    if a caller does.
     """
 
     layers: tuple[str, ...]
     mode: Mode
     steps: int
-    reads: tuple[tuple[int, Rows], ...]
+    reads: tuple[Read, ...]
     makes: tuple[int, ...]
     scratch: int
+    last_reader: int
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Tensors that take turns in the same rows; `maker` is a unit, -1 for a tensor that is given.
+    """Tensors that take turns in the same rows.
 
-    `kept` says that it is an output: its rows live to the end.
+    `maker` is the unit that makes the first of them, -1 for one that is given; `last_maker` that of the
+    last one, and `readers` are those of the last one. `touched` are all units that read or make it,
+    sorted. `kept` says that the last one is an output: its rows live to the end.
     """
 
     tensors: tuple[str, ...]
     rows: int
     row_bytes: int
     maker: int
+    last_maker: int
     readers: tuple[tuple[int, Rows], ...]
+    touched: tuple[int, ...]
     kept: bool
+
+    @property
+    def last(self) -> int:
+        """The last unit that reads or makes it."""
+        return self.touched[-1] if self.touched else -1
 
 
 @dataclass(frozen=True)
@@ -51,94 +74,107 @@ class Units:
 
 def units_of(network: Network) -> Units:
     """Join what can be joined."""
-    over = _written_over(network)
+    over = written_over(network)
     chains = _chains(network, over)
+    made = [name for layer in network.layers for name in layer.writes]
+    rows: list[list[str]] = []
     storage: dict[str, int] = {}
-    tensors: list[list[str]] = []
-    for name in [*network.inputs, *(name for layer in network.layers for name in layer.writes)]:
-        storage[name] = storage[over[name]] if name in over else len(tensors)
-        if name in over:
-            tensors[storage[name]].append(name)
+    for name in [*network.inputs, *made]:
+        if name not in over:
+            storage[name] = len(rows)
+            rows.append([name])
         else:
-            tensors.append([name])
-    units = [_unit(chain, network, storage) for chain in chains]
-    maker = {number: index for index, unit in enumerate(units) for number in unit.makes}
-    readers: dict[int, list[tuple[int, Rows]]] = defaultdict(list)
-    for index, unit in enumerate(units):
-        for number, rows in unit.reads:
-            readers[number].append((index, rows))
-    outputs = set(network.outputs)
-    return Units(
-        tuple(units),
-        tuple(
-            Storage(
-                tuple(names),
-                network.tensors[names[0]].rows,
-                network.tensors[names[0]].row_bytes,
-                maker.get(number, -1),
-                tuple(readers[number]),
-                not outputs.isdisjoint(names),
-            )
-            for number, names in enumerate(tensors)
-        ),
-    )
+            storage[name] = storage[over[name]]
+            rows[storage[name]].append(name)
+    return _Builder(network, chains, rows, storage).units()
 
 
-def _written_over(network: Network) -> dict[str, str]:
-    """For each tensor that is written over another one, the other one."""
+def _chains(network: Network, over: Mapping[str, str]) -> list[list[Layer]]:
+    """Layers that are one unit each, at the place of the last of them."""
+    maker = {name: layer for layer in network.layers for name in layer.writes}
     reads: dict[str, int] = defaultdict(int)
     for layer in network.layers:
         for name, _ in layer.reads:
             reads[name] += 1
-    maker = {name: layer for layer in network.layers for name in layer.writes}
-    kept = {*network.outputs, *network.inputs}  # an input is made by no layer that could be joined
-    found: dict[str, str] = {}
-    for layer in network.layers:
-        result = network.tensors[layer.writes[0]]
-        for name in layer.over:
-            other = network.tensors[name]
-            if (
-                layer.mode == "rows"
-                and len(layer.writes) == 1
-                and name not in kept
-                and reads[name] == 1
-                and (name, SAME) in layer.reads
-                and (other.rows, other.row_bytes) == (result.rows, result.row_bytes)
-                and maker[name].mode == "rows"
-                and len(maker[name].writes) == 1
-            ):
-                found[result.name] = name
-                break
-    return found
-
-
-def _chains(network: Network, over: dict[str, str]) -> list[list[Layer]]:
-    """Layers that are one unit each, at the place of the last of them."""
-    maker = {name: layer.name for layer in network.layers for name in layer.writes}
-    joined = {maker[name] for name in over.values()}
+    joined = {
+        name
+        for name in over.values()
+        if name in maker
+        and reads[name] == 1
+        and maker[name].mode == "rows"
+        and len(maker[name].writes) == 1
+    }
     chain: dict[str, list[Layer]] = {}
     chains = []
     for layer in network.layers:
-        under = over.get(layer.writes[0])
-        chain[layer.name] = [*(chain[maker[under]] if under is not None else []), layer]
-        if layer.name not in joined:
+        under = over.get(layer.writes[0], "")
+        chain[layer.name] = [*(chain[maker[under].name] if under in joined else []), layer]
+        if layer.writes[0] not in joined:
             chains.append(chain[layer.name])
     return chains
 
 
-def _unit(chain: Sequence[Layer], network: Network, storage: dict[str, int]) -> Unit:
-    inside = {name for layer in chain[:-1] for name in layer.writes}
-    reads = [
-        (storage[name], ALL if layer.mode == "whole" else rows)
-        for layer in chain
-        for name, rows in layer.reads
-        if name not in inside
-    ]
-    return Unit(
-        tuple(layer.name for layer in chain),
-        chain[0].mode,
-        network.steps[chain[0].name],
-        tuple(dict.fromkeys(reads)),
-        tuple(dict.fromkeys(storage[name] for name in chain[-1].writes)),
-        max(layer.scratch for layer in chain),
-    )
+@dataclass(frozen=True)
+class _Builder:
+    network: Network
+    chains: Sequence[Sequence[Layer]]
+    rows: Sequence[Sequence[str]]
+    storage: Mapping[str, int]
+
+    def units(self) -> Units:
+        maker = {
+            name: number
+            for number, chain in enumerate(self.chains)
+            for layer in chain
+            for name in layer.writes
+        }
+        readers: dict[str, list[tuple[int, Rows]]] = defaultdict(list)
+        for number, chain in enumerate(self.chains):
+            inside = {name for layer in chain[:-1] for name in layer.writes}
+            for layer in chain:
+                for name, rows in layer.reads:
+                    if name not in inside:
+                        each = ALL if layer.mode == "whole" else rows
+                        readers[name].append((number, each))
+        kept = set(self.network.outputs)
+        last = {name: max((reader for reader, _ in each), default=-1) for name, each in readers.items()}
+        last.update(dict.fromkeys(kept, len(self.chains)))
+        reads: dict[int, dict[Read, None]] = defaultdict(dict)
+        for name, those in readers.items():
+            for number, rows in those:
+                reads[number][Read(self.storage[name], rows, maker.get(name, -1))] = None
+        units = []
+        for number, chain in enumerate(self.chains):
+            writes = chain[-1].writes
+            makes = tuple(dict.fromkeys(self.storage[name] for name in writes))
+            until = max(last.get(name, -1) for name in writes)
+            units.append(
+                Unit(
+                    tuple(layer.name for layer in chain),
+                    chain[0].mode,
+                    self.network.steps[chain[0].name],
+                    tuple(reads[number]),
+                    makes,
+                    max(layer.scratch for layer in chain),
+                    until,
+                )
+            )
+        storages = []
+        for names in self.rows:
+            tensor = self.network.tensors[names[0]]
+            touched = {maker[name] for name in names if name in maker}
+            touched |= {reader for name in names for reader, _ in readers[name]}
+            first, end = maker.get(names[0], -1), maker.get(names[-1], -1)
+            storages.append(
+                Storage(
+                    tuple(names),
+                    tensor.rows,
+                    tensor.row_bytes,
+                    first,
+                    end,
+                    tuple(readers[names[-1]]),
+                    tuple(sorted(touched)),
+                    names[-1] in kept,
+                )
+            )
+        return Units(tuple(units), tuple(storages))

@@ -1,0 +1,131 @@
+"""LB_cut: the fewest bytes that can be there while one step runs, by a minimum cut.
+
+While a step runs, the steps that have run are a down-set with all its ancestors and none of its
+descendants. A buffer is there when its maker is in the set and one of its readers is not. The set with
+the fewest such bytes is a minimum cut (Picard, Management Science 22, 1976): source side has run, sink
+side has not. The most that any step needs in this way is a bound for every order.
+"""
+
+from collections.abc import Iterator
+from math import inf
+from time import monotonic
+
+from byoc.memory.bound.flow import ENDLESS, Network
+from byoc.memory.live import Live
+from byoc.memory.order.segments import Item, Segment, segments
+from byoc.memory.problem import Problem
+
+_SOURCE, _SINK = 0, 1
+
+
+def cut_at(problem: Problem, step: int) -> int:
+    """Return the fewest bytes that can be there while the step runs, whatever the order."""
+    segment = next(s for s in segments(problem) if step < s.start + s.count)
+    return _least(segment, step - segment.start)
+
+
+def witness(lives: Live, at_least: int) -> int | None:
+    """Return a step at which no order is below `at_least`, None where no cut shows that.
+
+    Only steps that need as much in the given order can be one.
+    """
+    for segment in segments(lives.problem):
+        for step, _ in _highest_first(lives, segment, at_least):
+            if _least(segment, step) >= at_least:
+                return segment.start + step
+    return None
+
+
+def cut_bound(lives: Live, at_least: int = 0, deadline: float = inf) -> tuple[int, int | None]:
+    """Return the most that any step needs, whatever the order, and that step.
+
+    Only what is above `at_least` is looked for; without it the step is None. A step needs no more than
+    it does in the given order, which spares most steps their flow. At the deadline, a time of
+    `time.monotonic`, the most until then is returned.
+    """
+    found: tuple[int, int | None] = (at_least, None)
+    for segment in segments(lives.problem):
+        for step, here in _highest_first(lives, segment, at_least + 1):
+            if here <= found[0] or monotonic() > deadline:
+                break
+            needed = _least(segment, step)
+            if needed > found[0]:
+                found = (needed, segment.start + step)
+    return found
+
+
+def _highest_first(lives: Live, segment: Segment, at_least: int) -> Iterator[tuple[int, int]]:
+    """Yield steps of a segment that need as much in the given order, those that need most first."""
+    # Every order runs the steps of a segment at the positions of that segment.
+    positions = range(segment.start, segment.start + segment.count)
+    for at in sorted(positions, key=lambda at: -lives.bytes_at[at]):
+        if lives.bytes_at[at] < at_least:
+            return
+        yield lives.order[at] - segment.start, lives.bytes_at[at]
+
+
+def _least(segment: Segment, step: int) -> int:
+    ancestors, descendants = _related(segment, step)
+    never = descendants | 1 << step
+    makes = [segment.items[i] for i in segment.makes[step]]
+    more = segment.scratch[step] + sum(item.size for item in makes)
+    least = more + _fewest(segment, ancestors, never)
+    for item in (segment.items[i] for i in segment.over[step]):
+        # The other readers have to have run where the step writes over the operand.
+        others = item.read & ~(1 << step)
+        if makes and not item.stays and not others & never:
+            ran = _closed(segment, ancestors | others)
+            least = min(least, more - item.size + _fewest(segment, ran, never))
+    return least
+
+
+def _related(segment: Segment, step: int) -> tuple[int, int]:
+    descendants = 0
+    for other, before in enumerate(segment.before):
+        if before & (descendants | 1 << step):
+            descendants |= 1 << other
+    return _closed(segment, segment.before[step]), descendants
+
+
+def _closed(segment: Segment, steps: int) -> int:
+    """Return the steps with all that have to run before them."""
+    for step in reversed(range(segment.count)):
+        if steps >> step & 1:
+            steps |= segment.before[step]
+    return steps
+
+
+def _fewest(segment: Segment, ran: int, never: int) -> int:
+    """Return the fewest bytes live where `ran` have run and `never` have not."""
+    network = Network()
+    free = [s for s in range(segment.count) if not (ran | never) >> s & 1]
+    nodes = {step: network.node() for step in free}
+    for step in free:
+        for other in free:
+            if segment.before[step] >> other & 1:
+                network.arc(nodes[step], nodes[other], ENDLESS)
+    sure = segment.base - sum(item.size for item in segment.items if not item.made)
+    for item in segment.items:
+        if item.made & never:
+            continue
+        is_there = not item.made & ~ran
+        if item.stays or item.read & never:
+            if is_there:
+                sure += item.size
+            else:
+                network.arc(nodes[item.made.bit_length() - 1], _SINK, item.size)
+        elif item.read & ~ran:
+            maker = _SOURCE if is_there else nodes[item.made.bit_length() - 1]
+            _until_read(network, nodes, maker, item)
+    return sure + network.maximum_flow()
+
+
+def _until_read(network: Network, nodes: dict[int, int], maker: int, item: Item) -> None:
+    readers = [node for step, node in nodes.items() if item.read >> step & 1]
+    if len(readers) == 1:
+        network.arc(maker, readers[0], item.size)
+        return
+    hub = network.node()
+    network.arc(maker, hub, item.size)
+    for reader in readers:
+        network.arc(hub, reader, ENDLESS)

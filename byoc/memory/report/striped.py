@@ -1,0 +1,98 @@
+"""Striped execution told: how a graph is cut into cascades, and the picture of its windows."""
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from byoc.graph.index import GraphIndex
+from byoc.memory.model.rows import RowModel, row_model
+from byoc.memory.report.picture import Box, Kind, Line, Picture, Span
+from byoc.memory.stripes import Place, StripedPlan, stripe
+
+
+@dataclass(frozen=True)
+class Striped:
+    """The layers of a graph that go by rows, and their plan."""
+
+    model: RowModel
+    plan: StripedPlan
+
+
+def striped(index: GraphIndex, name: str, alignment: int) -> Striped:
+    """Plan the striped execution of a graph. Raises InputError as `row_model` does."""
+    model = row_model(index, name)
+    return Striped(model, stripe(model.tensors, model.layers, model.inputs, model.outputs, alignment))
+
+
+def striped_picture(made: Striped, title: str) -> Picture:
+    """Return the picture of a striped plan: steps are bands, boxes the windows of the tensors.
+
+    Boxes may cover one another, since rows of an operand die while those of a result are made.
+    """
+    plan, model = made.plan, made.model
+    rows = {tensor.name: tensor.rows for tensor in model.tensors}
+    boxes = [
+        _box(made, name, plan.places[name], when, rows[name])
+        for name, when in _lives(made).items()
+        if plan.places[name].row_bytes
+    ]
+    scratch = {layer.name: layer.scratch for layer in model.layers}
+    for name, (first, last) in _turns(plan).items():
+        if name in plan.scratch and scratch[name]:
+            detail = f"of {name}"
+            boxes.append(
+                Box("scratch", first, last, plan.scratch[name], scratch[name], "scratch", detail)
+            )
+    return Picture(
+        title=title,
+        steps=len(plan.bands),
+        unit="band",
+        spans=tuple(_spans(plan)),
+        boxes=tuple(boxes),
+        lines=(Line(plan.size, "arena", dashed=False),),
+    )
+
+
+def _box(made: Striped, name: str, place: Place, when: tuple[int, int], rows: int) -> Box:
+    kind: Kind = "between"
+    if name in made.model.outputs:
+        kind = "output"
+    elif name in made.model.inputs:
+        kind = "input"
+    detail = f"{kind}, {place.window} of {rows} rows at a time"
+    return Box(name, *when, place.offset, place.window * place.row_bytes, kind, detail)
+
+
+def _turns(plan: StripedPlan) -> dict[str, tuple[int, int]]:
+    """Return for each layer its first and last band."""
+    found: dict[str, tuple[int, int]] = {}
+    for number, band in enumerate(plan.bands):
+        found[band.layer] = (found.get(band.layer, (number, number))[0], number)
+    return found
+
+
+def _lives(made: Striped) -> dict[str, tuple[int, int]]:
+    """Return for each tensor the first and the last band at which some row of it is there."""
+    model, turns = made.model, _turns(made.plan)
+    found = dict.fromkeys(model.inputs, (0, 0))
+    for layer in model.layers:
+        first, last = turns[layer.name]
+        for name in layer.writes:
+            found[name] = (first, last)
+        for name, _ in layer.reads:
+            found[name] = (found[name][0], max(found[name][1], last))
+    end = len(made.plan.bands) - 1
+    return {n: (first, end if n in model.outputs else last) for n, (first, last) in found.items()}
+
+
+def _spans(plan: StripedPlan) -> list[Span]:
+    """Return the cascades as spans of bands."""
+    of = {layer: number for number, group in enumerate(plan.groups) for layer in group}
+    counts = [0] * len(plan.groups)
+    for band in plan.bands:
+        counts[of[band.layer]] += 1
+    ends = pairwise(accumulate(counts, initial=0))
+    return [
+        Span(group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]}", start, end - 1)
+        for group, (start, end) in zip(plan.groups, ends, strict=True)
+        if end > start
+    ]

@@ -1,0 +1,84 @@
+"""The order in which layers run, and where their tensors lie in the arena: byoc's own planner is asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from byoc.memory.plan import plan
+from byoc.memory.problem import Problem, Step
+
+from .arena import Place
+from .boxes import Span
+from .layers import Activation, Eltwise, Layer, Network, Port, Tensor
+
+ALIGNMENT = 64
+"""Tensors in the arena begin at multiples of so many bytes."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Some rows of a layer, which are computed at once; `number` is the layer's in the network."""
+
+    number: int
+    rows: Span
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What runs when, and where everything lies.
+
+    `size` are the bytes of the arena, `bound` those below which no arena can be while every tensor is
+    kept whole.
+    """
+
+    turns: tuple[Turn, ...]
+    places: Mapping[str, Place]
+    size: int
+    bound: int
+
+
+def whole(network: Network, method: str) -> Schedule:
+    """Return a schedule that keeps every tensor whole, by one of the methods of `byoc.memory`."""
+    stored = held(network)
+    numbers = {name: number for number, name in enumerate(stored)}
+    problem = Problem(
+        names=tuple(stored),
+        sizes=tuple(-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in stored.values()),
+        steps=tuple(_step(network, layer, numbers) for layer in network.layers),
+        inputs=_among(numbers, network.inputs),
+        outputs=_among(numbers, network.outputs),
+        alignment=ALIGNMENT,
+    )
+    found = plan(problem, method)
+    places = {
+        name: Place(number + 1, found.offsets[number], stored[name].rows)
+        for name, number in numbers.items()
+    }
+    turns = tuple(Turn(n, Span(0, network.layers[n].y.rows)) for n in found.order)
+    return Schedule(turns, places, found.size, found.bound)
+
+
+def held(network: Network) -> dict[str, Tensor]:
+    """Return what needs a place in the arena, by name: results, and inputs that something reads."""
+    read = {x.held for layer in network.layers for x in layer.reads}
+    read |= {port.tensor.held for port in network.outputs}
+    tensors = [port.tensor for port in network.inputs if port.tensor.held in read]
+    tensors += [layer.y for layer in network.layers]
+    return {tensor.held: tensor for tensor in tensors if tensor.nbytes}
+
+
+def _among(numbers: Mapping[str, int], ports: Sequence[Port]) -> frozenset[int]:
+    return frozenset(numbers[port.tensor.held] for port in ports if port.tensor.held in numbers)
+
+
+def _step(network: Network, layer: Layer, numbers: Mapping[str, int]) -> Step:
+    reads = tuple(numbers[x.held] for x in layer.reads if x.held not in network.constants)
+    over = tuple(numbers[x.held] for x in _in_place(layer) if x.held not in network.constants)
+    return Step(layer.y.name, tuple(dict.fromkeys(reads)), (numbers[layer.y.held],), over)
+
+
+def _in_place(layer: Layer) -> tuple[Tensor, ...]:
+    """Return the operands over which a layer can be written, tile by tile."""
+    if not isinstance(layer, Activation | Eltwise):
+        return ()
+    y = layer.y
+    return tuple(x for x in layer.reads if (x.extents, x.dtype) == (y.extents, y.dtype))

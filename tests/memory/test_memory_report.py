@@ -1,0 +1,170 @@
+"""Plans told: rows, the document, the picture."""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+from support import prepared
+
+from byoc.errors import InputError
+from byoc.memory.levels import check as check_levels
+from byoc.memory.model import CONVENTIONS, convention_named
+from byoc.memory.problem import Plan, Problem, Step
+from byoc.memory.report import (
+    Asked,
+    MemoryReport,
+    memory_document,
+    memory_report,
+    picture,
+    striped_picture,
+    svg,
+)
+
+SVG = "{http://www.w3.org/2000/svg}"
+NET = """net (float[1, 4, 16, 16] x) => (float[1, 8, 16, 16] y) {
+    a = Relu(x)
+    b = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a)
+    c = MaxPool <kernel_shape = [5, 5], pads = [2, 2, 2, 2]> (a)
+    d = Concat <axis = 1> (b, c)
+    y = Sigmoid(d)
+}"""
+IMAGE = 4 * 16 * 16 * 4
+
+
+def _report(asked: Asked | None = None) -> MemoryReport:
+    return memory_report(prepared(NET).index, "net", asked)
+
+
+def test_rows_say_what_each_way_needs_and_what_the_bound_is() -> None:
+    rows = {row.name: row for row in _report().rows}
+
+    assert list(rows) == [
+        "no reuse",
+        "best-fit, given order",
+        "reordered",
+        "reordered, with inputs",
+        "in place",
+        "Concat in place",
+        "striped",
+    ]
+    assert rows["no reuse"].size == 7 * IMAGE  # a, b, c, and twice as much for d and y
+    assert rows["reordered"].size == rows["reordered"].bound == 4 * IMAGE  # b and c with d, d with y
+    assert rows["no reuse"].bound == rows["reordered"].bound
+    assert rows["no reuse"].ratio == 7 / 4
+    assert rows["Concat in place"].size == 3 * IMAGE  # a with b and c
+    assert rows["striped"].size < rows["in place"].bound == rows["striped"].bound
+
+
+def test_the_plan_that_is_told_is_the_one_that_was_asked_for() -> None:
+    report = _report(Asked(convention=CONVENTIONS["B"], method="best-fit", alignment=64, striped=False))
+
+    assert (report.model.convention.name, report.plan.problem.alignment) == ("B", 64)
+    assert report.rows[-1].name == "best-fit, as asked"
+    assert report.rows[-1].size == report.plan.size
+    assert report.striped is None
+
+
+def test_a_model_that_needs_no_bytes() -> None:
+    report = memory_report(prepared("g (float[0] x) => (float[0] y) { y = Exp(x) }").index, "none")
+
+    assert {row.size for row in report.rows} == {0}
+    assert {row.ratio for row in report.rows} == {None}
+    ElementTree.fromstring(svg(picture(report.plan, "none")))
+
+
+def test_two_levels_move_less_than_without_a_scratchpad() -> None:
+    report = _report(Asked(size=3 * IMAGE))
+    small = _report(Asked(size=64))
+
+    assert report.levels is not None
+    check_levels(report.levels)
+    assert report.levels.bound <= report.levels.moved < report.levels.unkept
+    assert small.levels is None
+    assert small.notes[-1].startswith("no plan for two levels: ")
+
+
+def test_an_unknown_convention_or_method() -> None:
+    with pytest.raises(InputError, match="no convention is named 'X': there are A, B, C, D"):
+        convention_named("X")
+    with pytest.raises(InputError, match="'exakt'"):
+        _report(Asked(method="exakt"))
+
+
+def test_the_document_is_json_that_names_every_buffer() -> None:
+    report = _report(Asked(size=4 * IMAGE))
+    document = json.loads(json.dumps(memory_document(report, 4 * IMAGE)))
+    plan = document["plan"]
+
+    assert [row["fits"] for row in document["rows"]] == [row.size <= 4 * IMAGE for row in report.rows]
+    assert sorted(name for each in plan["buffers"] for name in each["tensors"]) == list("abcdxy")
+    assert sorted(step["name"] for step in plan["steps"]) == list("abcdy")
+    by_name = {each["name"]: each for each in plan["buffers"]}
+    assert by_name["a"]["over"] == "x"
+    assert by_name["a"]["offset"] == by_name["x"]["offset"]
+    assert by_name["x"]["last"] < by_name["a"]["first"] or by_name["x"]["last"] == 0
+    assert plan["arena"] == max(each["offset"] + each["bytes"] for each in plan["buffers"])
+    assert document["striped"]["arena"] == report.rows[-1].size
+    assert {place["tensor"] for place in document["striped"]["places"]} >= {"x", "y"}
+
+
+def test_the_picture_has_a_box_with_a_tooltip_for_every_buffer() -> None:
+    report = _report()
+    root = ElementTree.fromstring(svg(picture(report.plan, "net")))
+    tips = [tip for title in root.iter(f"{SVG}title") if (tip := title.text or "")]
+
+    assert root.tag == f"{SVG}svg"
+    for name, offset, size in zip(
+        report.plan.problem.names, report.plan.offsets, report.plan.problem.sizes, strict=True
+    ):
+        found = [tip for tip in tips if tip.splitlines()[0] == name]
+        assert len(found) == 1
+        assert f"bytes {offset} to {offset + size} ({size})" in found[0]
+    assert "y" in [text.text for text in root.iter(f"{SVG}text")]
+    assert [tip for tip in tips if tip.startswith("step 1: ")]
+
+
+def test_the_boxes_of_a_picture_never_share_a_byte_and_a_step() -> None:
+    boxes = picture(_report().plan, "net").boxes
+
+    for number, one in enumerate(boxes):
+        for other in boxes[:number]:
+            apart = one.last < other.first or other.last < one.first
+            ends = one.offset + one.bytes <= other.offset or other.offset + other.bytes <= one.offset
+            over = one.detail.endswith(f"over {other.name}") and one.first == other.last
+            assert apart or ends or over
+
+
+def test_names_may_hold_anything() -> None:
+    name = "<a href='x'>&\"\x01]]>\ud800"
+    problem = Problem((name, "y"), (8, 8), (Step(name, (0,), (1,)),), frozenset({0}), frozenset({1}))
+    plan = Plan(problem, (0,), (None, None), (0, 8), (0,), 16, 16, "total")
+
+    text = svg(picture(plan, name))
+
+    told = [title.text or "" for title in ElementTree.fromstring(text).iter(f"{SVG}title")]
+    assert sum("<a href='x'>&\"\ufffd]]>\ufffd" in each for each in told) == 3
+    text.encode()
+
+
+def test_scratch_and_a_bound_below_the_arena_are_drawn() -> None:
+    problem = Problem(("x", "y"), (8, 8), (Step("s", (0,), (1,), scratch=4),), frozenset({0}))
+    drawn = picture(Plan(problem, (0,), (None, None), (0, 8), (16,), 20, 16, "cut"), "t")
+
+    assert [(box.kind, box.offset, box.bytes) for box in drawn.boxes][-1] == ("scratch", 16, 4)
+    assert [(line.name, line.bytes, line.dashed) for line in drawn.lines] == [
+        ("arena", 20, False),
+        ("bound", 16, True),
+    ]
+
+
+def test_the_striped_picture_draws_windows() -> None:
+    report = _report()
+    assert report.striped is not None
+    drawn = striped_picture(report.striped, "striped")
+
+    assert {box.name for box in drawn.boxes} >= {"x", "y"}
+    assert max(box.offset + box.bytes for box in drawn.boxes) == report.striped.plan.size
+    assert drawn.steps == len(report.striped.plan.bands)
+    assert [span.first for span in drawn.spans] == [0, *(span.last + 1 for span in drawn.spans[:-1])]
+    assert any("of 16 rows at a time" in box.detail for box in drawn.boxes)
+    ElementTree.fromstring(svg(drawn))
