@@ -111,7 +111,8 @@ def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
             show(f"plan {loaded.source}")
             index = unshared(loaded).index if fused else loaded.index
             groups = quantized_groups(index) if fused else ()
-            reports.append(memory_report(index, loaded.source, asked, groups, flat and flat.index))
+            inlined = None if flat is None else flat.index
+            reports.append(memory_report(index, loaded.source, asked, groups, inlined))
         if picture_file is not None:
             _draw(picture_file, reports, method == _STRIPED)
     if form is Format.json:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import monotonic
 
 from byoc.errors import InputError, nearest
@@ -79,15 +79,15 @@ def _known(problem: Problem, time_limit: float) -> _Known:
     deadline = monotonic() + time_limit / 2
     ordered = best_order(problem, deadline=deadline)
     lives = live(problem, ordered.order)
-    step = witness(lives, ordered.bound)
-    if ordered.bound < ordered.peak:
-        above, its = cut_bound(lives, ordered.bound, deadline)
-        if its is not None:
-            return _Known(ordered.order, above, "cut", its)
-    if step is not None:
-        return _Known(ordered.order, ordered.bound, "cut", step)
+    bound, step = ordered.bound, None
+    if bound == ordered.peak:
+        step = witness(lives, bound)
+    else:
+        above, step = cut_bound(lives, bound - 1, deadline + time_limit / 4)
+        bound = max(bound, above)
     before = sum(problem.sizes[buffer] for buffer in problem.inputs)
-    return _Known(ordered.order, ordered.bound, "total" if ordered.bound == before else "search", None)
+    proof = "cut" if step is not None else "total" if bound == before else "search"
+    return _Known(ordered.order, bound, proof, step)
 
 
 def _best(known: _Known, problem: Problem, deadline: float) -> Plan:
@@ -97,7 +97,7 @@ def _best(known: _Known, problem: Problem, deadline: float) -> Plan:
         left = deadline - monotonic()
         if best is not None and (best.size == known.bound or left <= 0):
             break
-        found = _placed(known, lives, lambda p, to=lives.peak, s=left: _exact(p, to, s))  # type: ignore[misc]
+        found = _placed(known, lives, partial(_exact, goal=lives.peak, seconds=left))
         if best is None or found.size < best.size:
             best = found
     assert best is not None

@@ -1,9 +1,5 @@
 """A mixed integer program, written row by row, and its solution by HiGHS."""
 
-import ctypes
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +9,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from byoc.placement.problem import Bools, Floats, Ints
+from byoc.quiet import stdout_kept_clean
 
 # HiGHS stops at an absolute gap of 1e-6, which cannot be set from scipy: a cost scaled to this
 # makes it 1e-13 of what there is to gain.
@@ -35,28 +32,6 @@ class Solution:
     """Whether it finished: else a limit stopped it."""
     slack: float = 0.0
     """What the bound was lowered by, for the solver's tolerances."""
-
-
-@contextmanager
-def _stdout_kept_clean() -> Iterator[None]:
-    """Send what HiGHS prints, now and then and whatever its options, to stderr.
-
-    It writes to the file descriptor, where a program may be reading JSON.
-    """
-    try:
-        flush = ctypes.CDLL(None).fflush
-        kept = os.dup(1)
-    except (OSError, AttributeError, TypeError):  # no such library or descriptor here
-        yield
-        return
-    try:
-        flush(None)
-        os.dup2(2, 1)
-        yield
-    finally:
-        flush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
 
 
 @dataclass(eq=False)
@@ -130,7 +105,7 @@ class Program:
             options["time_limit"] = seconds
         if nodes is not None:
             options["node_limit"] = nodes
-        with _stdout_kept_clean():
+        with stdout_kept_clean():
             result = milp(
                 cost * scale,
                 integrality=whole.astype(np.int64),

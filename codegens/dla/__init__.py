@@ -1,4 +1,4 @@
-"""The codegen of the vanilla accelerator: a compiler of commands, and the machine in numpy that runs them.
+"""The codegen of the vanilla accelerator: a compiler, and the machine in numpy that runs programs.
 
 It is there to be copied. The compiler goes one way: `lower` makes layers of a region's operations,
 `schedule` orders them and places their tensors in the arena, `tiles` cuts them so that they fit into the

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .boxes import Span
-from .layers import Tensor, dtype_of
 from .operand import Memory, Operand
+from .tensors import Tensor, dtype_of
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,7 @@ class Arena:
 
     def whole(self, tensor: Tensor) -> Operand:
         """Return all rows of a tensor."""
-        return self.box(
-            tensor, Span(0, tensor.rows), Span(0, tensor.width), Span(0, tensor.channels)
-        )
+        return self.box(tensor, Span(0, tensor.rows), Span(0, tensor.width), Span(0, tensor.channels))
 
     def box(self, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
         """Return a box of a tensor, its rows counted over all images."""

@@ -121,4 +121,3 @@ def _read(told: Mapping[str, Any]) -> Socket:
     if box is not None:
         box = Operand(**{**box, "dtype": DType[box["dtype"]]})
     return Socket(told["name"], told["dtype"], tuple(told["shape"]), box)
-

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .layers import Tensor, Window
-from .operand import NO_PADS, Pads, Pair
+from .operand import NO_PADS, ZERO, Pads, Pair
+from .tensors import Tensor, Window
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Field:
     rows: Span
     cols: Span
     pads: Pads = NO_PADS
-    overhang: Pair = Pair(0, 0)
+    overhang: Pair = ZERO
 
 
 def field_of(window: Window, x: Tensor, rows: Span, cols: Span) -> Field:

@@ -1,6 +1,6 @@
 """From a region to a program: lowered, scheduled, cut into tiles, written as commands."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -19,6 +19,7 @@ from .options import DLAOptions
 from .pack import Weights
 from .rules import RULES
 from .schedule import Schedule, whole
+from .striped import striped
 from .tiles import Budget
 
 Emitter = Callable[[Machine, int, Any, Span], Iterator[Step]]
@@ -53,7 +54,7 @@ def build(region: Region, options: DLAOptions, figures: Figures) -> Built:
     Raises CompileError for what the machine does not do, and ResourceError for what is too large.
     """
     network = lower(region, RULES)
-    schedule = whole(network, options.memory)
+    schedule = (striped if options.stripes else whole)(network, options.memory)
     weights = Weights()
     constants = {name: weights.add(array) for name, array in network.constants.items()}
     arena = Arena(schedule.places, constants)

@@ -9,9 +9,10 @@ from byoc.codegen import CompileError, Operation
 
 from .fold import Weights, pointwise, requantized
 from .fold import normalization as factors_of
-from .layers import Array, Conv, Tensor, Window
+from .layers import Array, Conv
 from .lower import Lowering
 from .shapes import window_of
+from .tensors import Tensor, Window
 from .units import Unit
 
 _NO_MULTIPLIERS = np.zeros(0)
@@ -137,6 +138,7 @@ def _factors(lowering: Lowering, operation: Operation) -> tuple[Array, Array]:
         raise CompileError("training_mode must be 0", [operation.name])
     if not all(map(lowering.reading.is_constant, given)):
         raise CompileError("the parameters of a BatchNormalization must be constant", [operation.name])
-    arrays = [lowering.reading.array(name) for name in given]
-    factors, shifts = factors_of(*arrays, operation.attributes.get("epsilon", 1e-5))
+    scale, shift, mean, variance = (lowering.reading.array(name) for name in given)
+    epsilon = operation.attributes.get("epsilon", 1e-5)
+    factors, shifts = factors_of(scale, shift, mean, variance, epsilon)
     return factors, shifts

@@ -8,9 +8,10 @@ import numpy as np
 from byoc.codegen import CompileError, Operation
 
 from .isa import FunctionKind
-from .layers import Activation, Array, Eltwise, Tensor, dtype_of
-from .lower import Lowering, seen
+from .layers import Activation, Array, Eltwise
+from .lower import Lowering
 from .tables import evaluate, table
+from .tensors import Tensor, dtype_of
 from .units import Unit
 
 FUNCTIONS: dict[str, tuple[FunctionKind, tuple[float, float]]] = {
@@ -38,7 +39,7 @@ def sums(lowering: Lowering, unit: Unit) -> None:
     for number, other in enumerate(operands[1:-1], 1):
         name = lowering.fresh(f"{unit.output}/{number}")
         extents: Any = tuple(map(max, total.extents, other.extents))
-        interim = seen(y, name, extents, own=True)
+        interim = y.like(name, extents)
         total = lowering.add(Eltwise(name, unit.nodes, interim, total, other, multiplies=False))
     last = operands[-1]
     lowering.add(Eltwise(unit.output, unit.nodes, y, total, last, multiplies=False, clamp=clamp))

@@ -4,20 +4,24 @@ Each layer is a sequence of steps, one for each tile. The loads of a step stand 
 stores of the step before it: so they run while the machine computes, and nothing is overwritten early.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TypeVar
 
 from byoc.codegen import ResourceError
 
 from .arena import Arena
 from .boxes import Span
 from .isa import Command, Load, Store
-from .layers import Array, Layer, Tensor
+from .layers import Array, Layer
 from .operand import DType, Memory, Operand
 from .pack import Weights
 from .slots import Need, Scratchpad, dense
+from .tensors import Tensor
 from .tiles import Budget, Tiling
+
+LayerT = TypeVar("LayerT", bound=Layer)
 
 
 @dataclass
@@ -48,6 +52,30 @@ class Machine:
     weights: Weights
     budget: Budget
     numbers: "count[int]"
+    _tilings: dict[tuple[int, int], Tiling | None] = field(default_factory=dict)
+    _packed: dict[Hashable, int] = field(default_factory=dict)
+
+    def tiling(
+        self,
+        find: Callable[[LayerT, int, Budget], Tiling | None],
+        number: int,
+        layer: LayerT,
+        rows: int,
+    ) -> Tiling:
+        """Return the tiling of so many rows of a layer, by what finds one; found once.
+
+        Raises ResourceError where there is none.
+        """
+        key = (number, rows)
+        if key not in self._tilings:
+            self._tilings[key] = find(layer, rows, self.budget)
+        return found(self._tilings[key], layer, self.budget)
+
+    def packed(self, key: Hashable, array: Callable[[], Array]) -> int:
+        """Return where constants lie among the weights, to which they are added the first time."""
+        if key not in self._packed:
+            self._packed[key] = self.weights.add(array())
+        return self._packed[key]
 
 
 @dataclass(eq=False)
@@ -66,20 +94,21 @@ class Emission:
         return self.step
 
     def load(self, slot: str, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
-        """Return a tile with a box of a tensor, rows counted over all images; loaded unless it is there."""
+        """Return a tile with a box of a tensor, rows as of all images; loaded unless it is there."""
         source = self.machine.arena.box(tensor, rows, cols, channels)
-        return self.fetch(slot, (tensor, rows, cols, channels), source, self.machine.arena.memory(tensor))
+        return self.fetch(
+            slot, (tensor, rows, cols, channels), source, self.machine.arena.memory(tensor)
+        )
 
-    def constant(self, slot: str, key: object, array: Array, dtype: DType) -> Operand:
-        """Return a tile with constants, which are added to the weights; loaded unless it is there."""
-        found = self.scratchpad.slots[slot].find(key)
-        if found is not None:
-            return found
-        address = self.machine.weights.add(array)
-        source = dense(1, address, (1, 1, array.nbytes // dtype.size), dtype)
+    def constant(
+        self, slot: str, key: Hashable, array: Callable[[], Array], count: int, dtype: DType
+    ) -> Operand:
+        """Return a tile with `count` constants, added to the weights; loaded unless it is there."""
+        address = self.machine.packed((self.number, slot, key), array)
+        source = dense(1, address, (1, 1, count), dtype)
         return self.fetch(slot, key, source, Memory.WEIGHTS)
 
-    def fetch(self, slot: str, key: object, source: Operand, memory: Memory) -> Operand:
+    def fetch(self, slot: str, key: Hashable, source: Operand, memory: Memory) -> Operand:
         """Return a tile with what lies at a source; loaded unless it is there under that key."""
         found = self.scratchpad.slots[slot].find(key)
         if found is not None:

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from .boxes import Field, Span, field_of, images_of, spans
-from .emit import Emission, Machine, Step, emission, found, over_images
+from .emit import Emission, Machine, Step, emission, over_images
 from .fixed_point import common_multipliers
 from .isa import Add, ConvFlags
 from .isa import Conv as Convolve
-from .layers import Conv, Tensor, dtype_of
+from .layers import Array, Conv
 from .operand import ABSENT, DType, Operand, Pair
 from .pack import parameters
+from .tensors import Tensor, dtype_of
 from .tiles import Tiling, conv_needs, conv_tiling
 
 _WIDE = 12  # bits behind the point of a convolution's result to which a residual is yet to be added
@@ -38,7 +39,7 @@ class _Channels:
 
 def convolution(machine: Machine, number: int, layer: Conv, rows: Span) -> Iterator[Step]:
     """Yield the steps that compute some rows of a convolution."""
-    tiling = found(conv_tiling(layer, rows.count, machine.budget), layer, machine.budget)
+    tiling = machine.tiling(conv_tiling, number, layer, rows.count)
     emitting = emission(machine, number, layer, conv_needs(layer, tiling.tile), tiling)
     areas, channels = list(_areas(layer, tiling, rows)), list(_channels(layer, tiling))
     pairs = (
@@ -163,7 +164,8 @@ def _weights(result: _Result, part: Span) -> Operand:
     inputs = slice(first, first + part.count // channels.groups)
     array = layer.weights[channels.made.start : channels.made.end, :, :, inputs]
     dtype = DType.INT8 if layer.y.is_integer else DType.FLOAT32
-    return result.emitting.constant("weights", (channels, part), array, dtype)
+    key = (channels, part)
+    return result.emitting.constant("weights", key, lambda: array, array.size, dtype)
 
 
 def _parameters(result: _Result) -> Operand:
@@ -174,8 +176,12 @@ def _parameters(result: _Result) -> Operand:
     layer, made = result.layer, result.channels.made
     taken = slice(made.start, made.end)
     finer = 2**_WIDE if layer.residual is not None else 1
-    array = parameters(layer.bias[taken], layer.multipliers[taken] * finer)
-    return result.emitting.constant("parameters", made, array, _sums(layer))
+
+    def array() -> Array:
+        return parameters(layer.bias[taken], layer.multipliers[taken] * finer)
+
+    count = made.count * (3 if layer.y.is_integer else 1)
+    return result.emitting.constant("parameters", made, array, count, _sums(layer))
 
 
 def _residual(result: _Result) -> Operand:

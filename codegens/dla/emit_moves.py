@@ -6,9 +6,10 @@ from dataclasses import replace
 from .boxes import Span, spans
 from .emit import Emission, Machine, Step, emission, found, over_images
 from .isa import Load, Store
-from .layers import Move, Restack, Tensor, dtype_of
+from .layers import Move, Restack
 from .operand import Operand
 from .slots import Need, dense
+from .tensors import Tensor, dtype_of
 from .tiles import Tile, Tiling, halves
 
 
@@ -95,7 +96,7 @@ def _pieces(
 ) -> Iterator[tuple[Operand, Operand]]:
     """Yield for each row of a tensor that a chunk touches the part there and in the tile."""
     length = tensor.width * tensor.channels
-    flat = replace(tensor, width=1, channels=length)
+    flat = tensor.view(tensor.name, (1, tensor.rows, 1, length))
     position = chunk.start
     while position < chunk.end:
         row, inside = divmod(position, length)

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .boxes import Span, field_of, images_of, spans
-from .emit import Emission, Machine, Step, emission, found, over_images
+from .emit import Emission, Machine, Step, emission, over_images
 from .fixed_point import common_multipliers, multiplier
 from .isa import Add, Command, Function, Mul, PoolKind, Scale, Table
 from .isa import Pool as Slide
-from .layers import Activation, Clamp, Concat, Eltwise, Layer, Pool, Tensor, dtype_of
+from .layers import Activation, Concat, Eltwise, Layer, Pool
 from .operand import DType, Operand, Pair
+from .tensors import Clamp, Tensor, dtype_of
 from .tiles import Tiling, simple_needs, simple_tiling
 
 
@@ -36,7 +37,7 @@ def pool(machine: Machine, number: int, layer: Pool, rows: Span) -> Iterator[Ste
         x, y = layer.x, layer.y
         field = field_of(layer.window, x, box.rows, box.cols)
         source = over_images(field.rows, box.image, x.height)
-        mantissa, shift = _factor(x.scale / y.scale)
+        mantissa, shift = multiplier(x.scale / y.scale)
         low, high = layer.clamp.stored(y)
         made = emitting.room("y", box.extents, dtype_of(y))
         emitting.compute(
@@ -113,7 +114,8 @@ def _applied(emitting: Emission, layer: Activation, x: Operand, box: _Box) -> Op
     """Return the tile that a function makes of one, which is the same where nothing is to be done."""
     number = emitting.number
     if layer.table is not None:
-        table = emitting.constant("table", "table", layer.table, DType.UINT8)
+        entries = layer.table
+        table = emitting.constant("table", "table", lambda: entries, entries.size, DType.UINT8)
         made = emitting.room("y", box.extents, dtype_of(layer.y))
         emitting.compute(Table(number, x, table, made))
         return made
@@ -130,15 +132,13 @@ def _rescaled(emitting: Emission, layer: Layer, x: Tensor, tile: Operand, box: _
     if layer.clamp == Clamp() and (x.dtype, x.scale, x.zero) == (y.dtype, y.scale, y.zero):
         return tile
     made = emitting.room("y", box.extents, dtype_of(y))
-    factor = _factor(x.scale / y.scale)
-    emitting.compute(
-        Scale(emitting.number, tile, made, x.zero, y.zero, *factor, *layer.clamp.stored(y))
-    )
+    factor = multiplier(x.scale / y.scale)
+    emitting.compute(Scale(emitting.number, tile, made, x.zero, y.zero, *factor, *layer.clamp.stored(y)))
     return made
 
 
 def concat(machine: Machine, number: int, layer: Concat, rows: Span) -> Iterator[Step]:
-    """Yield the steps that put some rows of tensors beside one another: of all, unless along channels."""
+    """Yield the steps that put some rows of tensors beside one another; along rows and images all."""
     emitting, tiling = _begun(machine, number, layer, rows)
     offset = 0
     for slot, part in enumerate(layer.parts):
@@ -158,12 +158,14 @@ def _moved(box: _Box, axis: int, offset: int) -> _Box:
     image, rows, cols, channels = box.image, box.rows, box.cols, box.channels
     if axis == 0:
         return _Box(image + offset, rows, cols, channels)
-    moved = [Span(s.start + offset * (i == axis), s.count) for i, s in enumerate((rows, cols, channels), 1)]
+    moved = [
+        Span(s.start + offset * (i == axis), s.count) for i, s in enumerate((rows, cols, channels), 1)
+    ]
     return _Box(image, *moved)
 
 
 def _begun(machine: Machine, number: int, layer: Layer, rows: Span) -> tuple[Emission, Tiling]:
-    tiling = found(simple_tiling(layer, rows.count, machine.budget), layer, machine.budget)
+    tiling = machine.tiling(simple_tiling, number, layer, rows.count)
     return emission(machine, number, layer, simple_needs(layer, tiling.tile), tiling), tiling
 
 
@@ -180,7 +182,3 @@ def _boxes(y: Tensor, rows: Span, tiling: Tiling) -> Iterator[_Box]:
 def _store(emitting: Emission, tile: Operand, y: Tensor, box: _Box) -> None:
     rows = over_images(box.rows, box.image, y.height)
     emitting.store(tile, y, rows, box.cols, box.channels)
-
-
-def _factor(scale: float) -> tuple[int, int]:
-    return multiplier(scale)

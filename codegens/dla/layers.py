@@ -7,129 +7,14 @@ other; anything else as rows of its two last axes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from .isa import FunctionKind
-from .operand import DType
+from .tensors import Clamp, Tensor, Window
 
 Array = NDArray[Any]
-
-INTEGERS = ("int8", "uint8")
-"""The data types of quantized activations."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """Activations in memory: `images` of `height` rows of `width` pixels of `channels` elements.
-
-    `real = (stored - zero) * scale` where the dtype is an integer's. `storage` names the bytes that it
-    lies in: a view has those of what it views, any other tensor its own.
-    """
-
-    name: str
-    images: int
-    height: int
-    width: int
-    channels: int
-    dtype: str
-    scale: float = 1.0
-    zero: int = 0
-    storage: str = ""
-
-    @property
-    def extents(self) -> tuple[int, int, int, int]:
-        """Images, height, width, channels."""
-        return (self.images, self.height, self.width, self.channels)
-
-    @property
-    def held(self) -> str:
-        """The name of the bytes that it lies in."""
-        return self.storage or self.name
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return np.dtype(self.dtype).itemsize
-
-    @property
-    def rows(self) -> int:
-        """Rows of all images."""
-        return self.images * self.height
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row, which is contiguous."""
-        return self.width * self.channels * self.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all of it."""
-        return self.rows * self.row_bytes
-
-    @property
-    def is_integer(self) -> bool:
-        """Whether it is quantized."""
-        return self.dtype in INTEGERS
-
-
-def dtype_of(tensor: Tensor) -> DType:
-    """Return the type of a tensor's elements as commands name it."""
-    return DType[tensor.dtype.upper()]
-
-
-@dataclass(frozen=True)
-class Window:
-    """What a convolution or pool reads for one output pixel; vertical numbers first.
-
-    `pads` are rows above, columns to the left, rows below, columns to the right.
-    """
-
-    kernel: tuple[int, int] = (1, 1)
-    strides: tuple[int, int] = (1, 1)
-    dilations: tuple[int, int] = (1, 1)
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        """Rows and columns from the first element that is read to the last."""
-        (kh, kw), (dh, dw) = self.kernel, self.dilations
-        return ((kh - 1) * dh + 1, (kw - 1) * dw + 1)
-
-    @property
-    def is_point(self) -> bool:
-        """Whether an output pixel is made of the input pixel at the same place alone."""
-        return self == Window()
-
-
-@dataclass(frozen=True)
-class Clamp:
-    """The least and greatest value that a layer gives out, in real numbers."""
-
-    low: float = -inf
-    high: float = inf
-
-    def then(self, other: "Clamp") -> "Clamp":
-        """Return what two clamps, one after the other, come to."""
-        low = min(max(self.low, other.low), other.high)
-        return Clamp(low, min(max(self.high, other.low), other.high))
-
-    def stored(self, y: Tensor) -> tuple[float, float]:
-        """Return the bounds in the numbers that a tensor stores, rounded as its values are."""
-        if not y.is_integer:
-            return self.low, self.high
-        info = np.iinfo(y.dtype)
-        return _stored(self.low, y, info), _stored(self.high, y, info)
-
-
-def _stored(value: float, y: Tensor, info: Any) -> float:
-    if not np.isfinite(value):
-        return float(info.min if value < 0 else info.max)
-    rounded = np.rint(np.float32(value) / np.float32(y.scale)) + y.zero
-    return float(min(max(rounded, info.min), info.max))
 
 
 @dataclass(frozen=True, eq=False)

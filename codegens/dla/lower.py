@@ -1,56 +1,30 @@
-"""From a region's operations to layers of the machine: each kind of unit has one function here or beside.
+"""From a region's operations to layers of the machine: `rules` has the function for each kind of unit.
 
 What no function takes is a CompileError that names the nodes.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
-from math import inf, prod
+from math import inf
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from byoc.codegen import CompileError, Contract, Operation, Region
 
-from .layers import INTEGERS, Activation, Clamp, Layer, Move, Network, Port, Restack, Tensor
+from .layers import Activation, Array, Layer, Move, Network, Port, Restack
+from .layout import (
+    check_dtype,
+    crossing_extents,
+    extents_of,
+    is_plain,
+    is_reordered,
+    laid,
+    plain_extents,
+)
 from .reading import Reading
 from .shapes import Shape
+from .tensors import INTEGERS, Clamp, Extents, Tensor
 from .units import Unit, units
-
-Array = NDArray[Any]
-Extents = tuple[int, int, int, int]
-_NHWC = (0, 2, 3, 1)
-
-
-def extents_of(shape: Shape) -> Extents:
-    """Return the images, height, width and channels as which a tensor of a shape of ONNX's lies.
-
-    Of rank 4 it is an image; of any other rank one image, dimension 0 its rows and the last its channels.
-    """
-    if len(shape) == 4:
-        return (shape[0], shape[2], shape[3], shape[1])
-    if len(shape) < 2:
-        return (1, 1, 1, prod(shape))
-    return (1, shape[0], prod(shape[1:-1]), shape[-1])
-
-
-def plain_extents(shape: Shape) -> Extents:
-    """Return the extents of a tensor that lies in ONNX's own order of axes, a row for an image."""
-    return (1, shape[0], shape[1], prod(shape[2:])) if len(shape) == 4 else extents_of(shape)
-
-
-def is_reordered(shape: Shape) -> bool:
-    """Whether a tensor of a shape lies in another order here than in ONNX."""
-    return len(shape) == 4 and shape[1] > 1 and prod(shape[2:]) > 1
-
-
-def laid(array: Array, rank: int) -> Array:
-    """Return a constant as it lies beside tensors of a rank: [images, height, width, channels]."""
-    shape = (1,) * (rank - array.ndim) + array.shape
-    full = array.reshape(shape)
-    lying = full.transpose(_NHWC) if rank == 4 else full
-    return np.ascontiguousarray(lying).reshape(extents_of(shape))
 
 
 class Lowering:
@@ -87,7 +61,8 @@ class Lowering:
             raise CompileError(f"'{name}', which {unit.main.op} reads, {how}", unit.nodes)
         if told is None:
             return self.tensors[name]
-        return seen(self.tensors[told.name], scale=one(told.scale, unit), zero=one(told.zero, unit))
+        x = self.tensors[told.name]
+        return replace(x.view(x.name), scale=one(told.scale, unit), zero=int(one(told.zero, unit)))
 
     def constant(self, unit: Unit, name: str, rank: int) -> Tensor:
         """Return a constant as a tensor beside others of a rank; as `operand`."""
@@ -104,18 +79,18 @@ class Lowering:
         lying = laid(stored, rank)
         called = self.fresh(name)
         self.constants[called] = lying
-        return Tensor(called, *lying.shape, str(lying.dtype), scale, int(zero))
+        return Tensor(called, lying.shape, str(lying.dtype), scale, int(zero))
 
     def result(self, unit: Unit) -> Tensor:
         """Return the tensor that a unit makes."""
         extents = extents_of(self.shapes[unit.result])
         if unit.quantize is None:
-            return Tensor(unit.output, *extents, "float32")
+            return Tensor(unit.output, extents, "float32")
         told = self.reading.quantization(unit.quantize, unit.output)
         dtype = str(told.zero.dtype)
         if dtype not in INTEGERS:
             raise CompileError(f"'{unit.output}' is {dtype}, and not int8 or uint8", unit.nodes)
-        return Tensor(unit.output, *extents, dtype, one(told.scale, unit), int(one(told.zero, unit)))
+        return Tensor(unit.output, extents, dtype, one(told.scale, unit), int(one(told.zero, unit)))
 
     def clamp(self, unit: Unit) -> Clamp:
         """Return what the Relus and Clips of a unit come to."""
@@ -163,20 +138,20 @@ class Lowering:
         if before == after:
             return x
         if is_reordered(before):
-            y = seen(x, self.fresh(f"{x.name}/plain"), plain_extents(before), own=True)
-            x = self.add(Move(f"{y.name}", nodes, y, x, extents_of(before), to_image=False))
+            y = x.like(self.fresh(f"{x.name}/plain"), plain_extents(before))
+            x = self.add(Move(y.name, nodes, y, x, extents_of(before), to_image=False))
         x = self._rows_of(x, plain_extents(after) if is_reordered(after) else extents_of(after), nodes)
         if is_reordered(after):
-            y = seen(x, self.fresh(f"{x.name}/image"), extents_of(after), own=True)
+            y = x.like(self.fresh(f"{x.name}/image"), extents_of(after))
             x = self.add(Move(y.name, nodes, y, x, extents_of(after), to_image=True))
         return x
 
     def _rows_of(self, x: Tensor, extents: Extents, nodes: tuple[str, ...]) -> Tensor:
         """Return a tensor as one of other extents: a view where the bytes of each row stay."""
-        view = seen(x, extents=extents)
+        view = x.view(x.name, extents)
         if (view.rows, view.row_bytes) == (x.rows, x.row_bytes) or not x.nbytes:
             return view
-        y = seen(x, self.fresh(f"{x.name}/rows"), extents, own=True)
+        y = x.like(self.fresh(f"{x.name}/rows"), extents)
         return self.add(Restack(y.name, nodes, y, x))
 
     def _input(self, contract: Contract) -> Port:
@@ -184,12 +159,12 @@ class Lowering:
         plain = is_plain(contract, shape)
         name = f"{contract.inner}/plain" if plain else contract.inner
         extents = plain_extents(shape) if plain else extents_of(shape)
-        tensor = Tensor(name, *extents, contract.type.dtype)
+        tensor = Tensor(name, extents, contract.type.dtype)
         self.tensors[contract.inner] = tensor
         if plain:
-            y = Tensor(contract.inner, *extents_of(shape), tensor.dtype)
+            y = tensor.like(contract.inner, extents_of(shape))
             self.add(Move(contract.inner, (), y, tensor, y.extents, to_image=True))
-        return Port(contract.name, contract.type.dtype, _extents(contract), tensor)
+        return Port(contract.name, contract.type.dtype, crossing_extents(contract), tensor)
 
     def output(self, contract: Contract) -> Port:
         """Return an output of the region: what was made, in the order in which it is given out."""
@@ -201,9 +176,9 @@ class Lowering:
         x = self.tensors[name]
         shape = self._shape(name)
         if is_plain(contract, shape):
-            y = seen(x, self.fresh(f"{name}/given"), plain_extents(shape), own=True)
+            y = x.like(self.fresh(f"{name}/given"), plain_extents(shape))
             x = self.add(Move(y.name, (), y, x, extents_of(shape), to_image=False))
-        return Port(contract.name, contract.type.dtype, _extents(contract), x)
+        return Port(contract.name, contract.type.dtype, crossing_extents(contract), x)
 
     def _given(self, name: str) -> None:
         """Make a constant that the region gives out."""
@@ -211,8 +186,8 @@ class Lowering:
         check_dtype(name, str(lying.dtype))
         held = self.fresh(f"{name}/constant")
         self.constants[held] = lying
-        x = Tensor(held, *lying.shape, str(lying.dtype))
-        self.add(Activation(name, (), seen(x, name, own=True), x))
+        x = Tensor(held, lying.shape, str(lying.dtype))
+        self.add(Activation(name, (), x.like(name), x))
 
     def _shape(self, name: str) -> Shape:
         return self.shapes[name] if name in self.shapes else self.reading.array(name).shape
@@ -241,49 +216,8 @@ def lower(region: Region, rules: Mapping[str, Rule]) -> Network:
     return Network(lowering.layers, lowering.inputs, outputs, lowering.constants)
 
 
-def seen(  # noqa: PLR0913 - each is one property of a tensor
-    x: Tensor,
-    name: str = "",
-    extents: Extents | None = None,
-    *,
-    scale: float | None = None,
-    zero: int | None = None,
-    own: bool = False,
-) -> Tensor:
-    """Return a tensor with some properties of its own; it lies in the same bytes unless `own`."""
-    return Tensor(
-        name or x.name,
-        *(x.extents if extents is None else extents),
-        x.dtype,
-        x.scale if scale is None else scale,
-        x.zero if zero is None else int(zero),
-        "" if own else x.held,
-    )
-
-
 def one(values: Array, unit: Unit) -> Any:
     """Return the one scale or zero point of a tensor. Raises CompileError where there are several."""
     if values.size != 1:
         raise CompileError("activations have one scale for each channel, and not one", unit.nodes)
     return values.reshape(()).item()
-
-
-def check_dtype(name: str, dtype: str) -> None:
-    """Raise CompileError for activations of a type that the machine does not have."""
-    if dtype not in ("float32", *INTEGERS):
-        raise CompileError(f"'{name}' is {dtype}, and not float32, int8 or uint8")
-
-
-def is_plain(contract: Contract, shape: Shape) -> bool:
-    """Whether an image crosses in ONNX's order of axes and is to be reordered.
-
-    Raises CompileError for another layout than NHWC.
-    """
-    if contract.layout not in ("", "NCHW", "NHWC"):
-        raise CompileError(f"'{contract.name}' lies in {contract.layout}, and not in NHWC or NCHW")
-    return contract.layout != "NHWC" and is_reordered(shape)
-
-
-def _extents(contract: Contract) -> Shape:
-    """Return the shape with which a tensor crosses the border, whose extents are all known."""
-    return tuple(extent for extent in contract.type.shape or () if isinstance(extent, int))

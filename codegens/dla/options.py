@@ -16,7 +16,8 @@ class DLAOptions:
         default="exact", metadata={"help": f"how the arena is planned: {', '.join(METHODS)}"}
     )
     stripes: bool = field(
-        default=False, metadata={"help": "compute layers in turns, some rows at a time, in a smaller arena"}
+        default=False,
+        metadata={"help": "compute layers in turns, some rows at a time, in a smaller arena"},
     )
 
     def __post_init__(self) -> None:

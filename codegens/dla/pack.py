@@ -1,4 +1,4 @@
-"""The weights of a program: one piece of bytes, tile after tile in the order in which they are loaded."""
+"""The weights of a program as one piece of bytes, tile after tile in the order of their loads."""
 
 import hashlib
 

@@ -2,9 +2,10 @@
 
 from byoc.codegen import CompileError
 
-from .layers import Pool, Window
+from .layers import Pool
 from .lower import Lowering
 from .shapes import window_of
+from .tensors import Window
 from .units import Unit
 
 

@@ -1,6 +1,6 @@
 """A region taken apart: its operations without composites, its constants, and what is quantized how."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.codegen import CompileError, Operation, Region
+from byoc.codegen import CompileError, Contract, Operation, Region
 
 from .shapes import Shape, made_shape
 
 Array = NDArray[Any]
-_PACKED = {"": (0, 1, 2, 3), "OIHW": (0, 1, 2, 3), "OHWI": (0, 3, 1, 2)}  # to ONNX's order of axes
+_PACKED = {"": (), "OHWI": (0, 3, 1, 2), "NHWC": (0, 3, 1, 2)}
+"""For each layout that is taken, the permutation into ONNX's order of axes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,9 @@ class Reading:
         """The shape of each tensor that is computed, and of the region's inputs, as ONNX has them."""
         found: dict[str, Shape] = {}
         for contract in self.region.inputs:
-            found[contract.inner] = _static(contract.name, contract.logical.shape, self)
+            crossing = _static(contract, self)
+            order = _PACKED.get(contract.layout, ())
+            found[contract.inner] = tuple(crossing[i] for i in order) if order else crossing
         for each in self.operations:
             given = [found[n] if n in found else self.array(n).shape for n in each.inputs if n]
             target = self.array(each.inputs[1]).tolist() if each.op == "Reshape" else ()
@@ -109,8 +112,8 @@ class Reading:
 
     def _plain(self, name: str) -> Array:
         stored = self.region.constant(name)
-        layout = self._stored[name] if name in self._stored else ""
-        return stored.transpose(_PACKED[layout]) if layout else stored
+        order = _PACKED[self._stored.get(name, "")]
+        return stored.transpose(order) if order else stored
 
     @cached_property
     def _stored(self) -> Mapping[str, str]:
@@ -118,7 +121,7 @@ class Reading:
         layouts = {each.name: each.layout for each in self.region.constants}
         strange = sorted({layout for layout in layouts.values() if layout not in _PACKED})
         if strange:
-            raise CompileError(f"weights in the layout {strange[0]}, and not in OHWI or OIHW")
+            raise CompileError(f"weights in the layout {strange[0]}, and not in OHWI")
         return layouts
 
     @cached_property
@@ -137,10 +140,14 @@ class Reading:
         return frozenset(known - {""})
 
 
-def _static(name: str, shape: Sequence[int | str | None] | None, reading: Reading) -> Shape:
-    """Return a shape all of whose extents are known, or raise CompileError."""
+def _static(contract: Contract, reading: Reading) -> Shape:
+    """Return the shape in which a tensor crosses, or raise CompileError where an extent is not known."""
+    shape = contract.type.shape
     extents = [] if shape is None else [extent for extent in shape if isinstance(extent, int)]
     if shape is None or len(extents) < len(shape):
         nodes = [each.name for each in reading.region.operations(fold=False)]
-        raise CompileError(f"'{name}' has extents that are not known (--dims gives a model's)", nodes)
+        what = (
+            f"'{contract.name}' is {contract.type}: all extents must be known (--dims gives a model's)"
+        )
+        raise CompileError(what, nodes)
     return tuple(extents)

@@ -1,6 +1,6 @@
-"""The order in which layers run, and where their tensors lie in the arena: byoc's own planner is asked."""
+"""The order in which layers run, and where their tensors lie in the arena, as `byoc.memory` plans."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from byoc.memory.plan import plan
@@ -8,7 +8,8 @@ from byoc.memory.problem import Problem, Step
 
 from .arena import Place
 from .boxes import Span
-from .layers import Activation, Eltwise, Layer, Network, Port, Tensor
+from .layers import Activation, Eltwise, Layer, Network, Port
+from .tensors import Tensor
 
 ALIGNMENT = 64
 """Tensors in the arena begin at multiples of so many bytes."""
@@ -26,8 +27,8 @@ class Turn:
 class Schedule:
     """What runs when, and where everything lies.
 
-    `size` are the bytes of the arena, `bound` those below which no arena can be while every tensor is
-    kept whole.
+    `size` are the bytes of the arena, and `bound` those below which none can be: whatever the order
+    where tensors are kept whole, with these turns where they are striped.
     """
 
     turns: tuple[Turn, ...]
@@ -44,8 +45,8 @@ def whole(network: Network, method: str) -> Schedule:
         names=tuple(stored),
         sizes=tuple(-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in stored.values()),
         steps=tuple(_step(network, layer, numbers) for layer in network.layers),
-        inputs=_among(numbers, network.inputs),
-        outputs=_among(numbers, network.outputs),
+        inputs=frozenset(numbers[name] for name in among(numbers, network.inputs)),
+        outputs=frozenset(numbers[name] for name in among(numbers, network.outputs)),
         alignment=ALIGNMENT,
     )
     found = plan(problem, method)
@@ -66,17 +67,18 @@ def held(network: Network) -> dict[str, Tensor]:
     return {tensor.held: tensor for tensor in tensors if tensor.nbytes}
 
 
-def _among(numbers: Mapping[str, int], ports: Sequence[Port]) -> frozenset[int]:
-    return frozenset(numbers[port.tensor.held] for port in ports if port.tensor.held in numbers)
+def among(stored: Container[str], ports: Sequence[Port]) -> list[str]:
+    """Return what holds the tensors of some inputs or outputs, of what has a place in the arena."""
+    return [n for n in dict.fromkeys(port.tensor.held for port in ports) if n in stored]
 
 
 def _step(network: Network, layer: Layer, numbers: Mapping[str, int]) -> Step:
     reads = tuple(numbers[x.held] for x in layer.reads if x.held not in network.constants)
-    over = tuple(numbers[x.held] for x in _in_place(layer) if x.held not in network.constants)
+    over = tuple(numbers[x.held] for x in in_place(layer) if x.held not in network.constants)
     return Step(layer.y.name, tuple(dict.fromkeys(reads)), (numbers[layer.y.held],), over)
 
 
-def _in_place(layer: Layer) -> tuple[Tensor, ...]:
+def in_place(layer: Layer) -> tuple[Tensor, ...]:
     """Return the operands over which a layer can be written, tile by tile."""
     if not isinstance(layer, Activation | Eltwise):
         return ()

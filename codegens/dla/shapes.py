@@ -8,7 +8,7 @@ import numpy as np
 
 from byoc.codegen import CompileError, Operation
 
-from .layers import Window
+from .tensors import Window
 
 Shape = tuple[int, ...]
 Attributes = Mapping[str, Any]

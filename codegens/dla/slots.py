@@ -17,7 +17,7 @@ def aligned(size: int) -> int:
 
 @dataclass(eq=False)
 class Slot:
-    """Places of one size for one kind of tile; a new tile takes the one that was taken longest ago."""
+    """Places of one size for tiles of one kind; a new one takes the place taken longest ago."""
 
     addresses: tuple[int, ...]
     held: dict[Hashable, Operand] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes of the largest tile of one kind; `twice` where a second place lets the next one come early."""
+    """Bytes of the largest tile of one kind; `twice`: a second place lets the next one come early."""
 
     size: int
     twice: bool = True

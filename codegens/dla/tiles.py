@@ -11,8 +11,9 @@ from math import ceil
 
 from .boxes import reach
 from .cycles import Figures
-from .layers import Activation, Conv, Layer, Pool, Window
+from .layers import Activation, Conv, Layer, Pool
 from .slots import Need, bytes_needed
+from .tensors import Window
 
 _STEP = 50e-9  # seconds by which a step has to pay: of tilings nearly as fast, the one of fewer commands
 
@@ -69,7 +70,10 @@ class Budget:
 def conv_needs(layer: Conv, tile: Tile) -> dict[str, Need]:
     """Return the slots of a convolution: of its input, weights, and what it makes."""
     x, y = layer.x, layer.y
-    rows, cols = (reach(layer.window, 0, x.height, tile.rows), reach(layer.window, 1, x.width, tile.cols))
+    rows, cols = (
+        reach(layer.window, 0, x.height, tile.rows),
+        reach(layer.window, 1, x.width, tile.cols),
+    )
     kernel = layer.window.kernel[0] * layer.window.kernel[1]
     made = tile.rows * tile.cols * tile.channels
     needs = {

@@ -1,8 +1,8 @@
 """Operations that are one layer: a convolution with what follows it, a quantized group.
 
-A unit begins with the operation that gives it its kind, and goes on as long as each result has one reader
-that the hardware does in passing: a normalization, the addition of a residual, a clamp, and at the end the
-QuantizeLinear of a quantized group.
+A unit begins with the operation that gives it its kind, and goes on as long as each result has one
+reader that the hardware does in passing: a normalization, the addition of a residual, a clamp, and at
+the end the QuantizeLinear of a quantized group.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ _SUMS = ("Add", "Sum")
 
 @dataclass(eq=False)
 class Unit:
-    """Operations that become one layer; `quantize` ends a quantized group, whose inputs are dequantized."""
+    """Operations that become one layer; `quantize` ends a group whose inputs are dequantized."""
 
     operations: list[Operation] = field(default_factory=list)
     quantize: Operation | None = None

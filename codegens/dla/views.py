@@ -2,8 +2,9 @@
 
 from byoc.codegen import CompileError
 
-from .layers import Activation, Concat, Tensor
-from .lower import Lowering, seen
+from .layers import Activation, Concat
+from .lower import Lowering
+from .tensors import Tensor
 from .units import Unit
 
 _IMAGE_AXES = (0, 3, 1, 2)  # where ONNX's N, C, H, W are among images, rows, columns, channels
@@ -17,7 +18,7 @@ def reshape(lowering: Lowering, unit: Unit) -> None:
     x, y = lowering.operand(unit, name), lowering.result(unit)
     view = lowering.reshaped(x, lowering.shapes[name], lowering.shapes[unit.result], unit.nodes)
     if (view.dtype, view.scale, view.zero) == (y.dtype, y.scale, y.zero):
-        lowering.tensors[unit.output] = seen(view, unit.output)
+        lowering.tensors[unit.output] = view.view(unit.output)
     else:
         lowering.add(Activation(unit.output, unit.nodes, y, view))
 
@@ -43,7 +44,7 @@ def _part(lowering: Lowering, unit: Unit, name: str, rank: int) -> Tensor:
 
 
 def _place(axis: int, rank: int) -> int | None:
-    """Return which of images, rows, columns and channels an axis of ONNX's is; None for a part of one."""
+    """Return which of images, rows, columns, channels an axis of ONNX's is; None for a part of one."""
     if rank == 4:
         return _IMAGE_AXES[axis]
     if axis == rank - 1:

@@ -1,16 +1,16 @@
 """Execute a striped plan of an ONNX model: one byte array of the planned size, and nothing else.
 
-The arena is poisoned first, and so is every row when it dies: a row that is read too late or too early is
-not a number, and neither is the output.
+The arena is poisoned first, and so is every row when it dies: a row that is read too late or too early
+is not a number, and neither is the output.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import gcd
 from typing import Any
 
 import numpy as np
-import onnx
-from arena_kernels import Look, Row, kernel
+from arena_kernels import kernel
+from arena_windows import Kernel, Look, Row
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
@@ -69,7 +69,7 @@ class _Arena:
         weights = {name: numpy_helper.to_array(each) for name, each in index.stored.items()}
         self.scratch: Row = self.words[:0]
         look = Look(index, weights, self.row, lambda: self.scratch)
-        self.kernels: dict[str, Callable[[int], None]] = {
+        self.kernels: dict[str, Kernel] = {
             name: kernel(look, [index.nodes[number] for number in rows.nodes[name]])
             for name in self.layers
         }
@@ -184,10 +184,8 @@ def reference(model: ModelProto, feeds: Feeds) -> dict[str, Row]:
 def random_feeds(index: GraphIndex, seed: int = 0) -> dict[str, NDArray[Any]]:
     """Inputs between -1 and 1."""
     chance = np.random.default_rng(seed)
+    shapes = {name: index.types[name].shape or () for name in index.inputs}
     return {
-        name: chance.uniform(-1, 1, [int(d) for d in index.types[name].shape or ()]).astype(np.float32)  # type: ignore[call-overload]
-        for name in index.inputs
+        name: chance.uniform(-1, 1, [d for d in shape if isinstance(d, int)]).astype(np.float32)
+        for name, shape in shapes.items()
     }
-
-
-_ = onnx

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import permutations
 
 from hypothesis import strategies as st
@@ -91,3 +92,42 @@ def peak(problem: Problem, order: tuple[int, ...]) -> int:
 def least_peak(problem: Problem) -> int:
     """LB*: the least peak of all orders."""
     return min(peak(problem, order) for order in orders(problem))
+
+
+def linked(problem: Problem, seed: int) -> Problem:
+    """The same with up to two rows of buffers that have to lie side by side."""
+    rng = random.Random(seed)
+    buffers = rng.sample(range(len(problem.sizes)), len(problem.sizes))
+    rows, at = [], 0
+    for length in rng.sample([2, 2, 3], 2):
+        rows.append(tuple(buffers[at : at + length]))
+        at += length
+    return replace(problem, links=tuple(row for row in rows if len(row) > 1))
+
+
+def chain(*sizes: int, over: bool = False) -> Problem:
+    """An input of the first size, and a step for each other size that reads what the one before made."""
+    names = tuple(f"b{at}" for at in range(len(sizes)))
+    steps = tuple(
+        Step(f"s{at}", (at,), (at + 1,), (at,) if over and sizes[at] == sizes[at + 1] else ())
+        for at in range(len(sizes) - 1)
+    )
+    return Problem(names, sizes, steps, frozenset({0}), frozenset({len(sizes) - 1}))
+
+
+def branches(count: int, longest: int = 6) -> Problem:
+    """A step whose result `count` branches of unequal length and sizes read, and one that joins them."""
+    rng = random.Random(count)
+    sizes, steps, ends = [1000, 900], [Step("fork", (0,), (1,))], []
+    for branch in range(count):
+        last = 1
+        for depth in range(rng.randint(1, longest)):
+            sizes.append(rng.randint(10, 900))
+            steps.append(Step(f"s{branch}_{depth}", (last,), (len(sizes) - 1,)))
+            last = len(sizes) - 1
+        ends.append(last)
+    sizes.append(500)
+    steps.append(Step("join", tuple(ends), (len(sizes) - 1,)))
+    names = tuple(f"b{at}" for at in range(len(sizes)))
+    outputs = frozenset({len(sizes) - 1})
+    return Problem(names, tuple(sizes), tuple(steps), frozenset({0}), outputs)

@@ -21,7 +21,7 @@ _SOURCE, _SINK = 0, 1
 def cut_at(problem: Problem, step: int) -> int:
     """Return the fewest bytes that can be there while the step runs, whatever the order."""
     segment = next(s for s in segments(problem) if step < s.start + s.count)
-    return _least(segment, step - segment.start)
+    return least_at(segment, step - segment.start)
 
 
 def witness(lives: Live, at_least: int) -> int | None:
@@ -31,7 +31,7 @@ def witness(lives: Live, at_least: int) -> int | None:
     """
     for segment in segments(lives.problem):
         for step, _ in _highest_first(lives, segment, at_least):
-            if _least(segment, step) >= at_least:
+            if least_at(segment, step) >= at_least:
                 return segment.start + step
     return None
 
@@ -48,7 +48,7 @@ def cut_bound(lives: Live, at_least: int = 0, deadline: float = inf) -> tuple[in
         for step, here in _highest_first(lives, segment, at_least + 1):
             if here <= found[0] or monotonic() > deadline:
                 break
-            needed = _least(segment, step)
+            needed = least_at(segment, step)
             if needed > found[0]:
                 found = (needed, segment.start + step)
     return found
@@ -64,7 +64,8 @@ def _highest_first(lives: Live, segment: Segment, at_least: int) -> Iterator[tup
         yield lives.order[at] - segment.start, lives.bytes_at[at]
 
 
-def _least(segment: Segment, step: int) -> int:
+def least_at(segment: Segment, step: int) -> int:
+    """Return the fewest bytes that can be there while a step of the segment runs."""
     ancestors, descendants = _related(segment, step)
     never = descendants | 1 << step
     makes = [segment.items[i] for i in segment.makes[step]]

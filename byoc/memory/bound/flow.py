@@ -10,6 +10,7 @@ class Network:
     """Nodes 0 (source), 1 (sink) and as many more as are asked for, joined by arcs with capacities."""
 
     def __init__(self) -> None:
+        """Begin with no arcs."""
         self._arcs: list[list[int]] = [[], []]
         self._head: list[int] = []
         self._left: list[int] = []

@@ -7,7 +7,9 @@ from byoc.memory.levels.levels import Action, Load, Residency, Run, Store
 from byoc.memory.levels.schedule import Schedule
 
 
-def actions(schedule: Schedule, choice: Choice, residencies: Sequence[Residency]) -> list[Action]:
+def actions(
+    schedule: Schedule, choice: Choice, residencies: Sequence[Residency], areas: Sequence[int]
+) -> list[Action]:
     """Return what is done: before a turn the loads that begin there, then the turn, then its stores."""
     loads: list[list[Load]] = [[] for _ in schedule.turns]
     stores: list[list[Store]] = [[] for _ in schedule.turns]
@@ -22,16 +24,17 @@ def actions(schedule: Schedule, choice: Choice, residencies: Sequence[Residency]
         for number in moves.stores:
             turn = events[number].turn
             stores[turn].append(Store(buffer, _at(own, turn).address))
-    return list(_ordered(schedule, choice, residencies, loads, stores))
+    runs = _runs(schedule, choice, residencies, areas)
+    return [
+        action
+        for load, run, store in zip(loads, runs, stores, strict=True)
+        for action in (*sorted(load, key=lambda each: (each.needed, each.buffer)), run, *store)
+    ]
 
 
-def _ordered(
-    schedule: Schedule,
-    choice: Choice,
-    residencies: Sequence[Residency],
-    loads: Sequence[Sequence[Load]],
-    stores: Sequence[Sequence[Store]],
-) -> Iterator[Action]:
+def _runs(
+    schedule: Schedule, choice: Choice, residencies: Sequence[Residency], areas: Sequence[int]
+) -> Iterator[Run]:
     here: dict[tuple[int, int], int] = {}
     for stay in residencies:
         here.update({(turn, stay.buffer): stay.address for turn in range(stay.first, stay.last + 1)})
@@ -43,12 +46,10 @@ def _ordered(
     }
     staged = staging(schedule, choice)
     for number, turn in enumerate(schedule.turns):
-        yield from sorted(loads[number], key=lambda load: (load.needed, load.buffer))
         places = [
             None if (number, a.buffer) in streams else here[number, a.buffer] for a in turn.accesses
         ]
-        yield Run(number, tuple(places), staged[number])
-        yield from stores[number]
+        yield Run(number, tuple(places), staged[number], areas[number])
 
 
 def _at(stays: Sequence[Residency], turn: int) -> Residency:

@@ -29,7 +29,9 @@ class _Memory:
             return
         rest = []
         for first, last, old in self.spans:
-            rest += [(a, b, old) for a, b in ((first, min(last, begin)), (max(first, end), last)) if a < b]
+            rest += [
+                (a, b, old) for a, b in ((first, min(last, begin)), (max(first, end), last)) if a < b
+            ]
         self.spans = sorted([*rest, (begin, end, tag)], key=lambda span: span[:2])
 
     def read(self, begin: int, size: int, tag: Tag) -> Iterator[str]:
@@ -109,7 +111,7 @@ class _Replay:
         if run.staging != staging:
             yield f"staging is of {run.staging} bytes, and the turn needs {staging}"
         if staging:
-            yield from self.scratchpad.write(0, staging, None)
+            yield from self.scratchpad.write(run.area, staging, None)
         for access, place in zip(turn.accesses, run.places, strict=True):
             if self.version[access.buffer]:
                 yield from self._read(access.buffer, place)
@@ -194,8 +196,9 @@ def objections(plan: Levels) -> Sequence[str]:
 def check(plan: Levels) -> None:
     """Raise InputError, which names the action, where a plan does not do what it says.
 
-    Refused are data that is not there or is stale, places of one turn that overlap, bytes outside the
-    scratchpad or the arena, turns left out or out of order, and bytes moved that the plan counts otherwise.
+    Refused are data that is not there or is stale, places of one turn that overlap, bytes outside
+    the scratchpad or the arena, turns left out or out of order, and bytes moved that the plan counts
+    otherwise.
     """
     if found := objections(plan):
         raise InputError(f"levels: {found[0]}")

@@ -14,8 +14,9 @@ from byoc.memory.problem import Buffer
 class Keep:
     """A buffer's part of a choice.
 
-    `resident` says for each access whether the buffer is in the scratchpad while that turn runs, `kept` for
-    each pair of consecutive accesses whether it stays there in between (both are resident then).
+    `resident` says for each access whether the buffer is in the scratchpad while that turn runs,
+    `kept` for each pair of consecutive accesses whether it stays there in between (both are resident
+    then).
     """
 
     resident: tuple[bool, ...]
@@ -101,7 +102,7 @@ def moved(schedule: Schedule, choice: Choice) -> int:
 
 
 def taken_over(schedule: Schedule, choice: Choice) -> dict[Buffer, Buffer]:
-    """Return for each buffer that is written over a resident one which one that is, each at most once."""
+    """Return the resident buffers that are written over others, with these, each at most once."""
     over: dict[Buffer, Buffer] = {}
     for _, written, read in schedule.takeovers:
         free = written not in over and read not in over.values()

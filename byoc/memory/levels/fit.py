@@ -5,13 +5,17 @@ from dataclasses import dataclass
 
 from byoc.memory.levels.choice import Choice, Keep, bytes_of, moved, occupied, staging
 from byoc.memory.levels.grow import grown
-from byoc.memory.levels.pack import lowest_free, packed
-from byoc.memory.levels.places import Depths
+from byoc.memory.levels.pack import Block, lowest_free, packed
+from byoc.memory.levels.places import Areas, Depths, staged_at
 from byoc.memory.levels.schedule import Schedule
 from byoc.memory.levels.units import Unit, units
+from byoc.memory.offsets.compounds import Compound, Part
+from byoc.memory.offsets.exact import exact
 from byoc.memory.problem import Buffer
 
 _Way = tuple[int, Buffer, Keep]  # bytes lost, and the buffer's part of the choice that loses them
+# How long places are searched for, with all that is to be kept.
+_SECONDS = 1.0
 # How many ways to give one thing up are tried for their addresses before more is given up at once.
 _SINGLE = 8
 # Beyond so many residencies that takes too long.
@@ -28,22 +32,29 @@ _PASSES = 3
 class Fit:
     """A choice, and places of its residencies."""
 
+    schedule: Schedule
     choice: Choice
     depths: Depths
+    areas: Areas
 
 
-def fitted(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
+def fitted(schedule: Schedule, size: int, choice: Choice, fill: bool = False) -> Fit | None:
     """Return a choice whose residencies have places, `choice` itself where they are found.
 
-    None where a turn needs more than the scratchpad has whatever is given up.
+    None where a turn needs more than the scratchpad has whatever is given up. With `fill`, what there is
+    room for is kept as well.
     """
     fit = _packed(schedule, size, choice)
+    if fit is None:
+        fit = _searched(schedule, size, choice)
     if fit is not None:
-        return fit
+        return _regrown(size, fit) if fill else fit
     best = _single(schedule, size, choice)
     more = _several(schedule, size, choice)
-    for each in (more, best and _regrown(schedule, size, best)):
-        if each is not None and (best is None or moved(schedule, each.choice) < moved(schedule, best.choice)):
+    for each in (more, best and _regrown(size, best)):
+        if each is not None and (
+            best is None or moved(schedule, each.choice) < moved(schedule, best.choice)
+        ):
             best = each
     return best
 
@@ -54,7 +65,27 @@ def _packed(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
     all_units = units(schedule, choice)
     offsets = packed([u.block(u.first) for u in all_units], _ceilings(schedule, size, choice))
     depths = {u.stays: o for u, o in zip(all_units, offsets, strict=True) if o is not None}
-    return Fit(choice, depths) if len(depths) == len(all_units) else None
+    areas = (0,) * len(schedule.turns)
+    return Fit(schedule, choice, depths, areas) if len(depths) == len(all_units) else None
+
+
+def _searched(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
+    """Search for places, with each turn's staging anywhere."""
+    if _crowded(schedule, size, choice) is not None:
+        return None
+    all_units, staged = units(schedule, choice), staging(schedule, choice)
+    blocks = [u.block(u.first) for u in all_units]
+    blocks += [Block(turn, turn, bytes_) for turn, bytes_ in enumerate(staged)]
+    parts = [Compound((Part(0, b.size, b.first, b.last),)) for b in blocks]
+    offsets, _ = exact(parts, _SECONDS)
+    if any(offset + block.size > size for offset, block in zip(offsets, blocks, strict=True)):
+        return None
+    depths = {u.stays: offset for u, offset in zip(all_units, offsets, strict=False)}
+    areas = [
+        size - offset - bytes_ if bytes_ else 0
+        for offset, bytes_ in zip(offsets[len(all_units) :], staged, strict=True)
+    ]
+    return Fit(schedule, choice, depths, tuple(areas))
 
 
 def _single(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
@@ -62,7 +93,8 @@ def _single(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
     if len(units(schedule, choice)) > _MOST_UNITS:
         return None
     ways = sorted(_ways(schedule, choice, 0, len(schedule.turns)), key=lambda way: way[0])
-    tries = (_packed(schedule, size, _with(choice, way)) for way in ways[:_SINGLE])
+    choices = [_with(choice, way) for way in ways[:_SINGLE]]
+    tries = (search(schedule, size, each) for search in (_packed, _searched) for each in choices)
     return next((fit for fit in tries if fit is not None), None)
 
 
@@ -80,7 +112,7 @@ def _several(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
         left = [unit for unit, offset in zip(all_units, offsets, strict=True) if offset is None]
         if not left:
             depths = {u.stays: o for u, o in zip(all_units, offsets, strict=True) if o is not None}
-            return _regrown(schedule, size, Fit(choice, depths))
+            return _regrown(size, Fit(schedule, choice, depths, (0,) * len(schedule.turns)))
         left.sort(key=lambda unit: losses[all_units.index(unit)] / unit.size)
         for unit in left[: 1 + len(left) // _PART]:
             buffers = tuple(buffer for buffer, _, _ in unit.stays)
@@ -99,27 +131,29 @@ def _cheapest(
     return min(ways, key=lambda way: way[0] / schedule.sizes[way[1]], default=None)
 
 
-def _regrown(schedule: Schedule, size: int, fit: Fit) -> Fit:
-    anchored = _Anchored(schedule, size, fit.depths)
+def _regrown(size: int, fit: Fit) -> Fit:
+    schedule = fit.schedule
+    anchored = _Anchored(schedule, size, fit)
     choice = fit.choice
     for _ in range(_PASSES):
         better = grown(schedule, size, choice, anchored)
         if moved(schedule, better) == moved(schedule, choice):
             break
         choice = better
-    return Fit(choice, anchored.depths)
+    return Fit(schedule, choice, anchored.depths, fit.areas)
 
 
 class _Anchored:
-    """Tells whether a choice fits while all that has a place stays there, and if so gives places to the rest."""
+    """Tells whether a choice fits while all that has a place stays there; gives places to the rest."""
 
-    def __init__(self, schedule: Schedule, size: int, depths: Depths) -> None:
+    def __init__(self, schedule: Schedule, size: int, fit: Fit) -> None:
         self.schedule = schedule
         self.size = size
-        self.depths = dict(depths)
+        self.depths = dict(fit.depths)
+        self.areas = fit.areas
 
     def __call__(self, choice: Choice) -> bool:
-        ceilings = _ceilings(self.schedule, self.size, choice)
+        staged = staged_at(self.size, staging(self.schedule, choice), self.areas)
         all_units = units(self.schedule, choice)
         depths = {unit.stays: self.depths[unit.stays] for unit in all_units if unit.stays in self.depths}
         there = [unit for unit in all_units if unit.stays in depths]
@@ -127,8 +161,9 @@ class _Anchored:
             if unit.stays in depths:
                 continue
             beside = [u for u in there if u.first <= unit.last and unit.first <= u.last]
-            depth = lowest_free(((depths[u.stays], depths[u.stays] + u.size) for u in beside), unit.size)
-            if depth + unit.size > min(ceilings[unit.first : unit.last + 1]):
+            spans = [(depths[u.stays], depths[u.stays] + u.size) for u in beside]
+            depth = lowest_free([*spans, *staged[unit.first : unit.last + 1]], unit.size)
+            if depth + unit.size > self.size:
                 return False
             depths[unit.stays] = depth
             there.append(unit)

@@ -1,4 +1,4 @@
-"""A choice made better step by step: what can still be kept is kept, the most bytes saved a byte first."""
+"""A choice made better step by step: what can still be kept is kept, the most saved a byte first."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""Where buffers lie in system memory: those that ever go there, from their first write to their last read."""
+"""Where buffers lie in system memory, those that ever go there: from first write to last read."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _Life = tuple[int, int]
 def homes(
     schedule: Schedule, actions: Sequence[Action], counted: bool
 ) -> tuple[tuple[int | None, ...], int]:
-    """Return for each buffer its offset in system memory, None where it has none, and the bytes of it all.
+    """Return for each buffer its offset in system memory, None where it has none, and the bytes in all.
 
     With `counted`, inputs have a place from the beginning until they are last read, and outputs one
     from when they are written to the end; otherwise these are the caller's and have none here. A buffer
@@ -36,7 +36,7 @@ def homes(
 
 def _lives(schedule: Schedule, actions: Sequence[Action]) -> dict[Buffer, _Life]:
     """For each buffer with a home its life there, counted in actions, the first of which is number 1."""
-    lives: dict[Buffer, _Life] = {buffer: (0, 0) for buffer in schedule.inputs}
+    lives: dict[Buffer, _Life] = dict.fromkeys(schedule.inputs, (0, 0))
     for time, action in enumerate(actions, 1):
         for buffer in _touched(schedule, action):
             lives[buffer] = lives.get(buffer, (time, time))[0], time
@@ -72,5 +72,3 @@ def _rows(
             row.append(behind[row[-1]])
         rows.append(row)
     return rows
-
-

@@ -27,13 +27,15 @@ class Store:
 class Run:
     """Executes a turn.
 
-    `places` are addresses in the scratchpad, one an access of the turn; None where the buffer is streamed
-    to or from its home through the staging area: the first `staging` bytes of the scratchpad.
+    `places` are addresses in the scratchpad, one an access of the turn; None where the buffer is
+    streamed to or from its home through the staging area: `staging` bytes of the scratchpad at address
+    `area`, which is 0 wherever all finds its place like that.
     """
 
     turn: int
     places: tuple[int | None, ...]
     staging: int
+    area: int = 0
 
 
 Action = Load | Store | Run
@@ -53,11 +55,12 @@ class Residency:
 class Levels:
     """A plan of a schedule for a scratchpad of `size` bytes.
 
-    `homes` are offsets in system memory, None for a buffer that never goes there, or, where `counted` is
-    false, for an input or output, whose place is the caller's; `arena` bytes hold all homes. `loaded` and
-    `stored` are bytes of whole buffers, `streamed` those that pass through staging. No plan for this
-    order and these accesses moves fewer than `bound` bytes; `is_exact` says that the search for it ended.
-    For people: `unkept` bytes move when nothing is kept in the scratchpad, `unlimited` when it has no end.
+    `homes` are offsets in system memory, None for a buffer that never goes there, or, where `counted`
+    is false, for an input or output, whose place is the caller's; `arena` bytes hold all homes.
+    `loaded` and `stored` are bytes of whole buffers, `streamed` those that pass through staging. No
+    plan for this order and these accesses moves fewer than `bound` bytes; `is_exact` says that the
+    search for it ended. For people: `unkept` bytes move when nothing is kept in the scratchpad,
+    `unlimited` when it has no end.
     """
 
     schedule: Schedule

@@ -34,7 +34,7 @@ def packed(
 def lowest_free(spans: Iterable[tuple[int, int]], size: int) -> int:
     """Return the lowest offset at which `size` bytes lie beside all spans (begin, end)."""
     offset = 0
-    for begin, end in sorted(spans):
+    for begin, end in sorted(span for span in spans if span[0] < span[1]):
         if offset + size <= begin:
             break
         offset = max(offset, end)
@@ -84,7 +84,9 @@ class _Packer:
         blocks, numbers = self.blocks, range(len(self.blocks))
         yield sorted(numbers, key=lambda n: (-blocks[n].size, blocks[n].first, n))
         yield sorted(numbers, key=lambda n: (self.ceilings[n] - blocks[n].size, -blocks[n].size, n))
-        yield sorted(numbers, key=lambda n: (-blocks[n].size * (blocks[n].last - blocks[n].first + 1), n))
+        yield sorted(
+            numbers, key=lambda n: (-blocks[n].size * (blocks[n].last - blocks[n].first + 1), n)
+        )
         yield sorted(numbers, key=lambda n: (blocks[n].first, -blocks[n].last, n))
 
     def packed(self, losses: Sequence[float]) -> Offsets:
@@ -108,7 +110,11 @@ class _Packer:
         """Give each block, in that order, the lowest offset that is free in all of its turns."""
         offsets: list[int | None] = [None] * len(self.blocks)
         for number in order:
-            beside = ((o, o + self.blocks[n].size) for n in self.beside[number] if (o := offsets[n]) is not None)
+            beside = (
+                (o, o + self.blocks[n].size)
+                for n in self.beside[number]
+                if (o := offsets[n]) is not None
+            )
             offset = lowest_free(beside, self.blocks[number].size)
             if offset + self.blocks[number].size <= self.ceilings[number]:
                 offsets[number] = offset

@@ -1,15 +1,21 @@
 """A scratchpad and a system memory: what is where, and what moves when."""
 
+from collections.abc import Iterable
+from time import monotonic
+
 from byoc.errors import InputError
 from byoc.memory.levels.actions import actions
-from byoc.memory.levels.choice import Choice, Keep, moved, nothing_kept, occupied, traffic
-from byoc.memory.levels.fit import fitted
+from byoc.memory.levels.choice import Choice, moved, nothing_kept, occupied, traffic
+from byoc.memory.levels.fit import Fit, fitted
 from byoc.memory.levels.grow import grown, smallest
 from byoc.memory.levels.homes import homes
 from byoc.memory.levels.levels import Levels
 from byoc.memory.levels.places import residencies
 from byoc.memory.levels.program import Solution, fewest_bytes
 from byoc.memory.levels.schedule import Schedule
+
+# Parts of the scratchpad that are left out at first when what would fill it finds no places.
+_LESS = (32, 12, 6)
 
 
 def plan_levels(
@@ -19,25 +25,23 @@ def plan_levels(
     prefetch: int = 1,
     counted: bool = True,
     seconds: float = 5.0,
-    keep: bool = True,
 ) -> Levels:
     """Return the plan of a schedule for a scratchpad of `size` bytes that moves the fewest bytes found.
 
     A buffer is loaded up to `prefetch` turns before it is needed, as early as its place is free. With
-    `counted`, inputs and outputs have a place in the arena of system memory. The search for what to keep
-    stops after so many `seconds`; `Levels.bound` says then what is proven. Without `keep`, nothing
-    stays in the scratchpad from one turn to the next. Raises InputError, which names the turn, where
-    a turn needs more than the scratchpad has.
+    `counted`, inputs and outputs have a place in the arena of system memory. The search for what to
+    keep stops after so many `seconds`; `Levels.bound` says then what is proven. Raises InputError,
+    which names the turn, where a turn needs more than the scratchpad has.
     """
     room = size - size % schedule.alignment
+    until = monotonic() + seconds
     solution = fewest_bytes(schedule, room, seconds)
-    choice = _chosen(schedule, room, solution) if keep else smallest(schedule)
-    fit = fitted(schedule, room, choice) if not solution.is_impossible else None
-    if fit is None:
+    fit = _fitted(schedule, room, solution, until)
+    if solution.is_impossible or fit is None:
         raise InputError(_too_small(schedule, size))
     choice = fit.choice
-    stays = residencies(schedule, room, choice, fit.depths, prefetch)
-    done = actions(schedule, choice, stays)
+    stays, areas = residencies(schedule, room, choice, (fit.depths, fit.areas), prefetch)
+    done = actions(schedule, choice, stays, areas)
     places, arena = homes(schedule, done, counted)
     moves = [traffic(schedule, buffer, each) for buffer, each in enumerate(choice)]
     sizes = schedule.sizes
@@ -59,20 +63,45 @@ def plan_levels(
     )
 
 
-def _chosen(schedule: Schedule, room: int, solution: Solution) -> Choice:
-    """Return the best choice known: the program's, and where it did not end, the one that grows."""
+def _fitted(schedule: Schedule, room: int, first: Solution, until: float) -> Fit | None:
+    """Return the best choice found that has addresses.
+
+    Where what moves the fewest bytes finds no places for all of it, choices for less room are tried,
+    too: they leave room to place things, and what is left of it is filled.
+    """
+    best = _better(None, [fitted(schedule, room, choice) for choice in _choices(schedule, room, first)])
+    if best is None or not first.is_exact:
+        return best
+    for part in _LESS:
+        left = until - monotonic()
+        if best is None or moved(schedule, best.choice) <= first.bound or left <= 0:
+            break
+        solution = fewest_bytes(schedule, room - room // part, left)
+        if solution.choice is not None:
+            best = _better(best, [fitted(schedule, room, solution.choice, fill=True)])
+    return best
+
+
+def _choices(schedule: Schedule, room: int, solution: Solution) -> list[Choice]:
+    """Return what to begin with: the program's choice, and where it did not end, one that grows."""
     if solution.choice is not None and solution.is_exact:
-        return solution.choice
-    start = smallest(schedule)
-    choices: list[list[Keep]] = [grown(schedule, room, start)]
+        return [solution.choice]
+    found = [grown(schedule, room, smallest(schedule))]
     if solution.choice is not None:
-        choices.append(grown(schedule, room, solution.choice))
-    return min(choices, key=lambda choice: moved(schedule, choice))
+        found.append(grown(schedule, room, solution.choice))
+    return [min(found, key=lambda choice: moved(schedule, choice))]
+
+
+def _better(best: Fit | None, others: Iterable[Fit | None]) -> Fit | None:
+    fits = [fit for fit in (best, *others) if fit is not None]
+    return min(fits, key=lambda fit: moved(fit.schedule, fit.choice), default=None)
 
 
 def _unlimited(schedule: Schedule) -> int:
     """Return the bytes that move when everything fits."""
-    everything = sum(schedule.sizes) + max((_most(schedule, n) for n in range(len(schedule.turns))), default=0)
+    everything = sum(schedule.sizes) + max(
+        (_most(schedule, n) for n in range(len(schedule.turns))), default=0
+    )
     return fewest_bytes(schedule, everything, 1.0).bound
 
 

@@ -2,7 +2,7 @@
 
 Variables: r[e] an access finds its buffer resident; k[g] a buffer is kept between two consecutive
 accesses; w[e] what a turn wrote while resident is stored; s[p] a buffer is written over one that dies.
-An access loads when r[e] - k[e-1] = 1. Each turn has one row: buffers and staging fit into the scratchpad.
+An access loads when r[e] - k[e-1] = 1. Each turn has one row: buffers and staging fit together.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from scipy.sparse import coo_array
 from byoc.memory.levels.choice import Choice, Keep
 from byoc.memory.levels.schedule import Schedule
 from byoc.memory.problem import Buffer
+from byoc.quiet import stdout_kept_clean
 
 # What the solver's tolerances may hide of a bound, in parts of the greatest common divisor of all costs.
 _HIDDEN = 1e-4
@@ -66,8 +67,8 @@ class _Columns:
 def fewest_bytes(schedule: Schedule, size: int, seconds: float) -> Solution:
     """Return the choice that moves the fewest bytes with a scratchpad of `size` bytes, and the bound.
 
-    Stops after so many seconds with the best choice found. The bound holds for every choice, whatever the
-    addresses: it comes from the solver's dual bound, rounded up to what bytes moved can be.
+    Stops after so many seconds with the best choice found. The bound holds for every choice, whatever
+    the addresses: it comes from the solver's dual bound, rounded up to what bytes moved can be.
     """
     rows = _Rows()
     constant = sum(e.streamed for events in schedule.events for e in events)
@@ -77,13 +78,14 @@ def fewest_bytes(schedule: Schedule, size: int, seconds: float) -> Solution:
     if not rows.costs:
         return Solution([Keep((), ())] * len(columns), constant, True)
     unit = reduce(gcd, rows.costs, constant) or 1
-    found = milp(
-        np.array(rows.costs, dtype=float) / unit,
-        integrality=np.ones(len(rows.costs)),
-        bounds=Bounds(np.array(rows.least, dtype=float), np.array(rows.most, dtype=float)),
-        constraints=_constraints(rows),
-        options={"time_limit": seconds, "mip_rel_gap": 0.0},
-    )
+    with stdout_kept_clean():
+        found = milp(
+            np.array(rows.costs, dtype=float) / unit,
+            integrality=np.ones(len(rows.costs), dtype=np.int64),
+            bounds=Bounds(np.array(rows.least, dtype=float), np.array(rows.most, dtype=float)),
+            constraints=_constraints(rows),
+            options={"time_limit": seconds, "mip_rel_gap": 0.0},
+        )
     if found.status == _INFEASIBLE:
         return Solution(None, 0, True, is_impossible=True)
     least = found.mip_dual_bound
@@ -122,7 +124,9 @@ def _buffer(schedule: Schedule, buffer: Buffer, size: int, rows: _Rows) -> _Colu
     return _Columns(resident, kept)
 
 
-def _shares(schedule: Schedule, columns: Sequence[_Columns], rows: _Rows) -> list[tuple[int, Buffer, int]]:
+def _shares(
+    schedule: Schedule, columns: Sequence[_Columns], rows: _Rows
+) -> list[tuple[int, Buffer, int]]:
     """Write down who can be written over whom; (turn, buffer, column) of each such pair."""
     shares, same = [], dict[tuple[str, Buffer], list[int]]()
     for turn, written, read in schedule.takeovers:

@@ -1,4 +1,4 @@
-"""What a scratchpad and a system memory are planned for: steps in a fixed order and what each touches."""
+"""What two levels of memory are planned for: steps in a fixed order and what each touches."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from byoc.memory.problem import Buffer
 
 @dataclass(frozen=True)
 class Access:
-    """A buffer that a turn touches, either in the scratchpad (resident) or streamed to and from system memory.
+    """A buffer that a turn touches, resident in the scratchpad or streamed to and from system memory.
 
-    `writes` says that the turn makes the buffer or a part of it. `streamed` are the bytes that move when
-    the buffer is not resident, its size by default (more where it is streamed more than once, fewer where
-    a part is touched); `staging` the bytes of the scratchpad that streaming it takes while the turn runs.
-    What cannot be streamed is `pinned`: the buffer has to be resident while the turn runs.
+    `writes` says that the turn makes the buffer or a part of it. `streamed` are the bytes that move
+    when the buffer is not resident, its size by default (more where it is streamed more than once,
+    fewer where a part is touched); `staging` the bytes of the scratchpad that streaming it takes while
+    the turn runs. What cannot be streamed is `pinned`: it has to be resident while the turn runs.
     """
 
     buffer: Buffer
@@ -132,7 +132,8 @@ def _turn_complaints(schedule: Schedule, turn: Turn, made: set[Buffer]) -> Itera
         if not access.writes and access.buffer not in made:
             yield f"turn {turn.name}: {name} is read before a turn has written it"
         if (access.streamed or 0) < 0 or access.staging < 0 or access.staging % schedule.alignment:
-            yield f"turn {turn.name}: {name}: bytes are not negative, staging a multiple of the alignment"
+            given = f"{access.staging} bytes of staging, {access.streamed} streamed"
+            yield f"turn {turn.name}: {name} has {given}"
     if turn.staging < 0 or turn.staging % schedule.alignment:
         yield f"turn {turn.name}: staging of {turn.staging} bytes is no multiple of {schedule.alignment}"
     for pair in turn.over:

@@ -1,9 +1,9 @@
 """What kernels that compute a row at a time need besides their operands and results.
 
 Counted is what a kernel writes and reads again. A convolution adds up, tap by tap, products of matrices,
-and a product is somewhere before it is added: for `block` of its channels at a time, so that at most
-`LIMIT` bytes are enough. A row that is read with a stride is gathered first, for a matrix product reads
-without gaps. What is added or compared element by element is done in the result itself and needs nothing.
+and a product is somewhere before it is added: for `block` of its channels at a time, so that `LIMIT`
+bytes are enough. A row that is read with a stride is gathered first, for a matrix product reads without
+gaps. What is added or compared element by element is so in the result itself, and needs nothing.
 """
 
 LIMIT = 16 << 10
@@ -24,5 +24,5 @@ def convolution(width: int, out_channels: int, in_channels: int, stride: int) ->
 
 
 def reduction(channels: int) -> int:
-    """Bytes for the sums of one row, or its maxima, before they are added to those of the rows before."""
+    """Bytes for the sums of one row, or its maxima, before they join those of the rows before."""
     return channels * _FLOAT

@@ -43,9 +43,7 @@ def _sequences(packing: Packing) -> tuple[list[int], ...]:
     return packing.by_size(), packing.by_area(), packing.by_start(), packing.by_duration()
 
 
-def _climb(
-    packing: Packing, sequence: Sequence[int], goal: int, limits: tuple[int, float]
-) -> list[int]:
+def _climb(packing: Packing, sequence: Sequence[int], goal: int, limits: tuple[int, float]) -> list[int]:
     random = Random(0)
     current = list(sequence)
     best = packing.placed(current)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from byoc.memory.live import Live
 from byoc.memory.problem import Buffer
@@ -23,7 +24,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Compound:
-    """What has one offset. `members` are buffers with their offset inside; `step` needs it as scratch."""
+    """What has one offset: `members` are buffers and their offsets in it; `step` needs it as scratch."""
 
     parts: tuple[Part, ...]
     members: tuple[tuple[Buffer, int], ...] = ()
@@ -54,10 +55,8 @@ def compounds(lives: Live) -> Compounds:
     problem, over = lives.problem, list(lives.over)
     bodies = _Bodies(lives)
     for row in problem.links:
-        at = 0
-        for left, right in zip(row, row[1:], strict=False):
-            at = problem.sizes[left]
-            if not bodies.join(left, right, at):
+        for left, right in pairwise(row):
+            if not bodies.join(left, right, problem.sizes[left]):
                 raise ValueError(f"the row of {problem.names[right]} contradicts another one")
     for buffer in sorted(range(len(over)), key=lambda b: lives.first[b]):
         under = over[buffer]

@@ -10,6 +10,7 @@ class Packing:
     """Compounds, and which of them may not lie where."""
 
     def __init__(self, compounds: Sequence[Compound]) -> None:
+        """Take the compounds, numbered as they come."""
         self.compounds = tuple(compounds)
 
     @cached_property

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
+from byoc.memory.bound.cut import least_at
 from byoc.memory.live import live
 from byoc.memory.order.directions import Backward, Forward
 from byoc.memory.order.search import search
@@ -23,9 +24,7 @@ class Ordered:
     bound: int
 
 
-def best_order(
-    problem: Problem, most_states: int = _MOST_STATES, deadline: float = inf
-) -> Ordered:
+def best_order(problem: Problem, most_states: int = _MOST_STATES, deadline: float = inf) -> Ordered:
     """Return an order of the steps with the least peak.
 
     States of the search are limited in each segment and for each budget to `most_states`; beyond, the
@@ -59,12 +58,18 @@ def _walked(
     """Return the steps in an order, and the proven bytes below which none is."""
     forward, backward = Forward(segment), Backward(segment)
     best = tuple(range(segment.count))
-    high, low = _peak(forward, best), proven
+    (high, _), low = _peak(forward, best), proven
     budget, doubts = proven, 0
     while low < high and doubts < _MOST_DOUBTS:
         answer = search(forward, backward, budget, most_states, deadline)
         if answer.walked is not None:
-            best, high = answer.walked, max(proven, _peak(forward, answer.walked))
+            best = answer.walked
+            peak, highest = _peak(forward, best)
+            high = max(proven, peak)
+            cut = min(high, least_at(segment, highest))
+            if cut > low:
+                low = proven = budget = cut  # most often no order needs more than that
+                continue
         elif answer.next_budget is not None:
             low = proven = int(min(answer.next_budget, high))
         else:
@@ -73,10 +78,11 @@ def _walked(
     return best, proven
 
 
-def _peak(forward: Forward, steps: tuple[int, ...]) -> int:
-    peak, now, state = 0, forward.start, 0
+def _peak(forward: Forward, steps: tuple[int, ...]) -> tuple[int, int]:
+    """Return the most bytes that are there at a step, and that step."""
+    peak, now, state = (-1, -1), forward.start, 0
     for step in steps:
-        peak = max(peak, now + forward.extra(step, state))
+        peak = max(peak, (now + forward.extra(step, state), step))
         now += forward.change(step, state)
         state |= 1 << step
     return peak

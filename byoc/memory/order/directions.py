@@ -33,6 +33,7 @@ class Forward:
     """From the beginning: steps run."""
 
     def __init__(self, segment: Segment) -> None:
+        """Prepare what is asked again and again."""
         self.start = segment.base
         self.needs = list(segment.before)
         self.frees = _inverse(self.needs)
@@ -72,9 +73,10 @@ class Forward:
 
 
 class Backward:
-    """From the end: steps are taken back. A buffer comes with its last reader and goes with its maker."""
+    """From the end: steps are taken back. A buffer comes with its last reader, goes with its maker."""
 
     def __init__(self, segment: Segment) -> None:
+        """Prepare what is asked again and again."""
         self.start = segment.left
         self.frees = [_bits(before) for before in segment.before]
         self.needs = [sum(1 << other for other in each) for each in _inverse(list(segment.before))]

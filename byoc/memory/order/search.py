@@ -1,7 +1,7 @@
 """Whether a segment can be walked within a budget of bytes: a search over sets of steps.
 
-Two facts keep the number of states small. Let `live` be submodular in the set of steps walked, and what a step
-needs beside it fall as the set grows (`directions` has both).
+One fact keeps the number of states small. Let `live` be submodular in the set of steps walked, and what
+a step needs beside it fall as the set grows (`directions` has both).
 
 From a state a chain of steps, each freed by the one before, leads to a set at which no more is live than
 at the state, and the budget holds all the way. Let it be the first such set on the chain. Then, where
@@ -49,6 +49,7 @@ class Walker:
     """Walks in one direction, within a budget, among the steps of `inside`."""
 
     def __init__(self, way: Direction, budget: int, inside: State) -> None:
+        """Take a way through a segment, bytes, and the steps that may be walked."""
         self._way, self._budget, self._inside = way, budget, inside
         self.blocked: float = inf
         """The least bytes, above the budget, that a step would have needed where it was free."""

@@ -3,21 +3,24 @@
 from byoc.memory.levels import Access, Levels, Schedule, Turn, plan_levels
 from byoc.memory.problem import Plan
 
-PIECE = 4096
-"""Bytes of the scratchpad through which an operand or a result is streamed that is not kept there."""
+# What is not kept in the scratchpad is streamed through a piece of it: a part of it, and at most so
+# many bytes.
+_PART, _MOST = 16, 4096
 
 
 def two_levels(plan: Plan, size: int, seconds: float = 5.0) -> Levels:
     """Return what a plan's order moves with a scratchpad of `size` bytes, as few bytes as was found.
 
     Each step reads its operands and writes its results in the scratchpad, or streams them through a
-    piece of it, once. Weights are not counted. Raises InputError where a step does not fit.
+    sixteenth of it (at most 4 KiB), once. Weights are not counted. Raises InputError where a step does not fit.
     """
-    return plan_levels(schedule(plan), size, seconds=seconds)
+    unit = plan.problem.alignment
+    piece = max(min(size // _PART, _MOST) // unit, 1) * unit
+    return plan_levels(schedule(plan, piece), size, seconds=seconds)
 
 
-def schedule(plan: Plan) -> Schedule:
-    """Return a plan's steps in their order, with what each touches.
+def schedule(plan: Plan, piece: int) -> Schedule:
+    """Return a plan's steps in their order, with what each touches, `piece` bytes at a time or whole.
 
     Raises ValueError for a problem in which buffers have to lie in rows.
     """
@@ -28,8 +31,7 @@ def schedule(plan: Plan) -> Schedule:
     number = {buffer: place for place, buffer in enumerate(used)}
 
     def access(buffer: int, writes: bool) -> Access:
-        piece = min(problem.sizes[buffer], _rounded(PIECE, problem.alignment))
-        return Access(number[buffer], writes, staging=piece)
+        return Access(number[buffer], writes, staging=min(problem.sizes[buffer], piece))
 
     turns = []
     for step in (problem.steps[place] for place in plan.order):

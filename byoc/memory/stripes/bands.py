@@ -42,6 +42,8 @@ def _rows_at_once(unit: Unit, units: Units, places: Sequence[Place], row: int, m
 def _apart(unit: Unit, units: Units, places: Sequence[Place], row: int, rows: int) -> bool:
     written: _Bytes = []
     for number in unit.makes:
+        if unit.mode == "rows" and rows > places[number].window:
+            return False  # nobody reads it
         written += _occupied(places[number], row, row + rows)
     read: _Bytes = []
     for each in unit.reads:

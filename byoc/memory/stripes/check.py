@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.memory.stripes.problem import Band, Layer, Place, StripedPlan, Tensor
+from byoc.memory.stripes.problem import Band, Layer, StripedPlan, Tensor
 
 
 class PlanError(Exception):

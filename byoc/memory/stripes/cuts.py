@@ -1,12 +1,13 @@
 """Where one cascade ends and the next begins.
 
-Between two cascades all that is still to be read lies there whole, so a cut is good where that is little,
-and inside a cascade all of its windows lie there at once, so short cascades are good. The way from the
-first unit to the last over cuts whose dearest cascade is cheapest is found by bisection on the bytes.
+Between two cascades all that is still to be read lies there whole, so a cut is good where that is
+little; inside a cascade all of its windows lie there at once, so short cascades are good. The way from
+the first unit to the last over cuts whose dearest cascade is cheapest is found by bisection on bytes.
 """
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,14 @@ from byoc.memory.stripes.units import Units
 _NEAR = 0.01
 """Budgets closer to one another than this part are one."""
 _PATIENCE = 12
-"""After so many longer cascades in a row that are too dear, each dearer than the one before, none fits."""
+"""After so many longer cascades in a row that are too dear, none cheaper than the last, none fits."""
 
 
 class Cuts:
     """The units of a network in their order, and what cascades of them cost."""
 
     def __init__(self, units: Units) -> None:
+        """Begin with nothing known."""
         self.units = units
         self.clocks: dict[tuple[int, int], Clock] = {}
         self.costs: dict[tuple[int, int], int] = {}
@@ -106,7 +108,7 @@ class Cuts:
             if found:
                 way, high = found, self.dearest(found)
             else:
-                low = budget
+                low = budget + 1
         return way
 
     @cached_property
@@ -121,7 +123,7 @@ class Cuts:
 
     def dearest(self, way: Sequence[int]) -> int:
         """The cost of the dearest cascade on a way."""
-        return max(self.cost(a, b) for a, b in zip(way, way[1:], strict=False))
+        return max(self.cost(a, b) for a, b in pairwise(way))
 
     def within(self, budget: int) -> list[int]:
         """A way of which no cascade costs more than the budget, empty if none is found."""

@@ -1,10 +1,10 @@
 """Which layers write over an operand, row by row.
 
-The result's row `r` may lie where the operand's row `r` was if nobody reads that row afterwards. That is so
-for an operand with one reader, and also where the other readers come first of necessity: the last layer of
-a residual block adds to row `r` of the shortcut what the block made of it, and the block's first layer has
-read that row by then. Which rows a layer has to have computed before another one's row follows from what
-each reads, whatever the order of the bands.
+The result's row `r` may lie where the operand's row `r` was if nobody reads that row afterwards. That
+is so for an operand with one reader, and also where the other readers come first of necessity: the last
+layer of a residual block adds to row `r` of the shortcut what the block made of it, and the block's
+first layer has read that row by then. Which rows a layer has to have computed before another one's row
+follows from what each reads, whatever the order of the bands.
 """
 
 from collections import defaultdict

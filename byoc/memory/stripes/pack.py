@@ -1,9 +1,9 @@
 """Offsets for storages of which different bytes are in use at different moments.
 
 Two storages may overlap where one lies above the other by a distance, and the lower one grows into what
-the upper one has left: the result of a cascade over the dead rows of its operand. For each pair and either
-way round, the least such distance follows from their lives; what is packed is pairs of distances, of
-which packing intervals is the special case that a distance is a size.
+the upper one has left: the result of a cascade over the dead rows of its operand. For each pair and
+either way round, the least such distance follows from their lives. What is packed is such distances;
+packing intervals is the special case that a distance is a size.
 """
 
 import random

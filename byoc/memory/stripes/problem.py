@@ -24,7 +24,7 @@ class Rows:
     repeat: int = 1
 
     def first(self, row: int, height: int) -> int:
-        """The first row that result row `row`, and so any later one, reads; `height` if there is none."""
+        """The first row that result row `row` or any later one reads; `height` if there is none."""
         return min(max(row * self.stride // self.repeat - self.before, 0), height)
 
     def end(self, row: int, height: int) -> int:
@@ -102,8 +102,8 @@ class StripedPlan:
     """Bands in the order of their execution, and the place of each tensor in an arena of `size` bytes.
 
     `groups` are the layers of each cascade, for people: those whose bands take turns. `scratch` is for
-    each layer that needs some the byte at which it lies. `live` are the most bytes of live rows, scratch included, at
-    any moment of this execution: no places can give a smaller arena without another order.
+    each layer that needs some the byte at which it lies. `live` are the most bytes in use at any moment
+    of this execution, scratch and windows included: no places can give a smaller arena than that.
     """
 
     bands: tuple[Band, ...]
@@ -129,6 +129,7 @@ class Network:
     steps: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
+        """Check, and count each layer's rows."""
         there = set(self.inputs)
         steps: dict[str, int] = {}
         for layer in self.layers:

@@ -1,8 +1,8 @@
 """Layers that run row by row together, and the storages that their tensors share.
 
 A layer that writes over an operand makes the same storage again, whose rows then change from one tensor
-to the next. Where nobody else reads the operand, the two layers are one unit as well, of which row `r` is
-row `r` of both.
+to the next. Where nobody else reads the operand, the two layers are one unit as well, of which row `r`
+is row `r` of both.
 """
 
 from collections import defaultdict

@@ -1,5 +1,7 @@
 """The dla's convolutions against onnxruntime: floats within 1e-5, int8 within one and mostly equal."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from byoc.codegens.dla.fixed_point import multiplier
@@ -152,3 +154,21 @@ def test_a_sum_that_leaves_int32_is_an_error():
     )
     with pytest.raises(SimulationError, match="a sum leaves the range of int32"):
         run_one(make, {"x": np.full((1, 1, 1), 127, np.int8), **arrays}, (1, 1, 1), DType.INT8)
+
+
+def test_sums_are_exact_where_float32_is_not():
+    x = bytes_of(1, np.uint8, 2, 3, 3000) | 129
+    weights = np.abs(bytes_of(2, np.int8, 5, 1, 1, 3000)) | 65
+    bias = np.arange(5, dtype=np.int32)
+    arrays = {"x": x, "weights": weights.reshape(1, 1, -1), "parameters": np.tile(bias, 3)}
+    case = Case(kernel=(1, 1))
+    mine = run_one(
+        lambda y, **boxes: Conv(
+            0, ConvFlags.FIRST, accumulator=y, y=replace(y, dtype=DType.UINT8), residual=ABSENT,
+            **boxes, **case.geometry,
+        ),
+        arrays, (2, 3, 5), DType.INT32,
+    )  # fmt: skip
+    exact = x.astype(np.int64) @ weights.reshape(5, -1).astype(np.int64).T + bias
+    assert (np.abs(exact) > 2**24).any()
+    assert (mine == exact).all()

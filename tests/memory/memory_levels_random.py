@@ -20,7 +20,9 @@ def random_schedule(seed: int, turns: int, largest: int = 6, alignment: int = 1)
             size = random.choice([sizes[reads[0]], alignment * random.randint(1, largest)])
             sizes.append(size)
             own.append(_access(random, len(sizes) - 1, size, alignment, writes=True))
-            over = tuple((len(sizes) - 1, b) for b in reads if sizes[b] == size and random.random() < 0.5)
+            over = tuple(
+                (len(sizes) - 1, b) for b in reads if sizes[b] == size and random.random() < 0.5
+            )
         accesses.update({a.buffer: number for a in own})
         done.append(Turn(f"t{number}", tuple(own), alignment * random.randint(0, 2), over))
     last = {b for b, number in accesses.items() if number == turns - 1}
@@ -52,9 +54,11 @@ def _bytes(
     kind = {(turn, access.buffer): k for (turn, access), k in zip(accesses, kinds, strict=True)}
     held: set[int] = set()  # kept from turns before
     home = set(schedule.inputs)  # whose content is in system memory
-    owed: set[int] = set()  # whose latest content is in the scratchpad only, or was when it was dropped
     made = set(schedule.inputs)
-    later = [{a.buffer for turn in schedule.turns[n + 1 :] for a in turn.accesses} for n in range(len(schedule.turns))]
+    later = [
+        {a.buffer for turn in schedule.turns[n + 1 :] for a in turn.accesses}
+        for n in range(len(schedule.turns))
+    ]
     moved = 0
     for number, turn in enumerate(schedule.turns):
         used, stay = turn.staging, set(held)

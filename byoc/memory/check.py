@@ -1,0 +1,134 @@
+"""Whether a plan is right, from first principles: no code is shared with what made it.
+
+`check` replays the order byte by byte; `check_bound` has the proof behind the bound.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from byoc.memory.check_bound import refuted
+from byoc.memory.problem import Buffer, Plan
+
+
+def check(plan: Plan) -> list[str]:
+    """Return what is wrong with a plan, a sentence each; empty where it is right.
+
+    A bound that is proven by a search is searched again within a limit of states; one that takes more is
+    taken on trust here, and `check_bound.refuted` tells.
+    """
+    order = _order_faults(plan)
+    if order:
+        return order
+    problems = [*_place_faults(plan), *_over_faults(plan), *_link_faults(plan), *_meetings(plan)]
+    if plan.bound > plan.size:
+        problems.append(f"the arena has {plan.size} bytes, less than the bound of {plan.bound}")
+    return problems + refuted(plan).reasons
+
+
+def _order_faults(plan: Plan) -> list[str]:
+    steps = plan.problem.steps
+    if sorted(plan.order) != list(range(len(steps))):
+        return ["the order does not hold each step once"]
+    there, ran, faults = set(plan.problem.inputs), set[int](), []
+    for number in plan.order:
+        step = steps[number]
+        faults += [f"{step.name} runs before {steps[s].name}" for s in step.after if s not in ran]
+        for buffer in step.reads:
+            if buffer not in there:
+                faults.append(f"{step.name} reads {plan.problem.names[buffer]} before it is made")
+        there |= set(step.makes)
+        ran.add(number)
+    return faults
+
+
+def _place_faults(plan: Plan) -> Iterator[str]:
+    problem = plan.problem
+    places = [*zip(problem.names, plan.offsets, problem.sizes, strict=True)]
+    for step, at in zip(problem.steps, plan.scratch, strict=True):
+        places.append((f"scratch of {step.name}", at, step.scratch))
+    for name, at, size in places:
+        if at < 0 or at + size > plan.size:
+            yield f"{name} lies at bytes {at} to {at + size}, outside of the arena"
+        if at % problem.alignment:
+            yield f"{name} lies at byte {at}, which is no multiple of {problem.alignment}"
+
+
+def _over_faults(plan: Plan) -> Iterator[str]:
+    problem = plan.problem
+    last = _last_reads(plan)
+    for buffer, under in enumerate(plan.over):
+        if under is None:
+            continue
+        pair = f"{problem.names[buffer]} over {problem.names[under]}"
+        maker = next((s for s, step in enumerate(problem.steps) if buffer in step.makes), None)
+        if maker is None or under not in problem.steps[maker].over:
+            yield f"{pair}: the step does not allow it"
+        elif problem.steps[maker].makes[0] != buffer:
+            yield f"{pair}: only what a step makes first is written over an operand"
+        elif last[under] != plan.order.index(maker):
+            yield f"{pair}: that is still needed later"
+        if plan.offsets[buffer] != plan.offsets[under]:
+            yield f"{pair}: they lie at different places"
+        if problem.sizes[buffer] != problem.sizes[under]:
+            yield f"{pair}: they have different sizes"
+
+
+def _link_faults(plan: Plan) -> Iterator[str]:
+    problem = plan.problem
+    for row in problem.links:
+        for left, right in pairwise(row):
+            if plan.offsets[right] != plan.offsets[left] + problem.sizes[left]:
+                yield f"{problem.names[right]} does not lie right behind {problem.names[left]}"
+
+
+def _last_reads(plan: Plan) -> dict[Buffer, int]:
+    """Return the position at which each buffer is read last; behind the end for an output."""
+    last: dict[Buffer, int] = {}
+    for at, number in enumerate(plan.order):
+        last |= dict.fromkeys(plan.problem.steps[number].reads, at)
+    return last | dict.fromkeys(plan.problem.outputs, len(plan.order))
+
+
+def _meetings(plan: Plan) -> Iterator[str]:
+    """Yield the pairs whose bytes overlap while both are needed."""
+    problem = plan.problem
+    last = _last_reads(plan)
+    there = set(problem.inputs)
+    told: set[tuple[str, str]] = set()
+    rows: list[list[tuple[int, int, str, Buffer]]] = [_bytes(plan, there)]
+    shared: list[set[tuple[Buffer, Buffer]]] = [set()]
+    for at, number in enumerate(plan.order):
+        step = problem.steps[number]
+        there = {buffer for buffer in there if last.get(buffer, -1) >= at}
+        over = plan.over[step.makes[0]] if step.makes else None
+        shared.append({(step.makes[0], over)} if over is not None and last.get(over) == at else set())
+        there |= set(step.makes)
+        scratch = plan.scratch[number]
+        needed = [(scratch, scratch + step.scratch, f"scratch of {step.name}", -1)]
+        rows.append(_bytes(plan, there) + needed * (step.scratch > 0))
+    for row, both in zip(rows, shared, strict=True):
+        for one, other in _overlapping(sorted(row)):
+            pair = (one[2], other[2])
+            if {(one[3], other[3]), (other[3], one[3])} & both or pair in told:
+                continue
+            told.add(pair)
+            yield f"{one[2]} and {other[2]} overlap while both are needed"
+
+
+def _bytes(plan: Plan, buffers: set[Buffer]) -> list[tuple[int, int, str, Buffer]]:
+    problem = plan.problem
+    return [
+        (plan.offsets[b], plan.offsets[b] + problem.sizes[b], problem.names[b], b)
+        for b in buffers
+        if problem.sizes[b]
+    ]
+
+
+def _overlapping(
+    row: Sequence[tuple[int, int, str, Buffer]],
+) -> Iterator[tuple[tuple[int, int, str, Buffer], tuple[int, int, str, Buffer]]]:
+    for index, one in enumerate(row):
+        for other in row[index + 1 :]:
+            if other[0] >= one[1]:
+                break
+            yield one, other

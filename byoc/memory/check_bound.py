@@ -1,0 +1,214 @@
+"""Whether no arena can be below a plan's bound, worked out anew: no code is shared with the planner."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from byoc.memory.problem import Buffer, Plan, Problem
+
+_MOST_STATES = 100_000
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What came of checking a bound: reasons against it, and whether the check was finished."""
+
+    reasons: list[str]
+    is_checked: bool = True
+
+
+def refuted(plan: Plan, most_states: int = _MOST_STATES) -> Proof:
+    """Check the proof that a plan names; a search gives up at `most_states` sets of steps."""
+    proofs: dict[str, Callable[[Plan], Proof]]
+    proofs = {"total": _total, "cut": _cut, "search": lambda it: _search(it, most_states)}
+    if plan.proof not in proofs:
+        return Proof([f"there is no proof called {plan.proof}"])
+    return proofs[plan.proof](plan)
+
+
+def _total(plan: Plan) -> Proof:
+    before = sum(plan.problem.sizes[buffer] for buffer in plan.problem.inputs)
+    wrong = f"the inputs have {before} bytes together, the bound says {plan.bound}"
+    return Proof([] if plan.bound == before else [wrong])
+
+
+def _cut(plan: Plan) -> Proof:
+    if plan.witness is None:
+        return Proof(["the plan does not say at which step the cut is"])
+    cut = _Around(plan.problem, plan.witness).fewest()
+    name = plan.problem.steps[plan.witness].name
+    wrong = f"while {name} runs {cut} bytes can be enough, the bound says {plan.bound}"
+    return Proof([] if cut == plan.bound else [wrong])
+
+
+def _search(plan: Plan, most_states: int) -> Proof:
+    if sum(plan.problem.sizes[buffer] for buffer in plan.problem.inputs) >= plan.bound:
+        return Proof([])
+    below = _order_below(plan.problem, plan.bound, most_states)
+    if below is None:
+        return Proof([], is_checked=False)
+    return Proof([f"there is an order that needs less than the bound of {plan.bound}"] if below else [])
+
+
+class _Around:
+    """The steps around one of them, and what can have run before it does."""
+
+    def __init__(self, problem: Problem, step: int) -> None:
+        self._problem, self._step = problem, step
+        self._early = self._reached([step], backwards=True)
+        self._late = self._reached([step], backwards=False) | {step}
+
+    def fewest(self) -> int:
+        """Return the fewest bytes with which the step can run, over all that may have run before."""
+        problem, step = self._problem, self._problem.steps[self._step]
+        made = step.scratch + sum(problem.sizes[b] for b in step.makes)
+        found = [made + self._live(self._early)]
+        for operand in step.over if step.makes else ():
+            others = set(problem.readers[operand]) - {self._step}
+            if operand in problem.outputs or others & self._late:
+                continue
+            early = self._early | others | self._reached(list(others), backwards=True)
+            found.append(made - problem.sizes[operand] + self._live(early))
+        return min(found)
+
+    def _reached(self, steps: list[int], backwards: bool) -> set[int]:
+        reached: set[int] = set()
+        todo = list(steps)
+        while todo:
+            number = todo.pop()
+            nearest = self._problem.before[number] if backwards else self._after(number)
+            todo += [other for other in nearest if other not in reached]
+            reached |= set(nearest)
+        return reached
+
+    def _after(self, step: int) -> list[int]:
+        return [s for s, before in enumerate(self._problem.before) if step in before]
+
+    def _live(self, early: set[int]) -> int:
+        """Return the fewest bytes live where `early` have run, and no late step."""
+        problem, sizes = self._problem, self._problem.sizes
+        flow = _Flow()
+        for number in range(len(problem.steps)):
+            if number in early:
+                flow.join("ran", number, None)
+            if number in self._late:
+                flow.join(number, "waits", None)
+            for other in problem.before[number]:
+                flow.join(number, other, None)
+        for buffer, maker in enumerate(problem.maker):
+            if not sizes[buffer]:
+                continue
+            alive = ("alive", buffer)
+            flow.join("ran" if maker < 0 else maker, alive, sizes[buffer])
+            for reader in problem.readers[buffer]:
+                flow.join(alive, reader, None)
+            if buffer in problem.outputs:
+                flow.join(alive, "waits", None)
+        return flow.most()
+
+
+class _Flow:
+    """The most that flows from "ran" to "waits", by augmenting ways that carry much first."""
+
+    def __init__(self) -> None:
+        self._room: dict[object, dict[object, float]] = {"ran": {}, "waits": {}}
+
+    def join(self, tail: object, head: object, room: int | None) -> None:
+        """Let `room` flow from tail to head, without a limit where it is None."""
+        rooms = self._room.setdefault(tail, {})
+        rooms[head] = rooms.get(head, 0) + (_NO_LIMIT if room is None else room)
+        self._room.setdefault(head, {}).setdefault(tail, 0)
+
+    def most(self) -> int:
+        limited = [r for rooms in self._room.values() for r in rooms.values() if r < _NO_LIMIT]
+        total, least = 0, 1 << max(int(r) for r in (*limited, 1)).bit_length()
+        while least:
+            way = self._way(least)
+            if not way:
+                least //= 2
+                continue
+            pushed = min(self._room[a][b] for a, b in way)
+            for tail, head in way:
+                self._room[tail][head] -= pushed
+                self._room[head][tail] += pushed
+            total += int(pushed)
+        return total
+
+    def _way(self, least: int) -> list[tuple[object, object]]:
+        came: dict[object, object] = {"ran": None}
+        todo: list[object] = ["ran"]
+        for node in todo:
+            for head, room in self._room[node].items():
+                if room >= least and head not in came:
+                    came[head] = node
+                    todo.append(head)
+            if "waits" in came:
+                break
+        way: list[tuple[object, object]] = []
+        at: object = "waits" if "waits" in came else "ran"
+        while at != "ran":
+            way.append((came[at], at))
+            at = came[at]
+        return way
+
+
+_NO_LIMIT = 1 << 200
+
+
+def _order_below(problem: Problem, bound: int, most_states: int) -> bool | None:
+    """Tell whether some order needs less than the bound, None where that takes too many states.
+
+    A step that leaves no more than was there, and fits, is run at once: running it earlier than some
+    order does never makes that order need more.
+    """
+    walk = _Walk(problem)
+    everything = (1 << len(problem.steps)) - 1
+    seen = {0}
+    todo = [(0, sum(problem.sizes[b] for b in problem.inputs if walk.is_live(b, 0)))]
+    while todo:
+        ran, live = todo.pop()
+        if ran == everything:
+            return True
+        if len(seen) > most_states:
+            return None
+        fitting = [s for s in walk.ready(ran) if live + walk.more(ran, s) < bound]
+        for step in fitting:
+            if walk.change(ran, step) <= 0:
+                fitting = [step]
+                break
+        for step in fitting:
+            after = ran | 1 << step
+            if after not in seen:
+                seen.add(after)
+                todo.append((after, live + walk.change(ran, step)))
+    return False
+
+
+class _Walk:
+    """What is ready, needed and left at sets of steps that have run; a set is a bit for each step."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._before = [sum(1 << other for other in before) for before in problem.before]
+        self._readers = [sum(1 << reader for reader in readers) for readers in problem.readers]
+
+    def ready(self, ran: int) -> list[int]:
+        """Return the steps that can run next."""
+        return [s for s, before in enumerate(self._before) if not ran >> s & 1 and not before & ~ran]
+
+    def more(self, ran: int, number: int) -> int:
+        """Return the bytes that are there while a step runs beside those that were there before."""
+        sizes, step = self._problem.sizes, self._problem.steps[number]
+        after = ran | 1 << number
+        dies = bool(step.makes) and any(not self.is_live(b, after) for b in step.over)
+        return step.scratch + sum(sizes[b] for b in step.makes[dies:])
+
+    def change(self, ran: int, number: int) -> int:
+        """Return how many bytes more are there after a step."""
+        sizes, step = self._problem.sizes, self._problem.steps[number]
+        after = ran | 1 << number
+        made = sum(sizes[b] for b in step.makes if self.is_live(b, after))
+        return made - sum(sizes[b] for b in set(step.reads) if not self.is_live(b, after))
+
+    def is_live(self, buffer: Buffer, ran: int) -> bool:
+        """Tell whether a buffer that has been made is still needed."""
+        return buffer in self._problem.outputs or bool(self._readers[buffer] & ~ran)

@@ -1,0 +1,200 @@
+"""Two levels of memory: what is kept, what is loaded and stored when, and where it lies."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from byoc.errors import InputError
+from byoc.memory.levels import (
+    Access,
+    Load,
+    Residency,
+    Run,
+    Schedule,
+    Store,
+    Turn,
+    check,
+    plan_levels,
+)
+
+
+def chain(*sizes: int, staging: int = 0) -> Schedule:
+    """Return turns that each read a buffer and make the next, from input to output."""
+    turns = tuple(
+        Turn(f"t{n}", (Access(n), Access(n + 1, writes=True)), staging) for n in range(len(sizes) - 1)
+    )
+    names = tuple(f"b{n}" for n in range(len(sizes)))
+    return Schedule(names, sizes, turns, frozenset({0}), frozenset({len(sizes) - 1}))
+
+
+def residual(pinned: bool = False) -> Schedule:
+    """A long block whose input is added to its result: b0 -> b1 -> b2 -> b3 -> b4 = b3 + b1."""
+    turns = (
+        Turn("stem", (Access(0), Access(1, writes=True))),
+        Turn("up", (Access(1), Access(2, writes=True))),
+        Turn("down", (Access(2, pinned=pinned), Access(3, writes=True, pinned=pinned))),
+        Turn("add", (Access(3), Access(1), Access(4, writes=True)), over=((4, 3), (4, 1))),
+    )
+    names = ("b0", "b1", "b2", "b3", "b4")
+    return Schedule(names, (4, 6, 10, 6, 6), turns, frozenset({0}), frozenset({4}))
+
+
+def test_a_chain_that_fits_moves_its_input_and_its_output() -> None:
+    plan = plan_levels(chain(8, 6, 4, 2), size=14)
+
+    assert (plan.moved, plan.bound, plan.unlimited, plan.gap) == (10, 10, 10, 0.0)
+    assert plan.unkept == 8 + 2 * 6 + 2 * 4 + 2
+    assert plan.homes[1] is None
+    assert plan.homes[2] is None
+    check(plan)
+
+
+def test_nothing_can_be_kept_in_a_scratchpad_that_has_room_for_staging_alone() -> None:
+    plan = plan_levels(chain(8, 6, 4, 2, staging=5), size=5)
+
+    assert plan.moved == plan.unkept
+    assert plan.residencies == ()
+    assert plan.actions == tuple(Run(n, (None, None), 5) for n in range(3))
+    check(plan)
+
+
+def test_staging_takes_room_from_what_is_kept() -> None:
+    assert plan_levels(chain(8, 6, 4, 2, staging=4), size=14).moved == 10
+    assert plan_levels(chain(8, 6, 4, 2, staging=5), size=14).moved == 10 + 2 * 4
+    assert plan_levels(chain(8, 6, 4, 2, staging=9), size=14).moved == 10 + 2 * 6
+
+
+def test_a_shortcut_is_spilled_once_and_streamed_where_it_is_read() -> None:
+    plan = plan_levels(residual(), size=16)
+
+    stores = [action for action in plan.actions if isinstance(action, Store)]
+    assert plan.moved == plan.bound == 4 + 6 + 6 + 6
+    assert [store.buffer for store in stores] == [1]
+    assert plan.homes[1] is not None
+    check(plan)
+
+
+def test_all_is_kept_where_the_shortcut_fits_beside() -> None:
+    plan = plan_levels(residual(), size=22)
+
+    assert plan.moved == plan.unlimited == 4 + 6
+    assert not any(isinstance(action, Store) and action.buffer == 1 for action in plan.actions)
+    check(plan)
+
+
+def test_a_result_is_written_over_an_operand_that_dies_there() -> None:
+    schedule = chain(6, 6, 6, 6)
+    over = tuple(replace(turn, over=((n + 1, n),)) for n, turn in enumerate(schedule.turns))
+    plan = plan_levels(replace(schedule, turns=over), size=6)
+
+    assert plan.moved == 12
+    assert plan.arena == 6  # the output's home is the input's
+    check(plan)
+    assert plan_levels(schedule, size=6).moved == 24
+
+
+def test_a_load_is_early_by_as_much_as_was_asked_for_and_its_place_is_free() -> None:
+    pins = (Access(0, pinned=True),)
+    idle = tuple(Turn(f"idle{n}", (Access(1),)) for n in range(3))
+    schedule = Schedule(
+        ("a", "b"), (4, 4), (*idle, Turn("use", pins)), inputs=frozenset({0, 1}), outputs=frozenset()
+    )
+
+    for prefetch in (0, 1, 2, 9):
+        plan = plan_levels(schedule, size=4 + 4, prefetch=prefetch)
+        check(plan)
+        load = next(n for n, a in enumerate(plan.actions) if isinstance(a, Load) and a.buffer == 0)
+        before = sum(isinstance(action, Run) for action in plan.actions[:load])
+        assert before == max(0, 3 - prefetch)
+
+
+def test_a_load_waits_for_its_place() -> None:
+    turns = (
+        Turn("first", (Access(0, pinned=True),)),
+        Turn("second", (Access(1, pinned=True),)),
+    )
+    schedule = Schedule(("a", "b"), (4, 6), turns, inputs=frozenset({0, 1}))
+
+    plan = plan_levels(schedule, size=8, prefetch=1)
+
+    assert [type(action) for action in plan.actions] == [Load, Run, Load, Run]
+    assert [type(a) for a in plan_levels(schedule, size=10).actions] == [Load, Load, Run, Run]
+    check(plan)
+
+
+def test_what_is_streamed_more_than_once_is_rather_loaded() -> None:
+    turn = Turn("t", (Access(0, streamed=24), Access(1, writes=True)))
+    schedule = Schedule(("a", "b"), (8, 2), (turn,), frozenset({0}), frozenset({1}))
+
+    assert plan_levels(schedule, size=7).moved == 24 + 2
+    plan = plan_levels(schedule, size=8)
+    assert (plan.loaded, plan.moved) == (8, 8 + 2)
+
+
+def test_a_part_that_is_written_to_what_was_dropped_needs_all_of_it_back() -> None:
+    turns = (
+        Turn("half", (Access(0, writes=True, pinned=True),)),
+        Turn("between", (Access(1, writes=True, pinned=True),)),
+        Turn("rest", (Access(0, writes=True, pinned=True),)),
+    )
+    schedule = Schedule(("row", "other"), (8, 8), turns, outputs=frozenset({0}))
+
+    plan = plan_levels(schedule, size=8)
+
+    assert (plan.loaded, plan.stored) == (8, 16)
+    assert plan_levels(schedule, size=16).stored == 8
+    check(plan)
+
+
+def test_inputs_and_outputs_that_are_not_counted_have_no_home_in_the_arena() -> None:
+    counted = plan_levels(chain(8, 6, 4, 2), size=2)
+    plan = plan_levels(chain(8, 6, 4, 2), size=2, counted=False)
+
+    assert plan.homes[0] is plan.homes[3] is None
+    assert plan.moved == counted.moved
+    assert plan.arena == 6 + 4
+    assert counted.arena == 8 + 6
+    check(plan)
+
+
+def test_staging_lies_low_and_residents_high() -> None:
+    plan = plan_levels(chain(8, 6, 4, 2, staging=4), size=40)
+
+    assert max(stay.address for stay in plan.residencies) + 4 >= 36
+    assert all(stay.address >= 4 for stay in plan.residencies)
+    assert Residency(2, 1, 2, 36) in plan.residencies or len(plan.residencies) >= 2
+
+
+def test_a_turn_that_needs_more_than_there_is_is_named() -> None:
+    with pytest.raises(InputError, match=r"scratchpad: 7 bytes are too few, t0 \(step 0\) needs 8"):
+        plan_levels(chain(8, 6, staging=8), size=7)
+    with pytest.raises(InputError, match=r"15 bytes are too few, down \(step 2\) needs 16"):
+        plan_levels(residual(pinned=True), size=15)
+
+
+def test_what_cannot_be_executed_is_refused() -> None:
+    good = chain(8, 6, 4)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"inputs": frozenset()}, "t0: b0 is read before"),
+        ({"outputs": frozenset({7})}, "there is no buffer 7"),
+        ({"sizes": (8, 6, 0)}, "b2 is of 0 bytes"),
+        ({"alignment": 4}, "b1 is of 6 bytes, no positive multiple of 4"),
+        ({"names": ("a",)}, "1 names for 3 buffers"),
+        ({"turns": good.turns[:1]}, "b2 is an output, and no turn writes it"),
+        ({"turns": (Turn("t", (Access(0), Access(0))),)}, "turn t: a buffer has two accesses"),
+        ({"turns": (Turn("t", (Access(9),)),)}, "turn t: there is no buffer 9"),
+        ({"turns": (Turn("t", (Access(0),), staging=-1),)}, "turn t: staging of -1"),
+        ({"turns": (Turn("t", (Access(0, staging=-1),)),)}, "turn t: b0 has -1 bytes of staging"),
+        ({"turns": (Turn("t", (Access(0),), over=((1, 0),)),)}, "turn t: over"),
+    ]
+    for change, complaint in wrong:
+        with pytest.raises(InputError, match=complaint):
+            replace(good, **change)
+
+
+def test_nothing_to_do_is_a_plan() -> None:
+    plan = plan_levels(Schedule((), (), ()), size=0)
+
+    assert (plan.actions, plan.moved, plan.bound, plan.gap) == ((), 0, 0, 0.0)
+    check(plan)

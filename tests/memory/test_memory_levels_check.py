@@ -1,0 +1,122 @@
+"""The replay of two levels of memory refuses what a planner could get wrong."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from memory_levels_random import random_schedule
+
+from byoc.errors import InputError
+from byoc.memory.levels import Action, Levels, Load, Run, Store, check, objections, plan_levels
+
+
+@pytest.fixture(scope="module")
+def plan() -> Levels:
+    """A plan with all kinds of actions."""
+    found = plan_levels(random_schedule(3, turns=12, largest=12), size=40)
+    kinds = {type(action) for action in found.actions}
+    assert kinds == {Load, Run, Store}
+    assert found.streamed
+    check(found)
+    return found
+
+
+def without(plan: Levels, kind: type[Action]) -> Levels:
+    number = next(n for n, action in enumerate(plan.actions) if isinstance(action, kind))
+    return replace(plan, actions=plan.actions[:number] + plan.actions[number + 1 :])
+
+
+def moved_by(plan: Levels, kind: type[Load | Store], by: int) -> Levels:
+    actions = list(plan.actions)
+    number, action = next((n, a) for n, a in enumerate(actions) if isinstance(a, kind))
+    assert isinstance(action, Load | Store)
+    actions[number] = replace(action, address=action.address + by)
+    return replace(plan, actions=tuple(actions))
+
+
+def with_staging(plan: Levels, more: int) -> Levels:
+    return replace(
+        plan,
+        actions=tuple(
+            replace(a, staging=a.staging + more) if isinstance(a, Run) else a for a in plan.actions
+        ),
+    )
+
+
+def backwards(plan: Levels) -> Levels:
+    runs = [n for n, action in enumerate(plan.actions) if isinstance(action, Run)]
+    actions = list(plan.actions)
+    actions[runs[0]], actions[runs[1]] = actions[runs[1]], actions[runs[0]]
+    return replace(plan, actions=tuple(actions))
+
+
+def homes_at_zero(plan: Levels) -> Levels:
+    return replace(plan, homes=tuple(None if home is None else 0 for home in plan.homes))
+
+
+def homeless(plan: Levels) -> Levels:
+    return replace(plan, homes=(None,) * len(plan.homes))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda p: without(p, Load), "does not hold it"),
+        (lambda p: without(p, Store), "does not hold it|bytes are stored"),
+        (lambda p: without(p, Run), "it is the turn of"),
+        (backwards, "it is the turn of 0"),
+        (lambda p: moved_by(p, Load, -1), "does not hold it"),
+        (lambda p: moved_by(p, Load, 1000), "outside the scratchpad"),
+        (lambda p: moved_by(p, Store, 1), "does not hold it|outside the scratchpad"),
+        (lambda p: with_staging(p, 1), "the turn needs"),
+        (homes_at_zero, "overlap in the arena|does not hold it"),
+        (homeless, "has no home in system memory"),
+        (lambda p: replace(p, arena=p.arena - 1), "outside the arena"),
+        (lambda p: replace(p, size=p.size // 2), "outside the scratchpad"),
+        (lambda p: replace(p, loaded=p.loaded - 1), "bytes are loaded"),
+        (lambda p: replace(p, stored=p.stored + 1), "bytes are stored"),
+        (lambda p: replace(p, streamed=0), "bytes are streamed"),
+        (lambda p: replace(p, bound=p.moved + 1), "the bound of"),
+        (lambda p: replace(p, actions=p.actions[:-3]), "turns are executed|does not hold it"),
+    ],
+)
+def test_planted_errors_are_refused(
+    plan: Levels, spoil: Callable[[Levels], Levels], complaint: str
+) -> None:
+    with pytest.raises(InputError, match=complaint):
+        check(spoil(plan))
+
+
+def test_each_load_store_and_address_is_needed(plan: Levels) -> None:
+    for number, action in enumerate(plan.actions):
+        left = replace(plan, actions=plan.actions[:number] + plan.actions[number + 1 :])
+        assert objections(left), action
+
+
+def test_two_residents_of_a_turn_cannot_overlap(plan: Levels) -> None:
+    refused = 0
+    for number, action in enumerate(plan.actions):
+        places = (
+            [place for place in action.places if place is not None] if isinstance(action, Run) else []
+        )
+        if isinstance(action, Run) and len(set(places)) > 1:
+            same = tuple(None if place is None else places[0] for place in action.places)
+            actions = (*plan.actions[:number], replace(action, places=same), *plan.actions[number + 1 :])
+            assert any(
+                "does not hold it" in o or "overlap" in o
+                for o in objections(replace(plan, actions=actions))
+            )
+            refused += 1
+    assert refused
+
+
+def test_what_is_pinned_cannot_be_streamed() -> None:
+    schedule = random_schedule(3, turns=12, largest=12)
+    plan = plan_levels(schedule, size=40)
+    pinned = tuple(
+        replace(turn, accesses=tuple(replace(a, pinned=True) for a in turn.accesses))
+        for turn in schedule.turns
+    )
+
+    with pytest.raises(InputError, match="is streamed, and has to be resident"):
+        check(replace(plan, schedule=replace(schedule, turns=pinned)))

@@ -1,0 +1,119 @@
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import chain, linked, problems
+
+from byoc.memory.live import live
+from byoc.memory.offsets.climb import climbed, quick
+from byoc.memory.offsets.compounds import Compound, Part, compounds
+from byoc.memory.offsets.exact import exact, is_plain
+from byoc.memory.offsets.packing import Packing
+from byoc.memory.problem import Problem, Step
+
+part = st.builds(
+    lambda size, first, more: Part(0, size, first, first + more),
+    st.integers(1, 4),
+    st.integers(0, 4),
+    st.integers(0, 3),
+)
+two_parts = st.builds(lambda a, b: Compound((a, Part(a.size, b.size, b.first, b.last))), part, part)
+plain = st.lists(st.builds(lambda a: Compound((a,)), part), max_size=6)
+mixed = st.lists(st.one_of(st.builds(lambda a: Compound((a,)), part), two_parts), max_size=4)
+
+
+def overlap(one: Compound, at_one: int, other: Compound, at_other: int) -> bool:
+    return any(
+        p.first <= q.last
+        and q.first <= p.last
+        and at_one + p.at < at_other + q.at + q.size
+        and at_other + q.at < at_one + p.at + p.size
+        for p in one.parts
+        for q in other.parts
+    )
+
+
+def fits(parts: list[Compound], height: int, offsets: tuple[int, ...] = ()) -> bool:
+    if len(offsets) == len(parts):
+        return True
+    here = parts[len(offsets)]
+    return any(
+        fits(parts, height, (*offsets, at))
+        for at in range(height - here.size + 1)
+        if not any(overlap(parts[n], o, here, at) for n, o in enumerate(offsets))
+    )
+
+
+def least_height(parts: list[Compound]) -> int:
+    return next(h for h in range(100) if fits(parts, h))
+
+
+def right(parts: list[Compound], offsets: list[int]) -> bool:
+    pairs = [(a, b) for a in range(len(parts)) for b in range(a)]
+    return all(not overlap(parts[a], offsets[a], parts[b], offsets[b]) for a, b in pairs)
+
+
+@given(plain)
+def test_exact_offsets_are_the_lowest_there_are(parts: list[Compound]) -> None:
+    offsets, proven = exact(parts, 10)
+
+    assert proven
+    assert right(parts, offsets)
+    assert Packing(parts).height(offsets) == least_height(parts)
+
+
+@given(mixed)
+def test_climbing_finds_the_lowest_of_a_few_compounds(parts: list[Compound]) -> None:
+    packing = Packing(parts)
+
+    offsets = climbed(packing, 0)
+
+    assert right(parts, offsets)
+    assert packing.height(offsets) == least_height(parts)
+
+
+@given(mixed, st.booleans())
+def test_whatever_the_sequence_nothing_meets(parts: list[Compound], best_fit: bool) -> None:
+    packing = Packing(parts)
+    for sequence in (packing.by_size(), packing.by_start(), packing.by_area(), packing.by_duration()):
+        assert right(parts, packing.placed(sequence, best_fit))
+    assert right(parts, quick(packing, 0))
+
+
+def test_best_fit_takes_the_tightest_hole() -> None:
+    first = [Part(0, 4, 0, 9), Part(0, 5, 0, 1), Part(0, 1, 0, 9), Part(0, 3, 0, 1), Part(0, 2, 0, 9)]
+    packing = Packing([Compound((p,)) for p in (*first, Part(0, 3, 5, 6))])
+
+    assert packing.placed(range(6)) == [0, 4, 9, 10, 13, 4]
+    assert packing.placed(range(6), best_fit=True) == [0, 4, 9, 10, 13, 10]
+
+
+def test_a_chain_of_take_overs_is_one_place() -> None:
+    together = compounds(live(chain(8, 8, 8, over=True), (0, 1)))
+
+    assert together.all == (Compound((Part(0, 8, -1, 1),), ((0, 0), (1, 0), (2, 0))),)
+
+
+def test_a_take_over_that_a_link_forbids_is_not_done() -> None:
+    steps = (Step("a", (0,), (1,), (0,)),)
+    problem = Problem(("x", "y"), (8, 8), steps, frozenset({0}), frozenset({1}), ((0, 1),))
+
+    together = compounds(live(problem, (0,)))
+
+    assert together.over == (None, None)
+    assert not is_plain(together.all)
+
+
+@given(problems(7), st.integers(0, 99))
+def test_linked_buffers_and_take_overs_keep_their_distance(problem: Problem, seed: int) -> None:
+    problem = linked(problem, seed)
+    lives = live(problem, range(len(problem.steps)))
+    together = compounds(lives)
+
+    where = {b: (n, at) for n, c in enumerate(together.all) for b, at in c.members}
+    assert len(where) == len(problem.sizes)
+    for row in problem.links:
+        for left, right_of in pairwise(row):
+            assert where[right_of] == (where[left][0], where[left][1] + problem.sizes[left])
+    for buffer, under in enumerate(together.over):
+        assert under is None or where[buffer] == where[under]

@@ -1,0 +1,106 @@
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import branches, chain, least_peak, peak, problems, random_problem
+
+from byoc.memory.live import live
+from byoc.memory.order.best import best_order
+from byoc.memory.order.segments import segments
+from byoc.memory.order.vary import varied
+from byoc.memory.problem import Problem, Step
+
+
+@given(problems())
+def test_no_order_has_a_lower_peak(problem: Problem) -> None:
+    ordered = best_order(problem)
+
+    assert ordered.peak == peak(problem, ordered.order) == least_peak(problem) == ordered.bound
+
+
+def by_sets(problem: Problem) -> int:
+    """The least peak, over all sets of steps that can have run."""
+    before = [sum(1 << other for other in each) for each in problem.before]
+    readers = [sum(1 << reader for reader in each) for each in problem.readers]
+
+    def live_at(ran: int) -> set[int]:
+        made = {b for b, m in enumerate(problem.maker) if m < 0 or ran >> m & 1}
+        return {b for b in made if b in problem.outputs or readers[b] & ~ran}
+
+    level = {0: sum(problem.sizes[b] for b in problem.inputs)}
+    for _ in problem.steps:
+        reached: dict[int, int] = {}
+        for ran, so_far in level.items():
+            for number, step in enumerate(problem.steps):
+                if ran >> number & 1 or before[number] & ~ran:
+                    continue
+                after = ran | 1 << number
+                dying = bool(step.makes) and bool(set(step.over) - live_at(after))
+                there = [*live_at(ran), *step.makes[dying:]]
+                most = max(so_far, step.scratch + sum(problem.sizes[b] for b in there))
+                reached[after] = min(most, reached.get(after, most))
+        level = reached
+    return min(level.values())
+
+
+@given(st.integers(0, 2**32), st.integers(8, 13), st.integers(1, 8))
+def test_no_order_of_more_steps_has_a_lower_peak(seed: int, steps: int, near: int) -> None:
+    problem = random_problem(seed, steps, near=near)
+
+    ordered = best_order(problem)
+
+    assert ordered.peak == ordered.bound == by_sets(problem)
+
+
+@pytest.mark.parametrize("count", [8, 16, 64])
+def test_many_unequal_branches_are_ordered_best(count: int) -> None:
+    problem = branches(count)
+
+    ordered = best_order(problem)
+
+    assert ordered.peak == ordered.bound < live(problem, range(len(problem.steps))).peak
+
+
+def test_a_thousand_steps_in_a_row_are_a_thousand_segments() -> None:
+    problem = chain(*(random.Random(0).randint(1, 9) for _ in range(1001)))
+
+    assert [s.count for s in segments(problem)] == [1] * 1000
+    assert best_order(problem).order == tuple(range(1000))
+
+
+@given(problems(9))
+def test_segments_hold_each_step_once_and_join_without_a_seam(problem: Problem) -> None:
+    found = list(segments(problem))
+
+    assert sum(s.count for s in found) == len(problem.steps)
+    for left, right in pairwise(found):
+        assert (left.start + left.count, left.left) == (right.start, right.base)
+
+
+@given(problems(10), st.integers(0, 3))
+def test_a_limit_of_states_leaves_a_right_order_and_a_bound_below_it(
+    problem: Problem, most_states: int
+) -> None:
+    ordered = best_order(problem, most_states=most_states)
+
+    assert ordered.bound <= best_order(problem).peak <= ordered.peak == peak(problem, ordered.order)
+
+
+def test_steps_that_wait_for_each_other_are_refused() -> None:
+    steps = (Step("a", (), (0,), after=(1,)), Step("b", (), (1,), after=(0,)))
+
+    with pytest.raises(ValueError, match="wait for each other"):
+        best_order(Problem(("x", "y"), (1, 1), steps))
+
+
+@given(problems(9), st.integers(0, 5))
+def test_a_varied_order_is_one_with_no_higher_peak(problem: Problem, seed: int) -> None:
+    lives = live(problem, best_order(problem).order)
+
+    other = varied(lives, seed)
+
+    assert other.peak == lives.peak == peak(problem, other.order)
+    place = {step: at for at, step in enumerate(other.order)}
+    assert all(place[p] < place[s] for s, ps in enumerate(problem.before) for p in ps)

@@ -1,0 +1,86 @@
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from problems import branches, chain, least_peak, problems
+
+from byoc.errors import InputError
+from byoc.memory.plan import METHODS, plan
+from byoc.memory.problem import Problem, Step
+
+
+@given(problems())
+def test_the_bound_is_the_least_peak_and_the_same_for_all_methods(problem: Problem) -> None:
+    plans = [plan(problem, method) for method in METHODS]
+
+    assert {each.bound for each in plans} == {least_peak(problem)}
+    assert all(each.size >= each.bound for each in plans)
+    assert plans[0].size == problem.total
+    assert plans[-1].size == min(each.size for each in plans)
+
+
+@pytest.mark.parametrize("count", [8, 64])
+def test_many_unequal_branches_lie_in_the_smallest_arena(count: int) -> None:
+    found = plan(branches(count))
+
+    assert found.is_minimal
+    assert found.proof == "cut"
+
+
+def test_the_same_problem_gives_the_same_plan() -> None:
+    problem = branches(16)
+
+    assert plan(problem) == plan(replace(problem))
+
+
+def test_without_time_there_is_a_plan_and_a_bound() -> None:
+    found = plan(branches(32), time_limit=0.0)
+
+    assert found.bound <= found.size < branches(32).total
+
+
+def test_an_empty_problem_is_its_inputs() -> None:
+    inputs = frozenset({0, 1})
+
+    found = plan(Problem(("x", "y"), (3, 4), (), inputs, inputs))
+
+    assert (found.size, found.bound, found.proof) == (7, 7, "total")
+
+
+def test_concat_in_place_costs_nothing_where_its_operands_can_lie_side_by_side() -> None:
+    steps = (
+        Step("a", (0,), (1,)),
+        Step("b", (0,), (2,)),
+        Step("concat", (1, 2), ()),
+        Step("c", (1, 2), (3,)),
+    )
+    names = ("x", "left", "right", "y")
+    outputs = frozenset({3})
+    for row in permutations((1, 2)):
+        problem = Problem(names, (8, 16, 24, 4), steps, frozenset({0}), outputs, (row,))
+
+        found = plan(problem)
+
+        assert found.is_minimal
+        assert found.offsets[row[1]] == found.offsets[row[0]] + problem.sizes[row[0]]
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(InputError, match="no memory planning method exakt .did you mean exact"):
+        plan(chain(1, 2), "exakt")
+
+
+def test_a_problem_that_is_none_is_refused() -> None:
+    over = Problem(("x", "y"), (1, 2), (Step("a", (0,), (1,), (0,)),), frozenset({0}))
+    scratch = Problem(("x",), (8,), (Step("a", (), (0,), scratch=1),), alignment=8)
+    crossed = replace(chain(1, 2), links=((0, 1), (1, 0)))
+
+    for wrong, says in (
+        (replace(chain(1, 2), alignment=4), "b0 has 1 bytes"),
+        (scratch, "a has scratch"),
+        (over, "a cannot be written over"),
+        (crossed, "contradicts another one"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            plan(wrong)

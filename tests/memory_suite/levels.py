@@ -1,0 +1,50 @@
+"""Plans two levels of memory for twelve networks: `python tests/memory_suite/levels.py [NAME ...]`.
+
+Scratchpads of 128 KiB, 512 KiB and 2 MiB, activations alone (convention C), in the order with the
+smallest arena. Prints the bytes moved: with nothing kept, by the plan, its proven bound, with no end of
+room; and the seconds. The exit code is 1 when the independent replay refuses a plan.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+
+from networks import twelve
+
+from byoc.memory.levels import Load, Store, objections
+from byoc.memory.model import memory_problem
+from byoc.memory.plan import plan
+from byoc.memory.report.levels import two_levels
+
+_SIZES = (128, 512, 2048)
+_ALIGNMENT = 64
+
+
+def main(names: Sequence[str]) -> int:
+    """Print the table, and return the exit code."""
+    networks = twelve()
+    sys.stdout.write(f"{'model':<14}{'KiB':>5}{'unkept':>11}{'moved':>11}{'bound':>11}{'gap':>9}")
+    sys.stdout.write(f"{'unlimited':>11}{'loads':>7}{'stores':>7}{'arena':>10}{'seconds':>9}\n")
+    refused = 0
+    for name in names or networks:
+        whole = plan(memory_problem(networks[name](), alignment=_ALIGNMENT))
+        for size in _SIZES:
+            start = time.perf_counter()
+            levels = two_levels(whole, size * 1024)
+            seconds = time.perf_counter() - start
+            loads = sum(isinstance(action, Load) for action in levels.actions)
+            stores = sum(isinstance(action, Store) for action in levels.actions)
+            sys.stdout.write(
+                f"{name:<14}{size:>5}{levels.unkept:>11}{levels.moved:>11}{levels.bound:>11}"
+                f"{levels.gap:>9.4%}{levels.unlimited:>11}{loads:>7}{stores:>7}{levels.arena:>10}"
+                f"{seconds:>9.2f}\n"
+            )
+            for objection in objections(levels):
+                refused += 1
+                sys.stdout.write(f"REFUSED {objection}\n")
+            sys.stdout.flush()
+    return int(refused > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
