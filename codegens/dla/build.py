@@ -55,13 +55,19 @@ def build(region: Region, options: DLAOptions, figures: Figures) -> Built:
     """
     network = lower(region, RULES)
     schedule = (striped if options.stripes else whole)(network, options.memory)
+    return programmed(network, schedule, options.scratchpad, figures)
+
+
+def programmed(network: Network, schedule: Schedule, scratchpad: int, figures: Figures) -> Built:
+    """Return the program of layers that run and lie as a schedule says. Raises ResourceError."""
     weights = Weights()
     constants = {name: weights.add(array) for name, array in network.constants.items()}
     arena = Arena(schedule.places, constants)
-    machine = Machine(arena, weights, Budget(options.scratchpad, figures), count(len(arena.places) + 1))
+    budget = Budget(scratchpad, figures)
+    machine = Machine(arena, weights, budget, count(len(arena.places) + 1))
     commands = (*_commands(machine, network, schedule), End(len(network.layers)))
     content = weights.content()
-    program = Program(commands, schedule.size, options.scratchpad, len(content))
+    program = Program(commands, schedule.size, scratchpad, len(content))
     return Built(network, schedule, arena, program, content, timed(program, figures))
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-import onnx
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -56,7 +55,7 @@ def _add_layer(draw: st.DrawFn, net: Numbers, name: str) -> None:
         mode = "reduction" if kind == "sum" else "whole"
         net.layers.append(Layer(name, ((operand.name, rows),), (name,), mode, scratch=scratch))
     elif kind == "two":
-        pair = [Tensor(f"{name}{part}", operand.rows, size + part) for part in (0, 1)]
+        pair = [Tensor(f"{name}{part}", operand.rows, size + (part == "b")) for part in "ab"]
         net.tensors += pair
         reads = ((operand.name, SAME),)
         net.layers.append(Layer(name, reads, tuple(each.name for each in pair), scratch=scratch))
@@ -170,6 +169,3 @@ def _add_convolution(net: _Net, name: str) -> None:
     weight = net.weight(made, channels // groups, kernel, kernel)
     given = {"strides": [stride] * 2, "dilations": [dilation] * 2, "pads": [before] * 4, "group": groups}
     net.add("Conv", [name, weight, net.weight(made)], (made, *extents), **given)
-
-
-__all__ = ["Numbers", "convolutional", "numbers", "onnx"]

@@ -1,4 +1,4 @@
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import chain, problems
 
@@ -27,6 +27,7 @@ def fewest(problem: Problem, step: int) -> int:
     return min(found)
 
 
+@settings(deadline=None)
 @given(problems(6))
 def test_the_cut_at_each_step_is_the_fewest_bytes_over_all_sets(problem: Problem) -> None:
     cuts = [fewest(problem, step) for step in range(len(problem.steps))]
@@ -37,6 +38,7 @@ def test_the_cut_at_each_step_is_the_fewest_bytes_over_all_sets(problem: Problem
     assert step is None or cuts[step] == found
 
 
+@settings(deadline=None)
 @given(problems(9))
 def test_the_largest_cut_is_never_above_the_least_peak(problem: Problem) -> None:
     ordered = best_order(problem)
@@ -45,7 +47,7 @@ def test_the_largest_cut_is_never_above_the_least_peak(problem: Problem) -> None
 
     assert found <= ordered.peak
     step = witness(live(problem, ordered.order), ordered.peak)
-    assert (step is not None) == (found == ordered.peak)
+    assert (step is not None) == (bool(problem.steps) and found == ordered.peak)
 
 
 def test_bytes_beyond_32_bits_are_exact() -> None:
@@ -54,6 +56,7 @@ def test_bytes_beyond_32_bits_are_exact() -> None:
     assert cut_bound(live(chain(big, 3 * big, big), (0, 1)))[0] == 4 * big
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)), max_size=14))
 def test_the_most_that_flows_is_what_a_minimum_cut_holds(arcs: list[tuple[int, int, int]]) -> None:
     network = Network()

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import branches, chain, linked, problems, random_problem
 
@@ -17,16 +17,19 @@ def moved(right: Plan, buffer: int, by: int) -> Plan:
     return replace(right, offsets=tuple(offsets), size=right.size + abs(by))
 
 
+@settings(deadline=None, max_examples=40)
 @given(problems(8), st.sampled_from(METHODS))
 def test_every_plan_is_accepted(problem: Problem, method: str) -> None:
     assert check(plan(problem, method)) == []
 
 
+@settings(deadline=None, max_examples=40)
 @given(problems(7), st.integers(0, 99), st.sampled_from(METHODS))
 def test_every_plan_with_links_is_accepted(problem: Problem, seed: int, method: str) -> None:
     assert check(plan(linked(problem, seed), method)) == []
 
 
+@settings(deadline=None, max_examples=40)
 @given(problems(8))
 def test_a_bound_too_high_by_one_is_refused(problem: Problem) -> None:
     right = plan(problem)

@@ -43,6 +43,24 @@ def with_staging(plan: Levels, more: int) -> Levels:
     )
 
 
+def staging_elsewhere(plan: Levels) -> Levels:
+    """Staging lies where a resident operand of the turn does."""
+    actions = list(plan.actions)
+    for number, action in enumerate(actions):
+        if isinstance(action, Run) and action.staging:
+            read = [
+                place
+                for access, place in zip(
+                    plan.schedule.turns[action.turn].accesses, action.places, strict=True
+                )
+                if place is not None and not access.writes
+            ]
+            if read:
+                actions[number] = replace(action, area=read[0])
+                return replace(plan, actions=tuple(actions))
+    raise AssertionError("no turn has staging and a resident operand")
+
+
 def backwards(plan: Levels) -> Levels:
     runs = [n for n, action in enumerate(plan.actions) if isinstance(action, Run)]
     actions = list(plan.actions)
@@ -69,6 +87,7 @@ def homeless(plan: Levels) -> Levels:
         (lambda p: moved_by(p, Load, 1000), "outside the scratchpad"),
         (lambda p: moved_by(p, Store, 1), "does not hold it|outside the scratchpad"),
         (lambda p: with_staging(p, 1), "the turn needs"),
+        (staging_elsewhere, "does not hold it"),
         (homes_at_zero, "overlap in the arena|does not hold it"),
         (homeless, "has no home in system memory"),
         (lambda p: replace(p, arena=p.arena - 1), "outside the arena"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from memory_levels_random import exhaustive, random_schedule
 
 from byoc.errors import InputError
-from byoc.memory.levels import objections, plan_levels
+from byoc.memory.levels import Run, objections, plan_levels
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -36,6 +36,8 @@ def test_nearly_always_places_are_found_for_what_moves_the_fewest_bytes() -> Non
 
     assert sum(plan.moved == plan.bound for plan in plans) >= 38
     assert sum(plan.unlimited < plan.moved < plan.unkept for plan in plans) >= 20
+    assert all(objections(plan) == [] for plan in plans)
+    assert any(isinstance(a, Run) and a.area for plan in plans for a in plan.actions)  # staging moved
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)

@@ -1,4 +1,4 @@
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import chain, orders, peak, problems
 
@@ -60,6 +60,7 @@ def test_all_inputs_are_there_before_the_first_step() -> None:
     assert live(problem, (0,)).peak == 108
 
 
+@settings(deadline=None)
 @given(problems(6), st.booleans())
 def test_the_peak_is_what_the_definition_says(problem: Problem, last_operand: bool) -> None:
     for order in orders(problem):

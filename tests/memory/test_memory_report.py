@@ -74,7 +74,7 @@ def test_a_model_that_needs_no_bytes() -> None:
 
 def test_two_levels_move_less_than_without_a_scratchpad() -> None:
     report = _report(Asked(size=3 * IMAGE))
-    small = _report(Asked(size=8))
+    small = _report(Asked(size=2))
 
     assert report.levels is not None
     check_levels(report.levels)

@@ -9,9 +9,11 @@ import sys
 import time
 from collections.abc import Sequence
 
+from onnx import ModelProto
+
 from byoc import zoo
 from byoc.errors import ByocError
-from byoc.graph.load import Model
+from byoc.graph.load import Model, prepare
 from byoc.memory.check import check
 from byoc.memory.model import CONVENTIONS, read_memory
 from byoc.memory.plan import plan
@@ -25,12 +27,16 @@ def load(name: str) -> Model:
     model = load_model(f"zoo:{name}")
     samples = zoo.sample_inputs(name)
     dims: dict[str, int] = {}
-    for value in model.proto.graph.input:
+    proto = ModelProto()
+    proto.CopyFrom(model.proto)
+    for value in proto.graph.input:
         extents = samples[value.name].shape if value.name in samples else ()
         for dim, extent in zip(value.type.tensor_type.shape.dim, extents, strict=False):
             if dim.dim_param:
                 dims[dim.dim_param] = int(extent)
-    return load_model(f"zoo:{name}", dims) if dims else model
+            elif not dim.HasField("dim_value"):
+                dim.dim_value = int(extent)  # it has no name by which it could be given
+    return prepare(proto, f"zoo:{name}", model.folder, dims)
 
 
 def main(names: Sequence[str]) -> int:

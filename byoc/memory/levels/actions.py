@@ -25,11 +25,10 @@ def actions(
             turn = events[number].turn
             stores[turn].append(Store(buffer, _at(own, turn).address))
     runs = _runs(schedule, choice, residencies, areas)
-    return [
-        action
-        for load, run, store in zip(loads, runs, stores, strict=True)
-        for action in (*sorted(load, key=lambda each: (each.needed, each.buffer)), run, *store)
-    ]
+    ordered: list[Action] = []
+    for load, run, store in zip(loads, runs, stores, strict=True):
+        ordered += [*sorted(load, key=lambda each: (each.needed, each.buffer)), run, *store]
+    return ordered
 
 
 def _runs(

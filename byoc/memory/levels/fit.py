@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from time import monotonic
 
 from byoc.memory.levels.choice import Choice, Keep, bytes_of, moved, occupied, staging
 from byoc.memory.levels.grow import grown
@@ -38,19 +39,21 @@ class Fit:
     areas: Areas
 
 
-def fitted(schedule: Schedule, size: int, choice: Choice, fill: bool = False) -> Fit | None:
+def fitted(
+    schedule: Schedule, size: int, choice: Choice, until: float, fill: bool = False
+) -> Fit | None:
     """Return a choice whose residencies have places, `choice` itself where they are found.
 
     None where a turn needs more than the scratchpad has whatever is given up. With `fill`, what there is
-    room for is kept as well.
+    room for is kept as well. The longer searches end at the time `until`, of `time.monotonic`.
     """
     fit = _packed(schedule, size, choice)
     if fit is None:
-        fit = _searched(schedule, size, choice)
+        fit = _searched(schedule, size, choice, until)
     if fit is not None:
         return _regrown(size, fit) if fill else fit
-    best = _single(schedule, size, choice)
-    more = _several(schedule, size, choice)
+    best = _single(schedule, size, choice, until)
+    more = _several(schedule, size, choice, until)
     for each in (more, best and _regrown(size, best)):
         if each is not None and (
             best is None or moved(schedule, each.choice) < moved(schedule, best.choice)
@@ -69,15 +72,16 @@ def _packed(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
     return Fit(schedule, choice, depths, areas) if len(depths) == len(all_units) else None
 
 
-def _searched(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
+def _searched(schedule: Schedule, size: int, choice: Choice, until: float) -> Fit | None:
     """Search for places, with each turn's staging anywhere."""
-    if _crowded(schedule, size, choice) is not None:
+    seconds = min(_SECONDS, until - monotonic())
+    if seconds <= 0 or _crowded(schedule, size, choice) is not None:
         return None
     all_units, staged = units(schedule, choice), staging(schedule, choice)
     blocks = [u.block(u.first) for u in all_units]
     blocks += [Block(turn, turn, bytes_) for turn, bytes_ in enumerate(staged)]
     parts = [Compound((Part(0, b.size, b.first, b.last),)) for b in blocks]
-    offsets, _ = exact(parts, _SECONDS)
+    offsets, _ = exact(parts, seconds)
     if any(offset + block.size > size for offset, block in zip(offsets, blocks, strict=True)):
         return None
     depths = {u.stays: offset for u, offset in zip(all_units, offsets, strict=False)}
@@ -88,17 +92,20 @@ def _searched(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
     return Fit(schedule, choice, depths, tuple(areas))
 
 
-def _single(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
+def _single(schedule: Schedule, size: int, choice: Choice, until: float) -> Fit | None:
     """Give up one thing, where that is enough."""
     if len(units(schedule, choice)) > _MOST_UNITS:
         return None
     ways = sorted(_ways(schedule, choice, 0, len(schedule.turns)), key=lambda way: way[0])
     choices = [_with(choice, way) for way in ways[:_SINGLE]]
-    tries = (search(schedule, size, each) for search in (_packed, _searched) for each in choices)
-    return next((fit for fit in tries if fit is not None), None)
+    for each in choices:
+        if fit := _packed(schedule, size, each):
+            return fit
+    searched = (_searched(schedule, size, each, until) for each in choices)
+    return next((fit for fit in searched if fit is not None), None)
 
 
-def _several(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
+def _several(schedule: Schedule, size: int, choice: Choice, until: float) -> Fit | None:
     """Give up what finds no place until all the rest has one, and keep again what can be."""
     while (turn := _crowded(schedule, size, choice)) is not None:
         if (way := _cheapest(schedule, choice, turn, turn)) is None:
@@ -114,7 +121,7 @@ def _several(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
             depths = {u.stays: o for u, o in zip(all_units, offsets, strict=True) if o is not None}
             return _regrown(size, Fit(schedule, choice, depths, (0,) * len(schedule.turns)))
         left.sort(key=lambda unit: losses[all_units.index(unit)] / unit.size)
-        for unit in left[: 1 + len(left) // _PART]:
+        for unit in left[: 1 + len(left) // _PART] if monotonic() < until else left:
             buffers = tuple(buffer for buffer, _, _ in unit.stays)
             way = _cheapest(schedule, choice, unit.first, unit.last, buffers)
             # Where it has to be there, something beside it has to go.

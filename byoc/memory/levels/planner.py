@@ -14,6 +14,8 @@ from byoc.memory.levels.places import residencies
 from byoc.memory.levels.program import Solution, fewest_bytes
 from byoc.memory.levels.schedule import Schedule
 
+# The part of the time that is for what is to be kept; the rest is for places.
+_OF_CHOICE = 0.6
 # Parts of the scratchpad that are left out at first when what would fill it finds no places.
 _LESS = (32, 12, 6)
 
@@ -29,13 +31,13 @@ def plan_levels(
     """Return the plan of a schedule for a scratchpad of `size` bytes that moves the fewest bytes found.
 
     A buffer is loaded up to `prefetch` turns before it is needed, as early as its place is free. With
-    `counted`, inputs and outputs have a place in the arena of system memory. The search for what to
-    keep stops after so many `seconds`; `Levels.bound` says then what is proven. Raises InputError,
-    which names the turn, where a turn needs more than the scratchpad has.
+    `counted`, inputs and outputs have a place in the arena of system memory. Searches stop after so
+    many `seconds`, and what is quick follows; `Levels.bound` says then what is proven. Raises
+    InputError, which names the turn, where a turn needs more than the scratchpad has.
     """
     room = size - size % schedule.alignment
     until = monotonic() + seconds
-    solution = fewest_bytes(schedule, room, seconds)
+    solution = fewest_bytes(schedule, room, seconds * _OF_CHOICE)
     fit = _fitted(schedule, room, solution, until)
     if solution.is_impossible or fit is None:
         raise InputError(_too_small(schedule, size))
@@ -69,7 +71,9 @@ def _fitted(schedule: Schedule, room: int, first: Solution, until: float) -> Fit
     Where what moves the fewest bytes finds no places for all of it, choices for less room are tried,
     too: they leave room to place things, and what is left of it is filled.
     """
-    best = _better(None, [fitted(schedule, room, choice) for choice in _choices(schedule, room, first)])
+    best = _better(
+        None, [fitted(schedule, room, choice, until) for choice in _choices(schedule, room, first)]
+    )
     if best is None or not first.is_exact:
         return best
     for part in _LESS:
@@ -78,7 +82,7 @@ def _fitted(schedule: Schedule, room: int, first: Solution, until: float) -> Fit
             break
         solution = fewest_bytes(schedule, room - room // part, left)
         if solution.choice is not None:
-            best = _better(best, [fitted(schedule, room, solution.choice, fill=True)])
+            best = _better(best, [fitted(schedule, room, solution.choice, until, fill=True)])
     return best
 
 

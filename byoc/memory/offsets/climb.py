@@ -7,7 +7,7 @@ from time import monotonic
 
 from byoc.memory.offsets.packing import Packing
 
-_MOST_PLACED = 400_000
+_MOST_PLACED = 20_000
 
 
 def quick(packing: Packing, goal: int) -> list[int]:
@@ -30,7 +30,7 @@ def climbed(packing: Packing, goal: int, deadline: float = inf) -> list[int]:
     deadline is a time of `time.monotonic`.
     """
     best = quick(packing, goal)
-    tries = _MOST_PLACED // (len(packing.compounds) + 1) // 4
+    tries = _MOST_PLACED // (len(packing.compounds) + 1)
     for sequence in _sequences(packing):
         if packing.height(best) <= goal:
             break

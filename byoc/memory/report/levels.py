@@ -12,7 +12,8 @@ def two_levels(plan: Plan, size: int, seconds: float = 5.0) -> Levels:
     """Return what a plan's order moves with a scratchpad of `size` bytes, as few bytes as was found.
 
     Each step reads its operands and writes its results in the scratchpad, or streams them through a
-    sixteenth of it (at most 4 KiB), once. Weights are not counted. Raises InputError where a step does not fit.
+    sixteenth of it (at most 4 KiB), once. Weights are not counted. Raises InputError where a step does
+    not fit.
     """
     unit = plan.problem.alignment
     piece = max(min(size // _PART, _MOST) // unit, 1) * unit

@@ -51,7 +51,7 @@ class _Replay:
         numbers = [n for place in plan.places.values() for n in (place.offset, place.row_bytes)]
         numbers += [each.row_bytes for each in tensors.values()]
         self.unit = max(math.gcd(*numbers, *scratch, *plan.scratch.values()), 1)
-        cells = -(-plan.size // self.unit)
+        cells = plan.size // self.unit
         self.holds: NDArray[np.int64] = np.full(cells, -1, dtype=np.int64)
         self.in_use: NDArray[np.bool_] = np.zeros(cells, dtype=bool)
         heights = [each.rows for each in tensors.values()]
@@ -110,12 +110,13 @@ class _Replay:
         """What the band reads: tensors and rows."""
         wanted: dict[tuple[str, int], None] = {}
         for name, rows in layer.reads:
-            self._refuse_half_a_sum(name)
             height = self.tensors[name].rows
             for result in range(band.first_row, band.first_row + band.rows):
                 first = 0 if layer.mode == "whole" else result * rows.stride // rows.repeat - rows.before
                 end = height if layer.mode == "whole" else min(first + rows.extent, height)
                 wanted.update(dict.fromkeys((name, row) for row in range(max(first, 0), end)))
+        for name in dict.fromkeys(name for name, _ in wanted):
+            self._refuse_half_a_sum(name)
         return list(wanted)
 
     def _refuse_half_a_sum(self, name: str) -> None:

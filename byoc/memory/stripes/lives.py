@@ -95,9 +95,11 @@ def span(storage: Storage, units: Units, counts: Counts) -> Span:
         row = counts.before(reader)
         begins = np.clip(starts(rows, row), 0, storage.rows)
         first = np.minimum(first, np.where(row < units.units[reader].steps, begins, storage.rows))
-    if not storage.readers:  # the last tensor is read by nobody: its row lives while it is made
-        rows_mode = units.units[storage.last_maker].mode == "rows"
-        first = counts.before(storage.last_maker) if rows_mode else none
+    last = storage.writers[-1] if storage.writers else -1
+    if last >= clock.first:  # rows are in use until the last writer has made them, even if nobody reads them
+        row, unit = counts.before(last), units.units[last]
+        runs = row < unit.steps
+        first = np.where(runs, np.minimum(first, row if unit.mode == "rows" else 0), first)
     return Span(np.minimum(first, end), end)
 
 

@@ -49,20 +49,24 @@ def _pair(one: Life, two: Life) -> tuple[int, int]:
     return int(above), int(below)
 
 
-@dataclass(frozen=True)
 class Packer:
     """Packs one after the other as low as each fits; a few hundred orders are tried."""
 
-    lives: Sequence[Life]
-    apart: NDArray[np.int64]
-    alignment: int = 1
-    tries: int = 200
+    def __init__(self, lives: Sequence[Life], alignment: int = 1, tries: int = 200) -> None:
+        """Find which storages meet, and how far apart they have to be."""
+        self.sizes = [life.size for life in lives]
+        self.starts = [life.start for life in lives]
+        self.alignment, self.tries = alignment, tries
+        apart = distances(lives)
+        self.meets: list[list[tuple[int, int, int]]] = [
+            [(other, int(apart[other, n]), int(apart[n, other])) for other in np.flatnonzero(row > _FREE)]
+            for n, row in enumerate(apart)
+        ]
 
     def pack(self, floor: int) -> Packing:
         """The best that is found; trying ends at `floor`, below which no size can be."""
-        size = [life.size for life in self.lives]
-        start = [life.start for life in self.lives]
-        items = range(len(self.lives))
+        size, start = self.sizes, self.starts
+        items = [n for n, each in enumerate(size) if each]
         orders = [
             sorted(items, key=lambda n: (-size[n], start[n], n)),
             sorted(items, key=lambda n: (-start[n], -size[n], n)),
@@ -74,47 +78,41 @@ class Packer:
         for _ in range(self.tries):
             if best.size <= floor:
                 break
-            order_now = self._changed(order, best, chance)
-            now = self._place(order_now)
+            changed = self._changed(order, best, chance)
+            now = self._place(changed)
             if now.size <= best.size:
-                best, order = now, order_now
+                best, order = now, changed
         return best
 
     def _changed(self, order: Sequence[int], packing: Packing, chance: random.Random) -> list[int]:
-        """One of the storages at the top goes earlier."""
-        tops = [n for n in order if packing.offsets[n] + self.lives[n].size == packing.size]
+        """One of the storages at the top goes earlier, before one that it meets."""
+        top = chance.choice([n for n in order if packing.offsets[n] + self.sizes[n] == packing.size])
         changed = list(order)
-        top = chance.choice(tops)
         at = changed.index(top)
-        rivals = [i for i in range(at) if self.apart[top, changed[i]] > _FREE]
-        if not rivals:
-            return changed
-        changed.insert(chance.choice(rivals), changed.pop(at))
+        meets = {other for other, _, _ in self.meets[top]}
+        rivals = [i for i in range(at) if changed[i] in meets]
+        if rivals:
+            changed.insert(chance.choice(rivals), changed.pop(at))
         return changed
 
     def _place(self, order: Sequence[int]) -> Packing:
-        offsets = np.zeros(len(order), dtype=np.int64)
-        placed = np.zeros(len(order), dtype=bool)
-        top = 0
+        offsets = [-1] * len(self.sizes)
         for number in order:
-            size = self.lives[number].size
-            if size:
-                offsets[number] = self._lowest(number, offsets, placed)
-                placed[number] = True
-                top = max(top, int(offsets[number]) + size)
-        return Packing(tuple(offsets.tolist()), top)
+            offsets[number] = self._lowest(number, offsets)
+        top = max((offsets[n] + self.sizes[n] for n in order), default=0)
+        return Packing(tuple(max(offset, 0) for offset in offsets), top)
 
-    def _lowest(self, number: int, offsets: NDArray[np.int64], placed: NDArray[np.bool_]) -> int:
+    def _lowest(self, number: int, offsets: Sequence[int]) -> int:
         """The lowest offset that keeps its distance from all that is placed."""
-        others = np.flatnonzero(placed & (self.apart[number] > _FREE))
-        if not len(others):
-            return 0
-        begin = offsets[others] - self.apart[others, number]  # not above here,
-        end = offsets[others] + self.apart[number, others]  # or not below here
-        real = end > np.maximum(begin, 0)
-        order = np.argsort(begin[real], kind="stable")
-        begin, end = begin[real][order], end[real][order]
-        end = -(-end // self.alignment) * self.alignment
-        reached = np.maximum.accumulate(np.concatenate([[0], end]))
-        fits = np.flatnonzero(reached[:-1] <= begin)
-        return int(reached[fits[0]] if len(fits) else reached[-1])
+        taken = sorted(
+            (offsets[other] - below, offsets[other] + above)
+            for other, below, above in self.meets[number]
+            if offsets[other] >= 0
+        )
+        lowest = 0
+        for begin, end in taken:  # it can lie at `begin` or lower, or at `end` or higher
+            if begin >= lowest:
+                break
+            if end > lowest:
+                lowest = -(-end // self.alignment) * self.alignment
+        return lowest

@@ -9,7 +9,7 @@ from byoc.memory.stripes.bands import joined
 from byoc.memory.stripes.clock import Clock
 from byoc.memory.stripes.cuts import Cuts
 from byoc.memory.stripes.lives import Life, lives, scratches
-from byoc.memory.stripes.pack import Packer, distances
+from byoc.memory.stripes.pack import Packer
 from byoc.memory.stripes.problem import Layer, Network, Place, StripedPlan, Tensor
 from byoc.memory.stripes.units import Units, units_of
 
@@ -42,7 +42,7 @@ def planned(network: Network, units: Units, clocks: Sequence[Clock], alignment: 
     scratch = scratches(units, clocks)
     live = _most(each, scratch)
     everything = [*each, scratch]
-    packing = Packer(everything, distances(everything), alignment).pack(live)
+    packing = Packer(everything, alignment).pack(live)
     places = [
         Place(offset, life.window, storage.row_bytes)
         for offset, life, storage in zip(packing.offsets, each, units.storages, strict=False)

@@ -44,16 +44,16 @@ class Unit:
 class Storage:
     """Tensors that take turns in the same rows.
 
-    `maker` is the unit that makes the first of them, -1 for one that is given; `last_maker` that of the
-    last one, and `readers` are those of the last one. `touched` are all units that read or make it,
-    sorted. `kept` says that the last one is an output: its rows live to the end.
+    `maker` is the unit that makes the first of them, -1 for one that is given, and `writers` are all units
+    that make one. `readers` are those of the last one, which is an output if it is `kept`: its rows live
+    to the end. `touched` are all units that read or make the storage, sorted.
     """
 
     tensors: tuple[str, ...]
     rows: int
     row_bytes: int
     maker: int
-    last_maker: int
+    writers: tuple[int, ...]
     readers: tuple[tuple[int, Rows], ...]
     touched: tuple[int, ...]
     kept: bool
@@ -164,14 +164,14 @@ class _Builder:
             tensor = self.network.tensors[names[0]]
             touched = {maker[name] for name in names if name in maker}
             touched |= {reader for name in names for reader, _ in readers[name]}
-            first, end = maker.get(names[0], -1), maker.get(names[-1], -1)
+            writers = tuple(dict.fromkeys(maker[name] for name in names if name in maker))
             storages.append(
                 Storage(
                     tuple(names),
                     tensor.rows,
                     tensor.row_bytes,
-                    first,
-                    end,
+                    maker.get(names[0], -1),
+                    writers,
                     tuple(readers[names[-1]]),
                     tuple(sorted(touched)),
                     names[-1] in kept,

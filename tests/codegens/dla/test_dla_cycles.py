@@ -99,8 +99,15 @@ def test_a_result_waits_until_the_last_one_was_stored():
 
 def test_a_rolling_buffer_waits_for_all_of_its_window_where_it_wraps():
     wrapping = replace(place(1, 0), first_row=60)
-    found = taken(load(0), replace(slow(0, 1), x=wrapping), load(0))
-    assert found.cycles == LAUNCH + OVERHEAD + 16778 + 512
+    first_rows = box(1, 0, (4, 8, 8), DType.FLOAT32)
+    again = Load(0, Memory.ARENA, first_rows, first_rows)
+    found = taken(load(0), replace(slow(0, 1), x=wrapping), again)
+    assert found.cycles == LAUNCH + OVERHEAD + 16778 + 32
+
+
+def test_what_is_written_waits_until_it_was_written_before():
+    assert taken(load(0), slow(0, 1), load(1)).cycles == LAUNCH + OVERHEAD + 16778 + 512
+    assert taken(load(0), slow(0, 1), load(2)).cycles == LAUNCH + OVERHEAD + 16778
 
 
 def test_layers_add_up_and_overhead_is_paid_once_for_each():

@@ -86,6 +86,22 @@ def test_integer_multiplication(shape: tuple[int, ...], dtype: type):
     same_integers(mine, onnx_arithmetic("Mul", a, b, np.dtype(dtype).name))
 
 
+def test_a_sum_or_product_that_leaves_int64_is_an_error():
+    least = np.full((1, 1, 1), -(2**31), np.int32)
+    more = {"a_mantissa": 2**31 - 1, "b_mantissa": 2**31 - 1}
+    one = np.full((1, 1, 1), -1, np.int32)
+    run_one(lambda **boxes: Add(0, **boxes, **more), {"a": least, "b": one}, (1, 1, 1), DType.INT32)
+    with pytest.raises(SimulationError, match=r"ADD .*a sum leaves the range of int64"):
+        run_one(
+            lambda **boxes: Add(0, **boxes, **more, a_zero=2**31 - 1),
+            {"a": least, "b": least},
+            (1, 1, 1),
+            DType.INT32,
+        )
+    with pytest.raises(SimulationError, match=r"MUL .*a product leaves the range of int64"):
+        run_one(lambda **boxes: Mul(0, **boxes), {"a": least, "b": least}, (1, 1, 1), DType.INT32)
+
+
 def test_three_integers_are_added_over_an_int32():
     """The first sum has 16 bits more than the result, so that the second rounds once in effect."""
     a, b, c = (bytes_of(seed, np.int8, 5, 4, 6) for seed in (14, 15, 16))

@@ -84,3 +84,13 @@ def test_a_window_in_the_padding_alone_is_an_error():
             {"x": floats(1, 2, 2, 2)},
             (3, 2, 2),
         )
+
+
+def test_a_divisor_of_more_than_62_bits_is_an_error():
+    with pytest.raises(SimulationError, match=r"a shift of 60 is too large for an average of 4"):
+        run_one(
+            lambda **boxes: Pool(0, PoolKind.AVERAGE, **boxes, kernel=Pair(2, 2), shift=60),
+            {"x": bytes_of(1, np.int8, 2, 2, 2)},
+            (1, 1, 2),
+            DType.INT8,
+        )

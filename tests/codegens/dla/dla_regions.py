@@ -1,0 +1,76 @@
+"""Regions of small models for the dla's compiler, and what they must compute."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from byoc.codegens.dla.layers import Network
+from byoc.codegens.dla.lower import lower
+from byoc.codegens.dla.rules import RULES
+from onnx import numpy_helper
+
+from byoc.bundle.regions import read_region
+from byoc.codegen import Region, chosen_options, find_codegen
+from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+
+Arrays = Mapping[str, Any]
+
+
+def floats(*shape: int, seed: int = 0) -> Any:
+    """Return numbers around 0."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def bytes_of(*shape: int, dtype: str = "int8", seed: int = 0) -> Any:
+    """Return integers over all of a type's range."""
+    info = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(info.min, info.max, shape, dtype, endpoint=True)
+
+
+def model(text: str, constants: Arrays | None = None, opset: int = 17) -> onnx.ModelProto:
+    """Return the model of a text, with constants by name; nodes are called by what they make."""
+    proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>\n{text}')
+    for node in proto.graph.node:
+        node.name = node.name or node.output[0]
+    for name, array in (constants or {}).items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+def region(proto: onnx.ModelProto, folder: Path) -> Region:
+    """Return a model as a region."""
+    path = folder / "dla_0.onnx"
+    onnx.save(proto, path)
+    return read_region(path, "dla_0", "dla")
+
+
+def network(proto: onnx.ModelProto, folder: Path) -> Network:
+    """Return a model as layers."""
+    return lower(region(proto, folder), RULES)
+
+
+def executed(proto: onnx.ModelProto, inputs: Arrays, folder: Path, **options: str) -> Arrays:
+    """Return what the machine makes of a model."""
+    found: Any = find_codegen("dla")
+    made = region(proto, folder)
+    artifact = found.compile(made, chosen_options(found, options))
+    outputs: Arrays = found.load(made, artifact)(inputs)
+    return outputs
+
+
+def agrees(proto: onnx.ModelProto, inputs: Arrays, folder: Path, **options: str) -> None:
+    """Assert that the machine computes what onnxruntime does: floats to 1e-5, integers to one unit."""
+    found = executed(proto, inputs, folder, **options)
+    with unoptimized():
+        wanted = run_session(open_session(proto), dict(inputs))
+    assert found.keys() == wanted.keys()
+    for name, expected in wanted.items():
+        made = found[name]
+        assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
+        if expected.dtype == np.float32:
+            np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5, err_msg=name)
+        else:
+            assert np.abs(made.astype(int) - expected.astype(int)).max(initial=0) <= 1, name

@@ -1,0 +1,271 @@
+"""Lowering for the dla: what becomes one layer, the numbers that it has, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from byoc.codegens.dla.fold import Weights, pointwise, requantized
+from byoc.codegens.dla.layers import Activation, Concat, Conv, Eltwise, Layer, Move, Pool, Restack
+from byoc.codegens.dla.tensors import Clamp, Tensor
+from dla_regions import bytes_of, floats, model, network
+
+from byoc.codegen import CompileError
+
+IMAGE = "g (float[1,3,6,6] x) => (float[1,4,6,6] y)"
+CONV = "c = Conv<pads=[1,1,1,1]>(x, w, b)"
+CONSTANTS = {
+    "w": floats(4, 3, 3, 3),
+    "b": floats(4, seed=1),
+    "s": floats(4, seed=2),
+    "t": floats(4, seed=3),
+    "m": floats(4, seed=4),
+    "v": np.abs(floats(4, seed=5)) + 0.5,
+    "low": np.float32(-0.5),
+    "high": np.float32(0.25),
+    "shape": np.array([1, -1], np.int64),
+    "half": np.float32(0.5),
+}
+QUANTIZED = {
+    "w": bytes_of(4, 3, 3, 3),
+    "ws": np.array([0.5, 0.25, 0.125, 0.0625], np.float32),
+    "wz": np.zeros(4, np.int8),
+    "b": np.array([100, -200, 300, 5], np.int32),
+    "bs": np.array([0.25, 0.125, 0.0625, 0.03125], np.float32),
+    "s": np.float32(0.5),
+    "z": np.int8(3),
+    "u": np.float32(2.0),
+    "q": np.int8(-7),
+}
+QDQ = (
+    "d = DequantizeLinear(x, s, z) e = DequantizeLinear<axis=0>(w, ws, wz)"
+    " f = DequantizeLinear<axis=0>(b, bs) c = Conv<pads=[1,1,1,1]>(d, e, f)"
+)
+
+
+def used(text: str, constants: dict[str, object]) -> dict[str, object]:
+    words = text.replace("(", " ").replace(")", " ").replace(",", " ").split()
+    return {name: value for name, value in constants.items() if name in words}
+
+
+def layers(text: str, folder: Path, constants: dict[str, object] | None = None) -> list[Layer]:
+    """Return the layers of a model, without those that reorder its inputs and outputs."""
+    given = used(text, CONSTANTS if constants is None else constants)
+    return [layer for layer in network(model(text, given), folder).layers if layer.nodes]
+
+
+def refusal(text: str, folder: Path, constants: dict[str, object] | None = None) -> CompileError:
+    with pytest.raises(CompileError) as caught:
+        layers(text, folder, constants)
+    return caught.value
+
+
+def test_a_convolution_takes_in_what_follows_it(tmp_path: Path) -> None:
+    (layer,) = layers(
+        f"g (float[1,3,6,6] x, float[1,4,6,6] z) => (float[1,4,6,6] y) {{ {CONV}"
+        " n = BatchNormalization(c, s, t, m, v) a = Sum(z, n) r = Relu(a) y = Clip(r, low, high) }",
+        tmp_path,
+    )
+
+    assert isinstance(layer, Conv)
+    assert layer.nodes == ("c", "n", "a", "r", "y")
+    assert (layer.y.name, layer.residual.name if layer.residual else "") == ("y", "z")
+    assert layer.clamp == Clamp(0.0, 0.25)
+    scale = CONSTANTS["s"] / np.sqrt(CONSTANTS["v"] + 1e-5)
+    expected = CONSTANTS["w"].transpose(0, 2, 3, 1) * scale[:, None, None, None]
+    np.testing.assert_allclose(layer.weights, expected, rtol=1e-6)
+    bias = (CONSTANTS["b"] - CONSTANTS["m"]) * scale + CONSTANTS["t"]
+    np.testing.assert_allclose(layer.bias, bias, rtol=1e-5)
+
+
+def test_what_somebody_else_reads_is_a_layer_of_its_own(tmp_path: Path) -> None:
+    found = layers(
+        f"g (float[1,3,6,6] x) => (float[1,4,6,6] y, float[1,4,6,6] c) {{ {CONV} y = Relu(c) }}",
+        tmp_path,
+    )
+
+    assert [type(layer) for layer in found] == [Conv, Activation]
+
+
+def test_two_sums_are_not_one_layer(tmp_path: Path) -> None:
+    found = layers(f"{IMAGE} {{ {CONV} a = Add(c, c) y = Add(a, half) }}", tmp_path)
+
+    assert [type(layer) for layer in found] == [Conv, Eltwise, Eltwise]
+
+
+def test_a_quantized_group_is_one_layer_of_integers(tmp_path: Path) -> None:
+    (layer,) = layers(
+        f"g (int8[1,3,6,6] x) => (int8[1,4,6,6] y) {{ {QDQ} r = Relu(c) y = QuantizeLinear(r, u, q) }}",
+        tmp_path,
+        QUANTIZED,
+    )
+
+    assert isinstance(layer, Conv)
+    np.testing.assert_array_equal(layer.weights, QUANTIZED["w"].transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(layer.bias, QUANTIZED["b"])
+    np.testing.assert_array_equal(layer.multipliers, 0.5 * QUANTIZED["ws"] / 2)
+    assert (layer.x.scale, layer.x.zero, layer.y.scale, layer.y.zero) == (0.5, 3, 2.0, -7)
+    assert layer.clamp.stored(layer.y) == (-7, 127)
+
+
+def test_negative_factors_change_the_sign_of_weights() -> None:
+    weights = Weights(
+        np.array([5, -6], np.int8).reshape(2, 1, 1, 1), np.array([0.5, -0.25]), np.array([3.0, 1.0])
+    )
+
+    found = requantized(weights, 2.0, 4.0)
+
+    assert found is not None
+    assert found.weights.ravel().tolist() == [5, 6]
+    assert found.bias.tolist() == [3, 2]
+    assert found.multipliers.tolist() == [0.25, 0.125]
+
+
+@pytest.mark.parametrize(
+    ("stored", "factor", "bias"), [(-128, -1.0, 0.0), (1, 1e-9, 1e3)], ids=["sign", "bias"]
+)
+def test_integers_that_do_not_fit(stored: int, factor: float, bias: float) -> None:
+    weights = Weights(np.full((1, 1, 1, 1), stored, np.int8), np.array([factor]), np.array([bias]))
+
+    assert requantized(weights, 1.0, 1.0) is None
+
+
+def test_a_channel_without_weights_is_its_bias() -> None:
+    weights = Weights(np.ones((1, 1, 1, 1), np.int8), np.zeros(1), np.array([3.5]))
+
+    found = requantized(weights, 1.0, 0.5)
+
+    assert found is not None
+    assert found.weights.ravel().tolist() == [0]
+    assert found.bias[0] * found.multipliers[0] == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize(("factor", "shift"), [(0.3, 2.0), (-1e-6, 50.0), (0.0, 1.0)])
+def test_a_normalization_alone_is_one_weight_for_each_channel(factor: float, shift: float) -> None:
+    weights = pointwise(np.array([factor]), np.array([shift]), 0.1)
+
+    assert 0 <= weights.stored.ravel()[0] <= 127
+    real = weights.stored.ravel()[0] * weights.factors[0]
+    assert real == pytest.approx(factor, rel=1e-12) or weights.stored.ravel()[0] == 0
+    assert requantized(weights, 0.1, 0.1) is not None
+
+
+def test_bounds_are_rounded_as_values_are() -> None:
+    y = Tensor("y", (1, 1, 1, 1), "int8", 0.5, 3)
+
+    assert Clamp(-1.2, 2.3).stored(y) == (1, 8)
+    assert Clamp(-1e9, 1e9).stored(y) == (-128, 127)
+    assert Clamp().stored(y) == (-128, 127)
+
+
+def test_clamps_one_after_another() -> None:
+    assert Clamp(0, 6).then(Clamp(-1, 4)) == Clamp(0, 4)
+    assert Clamp(0, 1).then(Clamp(2, 3)) == Clamp(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kinds"),
+    [
+        ("1,3,4,4", "1,48", [Move]),
+        ("1,48", "1,3,4,4", [Move]),
+        ("1,5,1,1", "1,5", []),
+        ("2,3,4", "2,12", []),
+        ("2,3,4", "6,4", [Restack]),
+        ("2,3,2,2", "4,6", [Move, Restack]),
+        ("1,3,4,4", "1,4,3,4", [Move, Move]),
+    ],
+)
+def test_a_reshape_moves_what_has_to_move(
+    before: str, after: str, kinds: list[type], tmp_path: Path
+) -> None:
+    shape = np.array([int(each) for each in after.split(",")])
+    text = f"g (float[{before}] x) => (float[{after}] y) {{ a = Relu(x) b = Reshape(a, shape) y = Relu(b) }}"
+
+    found = network(model(text, {"shape": shape}), tmp_path).layers
+
+    borders = [layer for layer in found if not layer.nodes]
+    inside = [layer for layer in found if layer.nodes]
+    assert [type(layer) for layer in inside] == [Activation, *kinds, Activation]
+    assert all(isinstance(layer, Move) for layer in borders)
+
+
+def test_pools_and_rows_beside_one_another(tmp_path: Path) -> None:
+    pool, concat = layers(
+        "g (float[1,3,6,6] x) => (float[1,6,6,6] y) {"
+        " p = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(x) y = Concat<axis=1>(p, x) }",
+        tmp_path,
+    )
+
+    assert isinstance(pool, Pool)
+    assert pool.average
+    assert isinstance(concat, Concat)
+    assert (concat.axis, concat.y.extents) == (3, (1, 6, 6, 6))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "nodes"),
+    [
+        (
+            "g (float[2,3] x) => (float[2,3] y) { a = Softmax(x) y = Sin(a) }",
+            "the machine has no Softmax, Sin",
+            ("a", "y"),
+        ),
+        (
+            "g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }",
+            "'x' is float32[N, 3]: all extents must be known (--dims gives a model's)",
+            ("y",),
+        ),
+        (
+            "g (float[1,3,6,6] x, float[4,3,3,3] k) => (float[1,4,4,4] y) { y = Conv(x, k) }",
+            "the weights 'k' must be constant",
+            ("y",),
+        ),
+        (
+            "g (float[1,3,6,6] x, float h) => (float[1,3,6,6] y) { y = Clip(x, low, h) }",
+            "the bounds of a Clip must be constant",
+            ("y",),
+        ),
+        (
+            "g (float[1,3,6,6] x) => (float[1,3,5,5] y, int64[1,3,5,5] i)"
+            " { y, i = MaxPool<kernel_shape=[2,2]>(x) }",
+            "'i' is int64, and not float32, int8 or uint8",
+            (),
+        ),
+        (
+            "g (double[2] x) => (double[2] y) { y = Relu(x) }",
+            "'x' is float64, and not float32, int8 or uint8",
+            (),
+        ),
+    ],
+)
+def test_what_is_refused(text: str, reason: str, nodes: tuple[str, ...], tmp_path: Path) -> None:
+    error = refusal(text, tmp_path)
+
+    assert (str(error), error.nodes) == (reason, nodes)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "g (float[2,3] x) => (int8[2,3] y) { y = QuantizeLinear(x, s, z) }",
+            "QuantizeLinear is not the end of a group that begins with DequantizeLinear",
+        ),
+        (
+            "g (int8[2,3] x, float[2,3] k) => (int8[2,3] y)"
+            " { d = DequantizeLinear(x, s, z) a = Add(d, k) y = QuantizeLinear(a, u, q) }",
+            "'k', which Add reads, is not quantized",
+        ),
+        (
+            "g (int8[2,3] x) => (float[2,3] y) { d = DequantizeLinear(x, s, z) y = Relu(d) }",
+            "'d', which Relu reads, is quantized, and what it makes is not",
+        ),
+        (
+            "g (int8[1,4,2,2] x) => (int8[1,4,2,2] y)"
+            " { d = DequantizeLinear<axis=1>(x, ws, wz) a = Relu(d) y = QuantizeLinear(a, u, q) }",
+            "activations have one scale for each channel, and not one",
+        ),
+    ],
+)
+def test_what_is_half_quantized_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+    assert str(refusal(text, tmp_path, QUANTIZED)) == reason
+
