@@ -47,9 +47,9 @@ _UNITS = {
 _STRIPED = "striped"
 _MOVED = ("moved", "bound", "loaded", "stored", "streamed", "unkept", "arena")
 _PROOFS = {
-    "cut": "a minimum cut at one step",
-    "search": "a search of all orders",
-    "total": "there is nothing to share",
+    "cut": "minimum cut",
+    "search": "all orders searched",
+    "total": "inputs together",
 }
 
 
@@ -200,6 +200,6 @@ def _shown(row: Row, size: int | None) -> dict[str, Any]:
         "": quantity(row.size, "B"),
         "lower_bound": row.bound,
         "ratio": "" if row.ratio is None else f"{row.ratio:.3f}",
-        "bound_by": _PROOFS.get(row.proof, row.proof),
+        "proof": _PROOFS.get(row.proof, row.proof),
         "fits": "" if size is None else row.size <= size,
     }

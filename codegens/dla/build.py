@@ -1,8 +1,8 @@
 """From a region to a program: lowered, scheduled, cut into tiles, written as commands."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from byoc.codegen import Region
@@ -12,11 +12,13 @@ from .arena import Arena
 from .boxes import Span
 from .cycles import Figures, Statistics, timed
 from .emit import Machine, Step, pipelined
-from .isa import Command, End, Program
+from .isa import Command, End, Load, Program, Store
 from .layers import Activation, Concat, Conv, Eltwise, Layer, Move, Network, Pool, Restack
 from .lower import lower
+from .operand import Memory
 from .options import DLAOptions
 from .pack import Weights
+from .resident import Action, Copy, Run, resident
 from .rules import RULES
 from .schedule import Schedule, whole
 from .striped import striped
@@ -55,23 +57,49 @@ def build(region: Region, options: DLAOptions, figures: Figures) -> Built:
     """
     network = lower(region, RULES)
     schedule = (striped if options.stripes else whole)(network, options.memory)
-    return programmed(network, schedule, options.scratchpad, figures)
+    actions = None
+    if options.resident and not options.stripes:
+        actions = resident(network, schedule, Budget(options.scratchpad, figures))
+    return programmed(network, schedule, options.scratchpad, figures, actions)
 
 
-def programmed(network: Network, schedule: Schedule, scratchpad: int, figures: Figures) -> Built:
-    """Return the program of layers that run and lie as a schedule says. Raises ResourceError."""
+def programmed(
+    network: Network,
+    schedule: Schedule,
+    scratchpad: int,
+    figures: Figures,
+    actions: Sequence[Action] | None = None,
+) -> Built:
+    """Return the program of layers that run and lie as a schedule says.
+
+    `actions` say what stays in the scratchpad between layers; without them, nothing does. Raises
+    ResourceError for a layer that does not fit.
+    """
     weights = Weights()
     constants = {name: weights.add(array) for name, array in network.constants.items()}
     arena = Arena(schedule.places, constants)
     budget = Budget(scratchpad, figures)
     machine = Machine(arena, weights, budget, count(len(arena.places) + 1))
-    commands = (*_commands(machine, network, schedule), End(len(network.layers)))
+    if actions is None:
+        actions = [Run(turn.number, {}, None, turn.rows) for turn in schedule.turns]
+    done = chain.from_iterable(_commands(machine, network, action) for action in actions)
+    commands = (*done, End(len(network.layers)))
     content = weights.content()
     program = Program(commands, schedule.size, scratchpad, len(content))
     return Built(network, schedule, arena, program, content, timed(program, figures))
 
 
-def _commands(machine: Machine, network: Network, schedule: Schedule) -> Iterator[Command]:
-    for turn in schedule.turns:
-        layer = network.layers[turn.number]
-        yield from pipelined(EMITTERS[type(layer)](machine, turn.number, layer, turn.rows))
+def _commands(machine: Machine, network: Network, action: Action) -> Iterator[Command]:
+    """Yield the commands of a layer, or those that copy a tensor to the scratchpad or back."""
+    if isinstance(action, Copy):
+        far = machine.arena.whole(action.tensor)
+        near = Arena({action.tensor.held: action.near}, {}).whole(action.tensor)
+        if action.is_load:
+            yield Load(action.number, Memory.ARENA, far, near)
+        else:
+            yield Store(action.number, near, far)
+        return
+    layer = network.layers[action.number]
+    machine.near, machine.area = action.near, action.area
+    machine.fix(action.number, action.rows.count, action.tiling)
+    yield from pipelined(EMITTERS[type(layer)](machine, action.number, layer, action.rows))

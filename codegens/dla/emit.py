@@ -4,22 +4,22 @@ Each layer is a sequence of steps, one for each tile. The loads of a step stand 
 stores of the step before it: so they run while the machine computes, and nothing is overwritten early.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeVar
 
 from byoc.codegen import ResourceError
 
-from .arena import Arena
+from .arena import Arena, Place
 from .boxes import Span
 from .isa import Command, Load, Store
 from .layers import Array, Layer
 from .operand import DType, Memory, Operand
 from .pack import Weights
 from .slots import Need, Scratchpad, dense
-from .tensors import Tensor
-from .tiles import Budget, Tiling
+from .tensors import Tensor, dtype_of
+from .tiles import Budget, Tiling, slots_of
 
 LayerT = TypeVar("LayerT", bound=Layer)
 
@@ -52,6 +52,10 @@ class Machine:
     weights: Weights
     budget: Budget
     numbers: "count[int]"
+    near: Mapping[str, Place] = field(default_factory=dict)
+    """Tensors that lie in the scratchpad while the present layer runs, by what holds them."""
+    area: int = 0
+    """The byte of the scratchpad from which on the present layer has room for its tiles."""
     _tilings: dict[tuple[int, int], Tiling | None] = field(default_factory=dict)
     _packed: dict[Hashable, int] = field(default_factory=dict)
 
@@ -70,6 +74,11 @@ class Machine:
         if key not in self._tilings:
             self._tilings[key] = find(layer, rows, self.budget)
         return found(self._tilings[key], layer, self.budget)
+
+    def fix(self, number: int, rows: int, tiling: Tiling | None) -> None:
+        """Have so many rows of a layer computed in some tiles."""
+        if tiling is not None:
+            self._tilings[number, rows] = tiling
 
     def packed(self, key: Hashable, array: Callable[[], Array]) -> int:
         """Return where constants lie among the weights, to which they are added the first time."""
@@ -95,6 +104,8 @@ class Emission:
 
     def load(self, slot: str, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
         """Return a tile with a box of a tensor, rows as of all images; loaded unless it is there."""
+        if self.is_near(tensor):
+            return self._near(tensor, rows, cols, channels)
         source = self.machine.arena.box(tensor, rows, cols, channels)
         return self.fetch(
             slot, (tensor, rows, cols, channels), source, self.machine.arena.memory(tensor)
@@ -122,12 +133,27 @@ class Emission:
         """Return a new tile to be computed into."""
         return self.scratchpad.tile(slot, object(), extents, dtype)
 
+    def made(self, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
+        """Return where a box of the result is computed: in a tile, or in its place near by."""
+        if self.is_near(tensor):
+            return self._near(tensor, rows, cols, channels)
+        return self.room("y", (rows.count, cols.count, channels.count), dtype_of(tensor))
+
+    def is_near(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in the scratchpad as a whole."""
+        return tensor.held in self.machine.near
+
+    def _near(self, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
+        return Arena(self.machine.near, {}).box(tensor, rows, cols, channels)
+
     def compute(self, command: Command) -> None:
         """Append a command that computes."""
         self.step.computes.append(command)
 
     def store(self, tile: Operand, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> None:
-        """Append the store of a tile to a box of a tensor."""
+        """Append the store of a tile to a box of a tensor; what lies in the scratchpad is there already."""
+        if self.is_near(tensor):
+            return
         target = self.machine.arena.box(tensor, rows, cols, channels)
         self.put([Store(self.number, tile, target)])
 
@@ -140,8 +166,12 @@ class Emission:
 def emission(
     machine: Machine, number: int, layer: Layer, needs: dict[str, Need], tiling: Tiling
 ) -> Emission:
-    """Return a layer's emission, with slots of some sizes."""
-    return Emission(machine, number, layer, Scratchpad(needs, machine.numbers, tiling.doubled))
+    """Return a layer's emission, with slots of some sizes for what is not in the scratchpad."""
+    near = {slot for slot, tensor in slots_of(layer).items() if tensor.held in machine.near}
+    wanted = {slot: need for slot, need in needs.items() if slot not in near}
+    return Emission(
+        machine, number, layer, Scratchpad(wanted, machine.numbers, tiling.doubled, machine.area)
+    )
 
 
 def found(tiling: Tiling | None, layer: Layer, budget: Budget) -> Tiling:

@@ -12,7 +12,7 @@ from .isa import Conv as Convolve
 from .layers import Array, Conv
 from .operand import ABSENT, DType, Operand, Pair
 from .pack import parameters
-from .tensors import Tensor, dtype_of
+from .tensors import Tensor
 from .tiles import Tiling, conv_needs, conv_tiling
 
 _WIDE = 12  # bits behind the point of a convolution's result to which a residual is yet to be added
@@ -145,7 +145,7 @@ def _convolve(result: _Result, part: Span, flags: ConvFlags, accumulator: Operan
     if not last:
         emitting.compute(command)
         return
-    made = result.room("y", dtype_of(y))
+    made = emitting.made(y, result.rows, area.cols, result.channels.made)
     if wide:
         sums = result.room("wide", DType.INT32)
         emitting.compute(replace(command, y=sums))

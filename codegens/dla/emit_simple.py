@@ -10,7 +10,7 @@ from .isa import Add, Command, Function, Mul, PoolKind, Scale, Table
 from .isa import Pool as Slide
 from .layers import Activation, Concat, Eltwise, Layer, Pool
 from .operand import DType, Operand, Pair
-from .tensors import Clamp, Tensor, dtype_of
+from .tensors import Clamp, Tensor
 from .tiles import Tiling, simple_needs, simple_tiling
 
 
@@ -39,7 +39,7 @@ def pool(machine: Machine, number: int, layer: Pool, rows: Span) -> Iterator[Ste
         source = over_images(field.rows, box.image, x.height)
         mantissa, shift = multiplier(x.scale / y.scale)
         low, high = layer.clamp.stored(y)
-        made = emitting.room("y", box.extents, dtype_of(y))
+        made = _made(emitting, y, box)
         emitting.compute(
             Slide(
                 layer=number,
@@ -71,7 +71,7 @@ def eltwise(machine: Machine, number: int, layer: Eltwise, rows: Span) -> Iterat
         step = emitting.begin()
         a = _stretched(emitting, "x0", layer.a, box)
         b = a if layer.b == layer.a else _stretched(emitting, "x1", layer.b, box)
-        made = emitting.room("y", box.extents, dtype_of(layer.y))
+        made = _made(emitting, layer.y, box)
         emitting.compute(_combined(number, layer, a, b, made))
         _store(emitting, made, layer.y, box)
         yield step
@@ -116,11 +116,11 @@ def _applied(emitting: Emission, layer: Activation, x: Operand, box: _Box) -> Op
     if layer.table is not None:
         entries = layer.table
         table = emitting.constant("table", "table", lambda: entries, entries.size, DType.UINT8)
-        made = emitting.room("y", box.extents, dtype_of(layer.y))
+        made = _made(emitting, layer.y, box)
         emitting.compute(Table(number, x, table, made))
         return made
     if layer.function is not None:
-        made = emitting.room("y", box.extents, dtype_of(layer.y))
+        made = _made(emitting, layer.y, box)
         emitting.compute(Function(number, layer.function, x, made, *layer.parameters))
         return made
     return _rescaled(emitting, layer, layer.x, x, box)
@@ -129,9 +129,10 @@ def _applied(emitting: Emission, layer: Activation, x: Operand, box: _Box) -> Op
 def _rescaled(emitting: Emission, layer: Layer, x: Tensor, tile: Operand, box: _Box) -> Operand:
     """Return a tile at the scale of the result, within its clamp."""
     y = layer.y
-    if layer.clamp == Clamp() and (x.dtype, x.scale, x.zero) == (y.dtype, y.scale, y.zero):
+    same = layer.clamp == Clamp() and (x.dtype, x.scale, x.zero) == (y.dtype, y.scale, y.zero)
+    if same and not emitting.is_near(y):
         return tile
-    made = emitting.room("y", box.extents, dtype_of(y))
+    made = _made(emitting, y, box)
     factor = multiplier(x.scale / y.scale)
     emitting.compute(Scale(emitting.number, tile, made, x.zero, y.zero, *factor, *layer.clamp.stored(y)))
     return made
@@ -147,8 +148,9 @@ def concat(machine: Machine, number: int, layer: Concat, rows: Span) -> Iterator
             step = emitting.begin()
             source = over_images(box.rows, box.image, part.height)
             tile = emitting.load(f"x{slot}", part, source, box.cols, box.channels)
-            made = _rescaled(emitting, layer, part, tile, box)
-            _store(emitting, made, layer.y, _moved(box, layer.axis, offset))
+            target = _moved(box, layer.axis, offset)
+            made = _rescaled(emitting, layer, part, tile, target)
+            _store(emitting, made, layer.y, target)
             yield step
         offset += part.extents[layer.axis]
 
@@ -177,6 +179,10 @@ def _boxes(y: Tensor, rows: Span, tiling: Tiling) -> Iterator[_Box]:
             for right in spans(Span(0, y.width), tile.cols):
                 for channels in spans(Span(0, y.channels), tile.channels):
                     yield _Box(image, down, right, channels)
+
+
+def _made(emitting: Emission, y: Tensor, box: _Box) -> Operand:
+    return emitting.made(y, over_images(box.rows, box.image, y.height), box.cols, box.channels)
 
 
 def _store(emitting: Emission, tile: Operand, y: Tensor, box: _Box) -> None:

@@ -11,14 +11,15 @@ row of one column. Numbers are little-endian.
 
 Each byte remembers which tensor and which row of it was written there last, and an operand says which
 it means: reading anything else is an error (`simulator.SimulationError`), as is an address outside a
-memory. That is the simulator's ability; hardware ignores `Operand.tensor`. Operands,
-memories and element types are in `operand.py`; import those from there.
+memory. Columns and channels of a row are not told apart. That is the simulator's ability; hardware
+ignores `Operand.tensor`. Operands, memories and element types are in `operand.py`.
 
 Arithmetic of integers. A real value is (q - zero) * scale. A *multiplier* is a factor m / 2**shift,
-with m in [2**30, 2**31) and shift in [0, 62] (`fixed_point.multiplier` makes them of a scale). RHE(v)
-is v rounded to the nearest integer, halves to the even one, as ONNX's QuantizeLinear rounds. Sums and
-products are exact until then: there is one rounding in each command. CLAMP(v) limits v to the command's
-[low, high], then to the range of the output's type; a fused Relu is low = zero point of the output.
+with m in [2**30, 2**31), or 0, and shift in [0, 62] (`fixed_point.multiplier` makes them of a scale).
+RHE(v) is v rounded to the nearest integer, halves to the even one, as ONNX's QuantizeLinear rounds.
+Sums and products are exact until then, in 64 bits, and leaving these is an error: there is one rounding
+in each command. CLAMP(v) limits v to the command's [low, high], then to the range of the output's type;
+a fused Relu is low = zero point of the output.
 
 Every field is one 32-bit word, in the order of the fields here; `Operand` and the other small classes
 are their own fields in a row (`binary.py`).
@@ -142,8 +143,9 @@ class Pool(Command):
     those in `x` alone. A window without a position in `x` is an error. MAX ignores padding.
 
     float32: y = CLAMP(max), or CLAMP(sum / count) with the sum in float32; mantissa and shift are
-    unused. int8, uint8: y = CLAMP(RHE((max - x_zero) * m / 2**shift) + y_zero), or y = CLAMP(RHE(sum of
-    (x - x_zero) * m / (2**shift * count)) + y_zero). Equal scales: m / 2**shift is 1.
+    unused. int8, uint8: y = CLAMP(RHE((max - x_zero) * m / 2**shift) + y_zero), or
+    y = CLAMP(RHE(sum of (x - x_zero) * m / (2**shift * count)) + y_zero), where 2**shift * count is less
+    than 2**62. Where the scales are equal, m / 2**shift is 1.
     """
 
     opcode: ClassVar[int] = 4

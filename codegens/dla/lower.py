@@ -157,10 +157,10 @@ class Lowering:
     def _input(self, contract: Contract) -> Port:
         shape = self.shapes[contract.inner]
         plain = is_plain(contract, shape)
-        name = f"{contract.inner}/plain" if plain else contract.inner
+        name = self.fresh(f"{contract.inner}/plain") if plain else contract.inner
         extents = plain_extents(shape) if plain else extents_of(shape)
         tensor = Tensor(name, extents, contract.type.dtype)
-        self.tensors[contract.inner] = tensor
+        self.tensors[name] = tensor
         if plain:
             y = tensor.like(contract.inner, extents_of(shape))
             self.add(Move(contract.inner, (), y, tensor, y.extents, to_image=True))

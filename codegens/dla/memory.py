@@ -24,10 +24,10 @@ class FaultError(Exception):
 class ConstantMemory:
     """Bytes that are only read: the weights."""
 
-    def __init__(self, name: str, content: bytes) -> None:
-        """Take the bytes."""
+    def __init__(self, name: str, content: NDArray[np.uint8]) -> None:
+        """Take the bytes, and what the memory is called in messages."""
         self.name = name
-        self.bytes: NDArray[np.uint8] = np.frombuffer(content, np.uint8)
+        self.bytes = content
 
     def read(self, box: Operand) -> Array:
         """Return a box as an array [rows, cols, channels]; it may be a view of the memory.
@@ -62,8 +62,7 @@ class TaggedMemory(ConstantMemory):
 
     def __init__(self, name: str, size: int) -> None:
         """Make a memory of some bytes in which nothing was written."""
-        super().__init__(name, b"")
-        self.bytes = np.zeros(size, np.uint8)
+        super().__init__(name, np.zeros(size, np.uint8))
         self.tags = np.zeros(size, np.uint64)
 
     def write(self, box: Operand, values: Array) -> None:

@@ -15,6 +15,9 @@ class DLAOptions:
     memory: str = field(
         default="exact", metadata={"help": f"how the arena is planned: {', '.join(METHODS)}"}
     )
+    resident: bool = field(
+        default=True, metadata={"help": "keep tensors in the scratchpad between layers where they fit"}
+    )
     stripes: bool = field(
         default=False,
         metadata={"help": "compute layers in turns, some rows at a time, in a smaller arena"},

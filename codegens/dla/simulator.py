@@ -45,7 +45,7 @@ class Simulator:
                 f"the program is for {program.weights} bytes of weights, and there are {len(weights)}"
             )
         self._program = program
-        self._weights = ConstantMemory("weights", weights)
+        self._weights = ConstantMemory("weights", np.frombuffer(weights, np.uint8))
         self._figures = figures
 
     def run(self, inputs: Sequence[tuple[Operand, Array]], outputs: Sequence[Operand]) -> Result:

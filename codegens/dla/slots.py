@@ -47,12 +47,13 @@ class Need:
 class Scratchpad:
     """The slots of one layer, and the numbers of its tiles, which no two tiles of a program share."""
 
-    def __init__(self, needs: Mapping[str, Need], numbers: "count[int]", doubled: bool) -> None:
-        """Lay out the slots one behind the other."""
+    def __init__(
+        self, needs: Mapping[str, Need], numbers: "count[int]", doubled: bool, start: int = 0
+    ) -> None:
+        """Lay out the slots one behind the other, from a byte of the scratchpad on."""
         self._numbers = numbers
         self.doubled = doubled
         self.slots: dict[str, Slot] = {}
-        start = 0
         for name, need in needs.items():
             times = 2 if doubled and need.twice else 1
             step = aligned(need.size)

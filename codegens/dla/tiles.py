@@ -13,7 +13,7 @@ from .boxes import reach
 from .cycles import Figures
 from .layers import Activation, Conv, Layer, Pool
 from .slots import Need, bytes_needed
-from .tensors import Window
+from .tensors import Tensor, Window
 
 _STEP = 50e-9  # seconds by which a step has to pay: of tilings nearly as fast, the one of fewer commands
 
@@ -65,6 +65,14 @@ class Budget:
         if not doubled:
             return moving + computing + issued
         return max(moving, computing) + min(moving, computing) / steps + issued
+
+
+def slots_of(layer: Layer) -> dict[str, Tensor]:
+    """Return the tensor whose tiles each slot is for; slots of constants and sums are not among them."""
+    if not isinstance(layer, Conv):
+        return {**{f"x{n}": x for n, x in enumerate(layer.reads)}, "y": layer.y}
+    residual = {} if layer.residual is None else {"residual": layer.residual}
+    return {"x": layer.x, **residual, "y": layer.y}
 
 
 def conv_needs(layer: Conv, tile: Tile) -> dict[str, Need]:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,8 +44,8 @@ class Row:
         return not self.problem
 
 
-def row(name: str, codegen: str, rules: str) -> Row:
-    """Return what comes of a model with a codegen; whatever goes wrong is told in the row."""
+def row(name: str, codegen: str, rules: str, options: Mapping[str, str]) -> Row:
+    """Return what comes of a model with a codegen and options of it; what goes wrong is in the row."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         if rules == "any":
@@ -58,6 +59,7 @@ def row(name: str, codegen: str, rules: str) -> Row:
                 output=bundle,
                 strategy="all-supported",
                 codegen=codegen,
+                codegen_options=dict(options),
                 verify=False,
             )
         except ByocError as error:

@@ -2,7 +2,8 @@
 
 Each is cut so that all its rules support is on the accelerator, compiled, and verified in a process of
 its own. `--rules` are the codegen's own unless given; `any` are rules that take every operator. Without
-models, the nine light ones. What the codegen refuses goes back to the host; how often is counted, and
+models, the nine light ones. `--option NAME=VALUE`, several times, are the codegen's, as
+`scratchpad=131072` of `dla`. What the codegen refuses goes back to the host; how often is counted, and
 the first reason told. The exit code is 1 when there is no bundle, or one that does not do what its model
 does.
 """
@@ -25,15 +26,17 @@ def main() -> int:
     parser.add_argument("codegen")
     parser.add_argument("models", nargs="*", default=LIGHT)
     parser.add_argument("--rules")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     asked = parser.parse_intermixed_args()
     rules = asked.rules or _RULES.get(asked.codegen, "dla")
-    sys.stdout.write(f"{asked.codegen} with the rules {rules}\n")
+    options = dict(given.split("=", 1) for given in asked.option)
+    sys.stdout.write(f"{asked.codegen} with the rules {rules} {' '.join(asked.option)}\n")
     sys.stdout.write(
         f"{'model':<22}{'regions':>8}{'refused':>8}{'error':>10}{'compile s':>11}{'run s':>8}\n"
     )
     failed = 0
     for name in asked.models:
-        found = row(name, asked.codegen, rules)
+        found = row(name, asked.codegen, rules, options)
         failed += not found.passed
         sys.stdout.write(_line(found))
         sys.stdout.flush()

@@ -164,7 +164,7 @@ def pool(look: Look, node: NodeProto) -> Kernel:
         first = at * taps.strides[axis] - taps.before[axis]
         points = [first + tap * taps.dilations[axis] for tap in range(taps.kernel[axis])]
         end = padded[axis] if counts_pads else taps.source[axis]
-        return sum((0 <= point or bool(counts_pads)) and point < end for point in points)
+        return sum((bool(counts_pads) or point >= 0) and point < end for point in points)
 
     across = np.array([count(1, x) for x in range(made[3])], dtype=np.float32)
 

@@ -1,12 +1,14 @@
 """Random row-wise networks: numbers alone, and as ONNX models."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from byoc.memory.stripes import ALL, SAME, Layer, Rows, Tensor
+from byoc.memory.stripes.problem import Mode
 
 
 @dataclass
@@ -23,7 +25,9 @@ class Numbers:
 def numbers(draw: st.DrawFn, most: int = 12) -> Numbers:
     """Draw a network of windows, elementwise layers, reductions and layers that read everything."""
     rows = st.integers(1, 9)
-    net = Numbers([Tensor(f"x{n}", draw(rows), draw(st.integers(1, 6))) for n in range(draw(st.integers(1, 2)))])
+    net = Numbers(
+        [Tensor(f"x{n}", draw(rows), draw(st.integers(1, 6))) for n in range(draw(st.integers(1, 2)))]
+    )
     net.inputs = [each.name for each in net.tensors]
     for number in range(draw(st.integers(1, most))):
         _add_layer(draw, net, f"t{number}")
@@ -38,7 +42,9 @@ def _add_layer(draw: st.DrawFn, net: Numbers, name: str) -> None:
     operand = draw(st.sampled_from(net.tensors))
     scratch = draw(st.integers(0, 4))
     size = draw(st.integers(1, 6))
-    kind = draw(st.sampled_from(["window", "window", "same", "same", "join", "sum", "whole", "two", "repeat"]))
+    kind = draw(
+        st.sampled_from(["window", "window", "same", "same", "join", "sum", "whole", "two", "repeat"])
+    )
     alike = [each for each in net.tensors if each.rows == operand.rows]
     if kind == "window":
         extent, stride = draw(st.integers(1, 4)), draw(st.integers(1, 3))
@@ -52,7 +58,7 @@ def _add_layer(draw: st.DrawFn, net: Numbers, name: str) -> None:
     if kind in ("sum", "whole"):
         net.tensors.append(Tensor(name, 1 if kind == "sum" else draw(st.integers(1, 4)), size))
         rows = SAME if kind == "sum" else ALL
-        mode = "reduction" if kind == "sum" else "whole"
+        mode: Mode = "reduction" if kind == "sum" else "whole"
         net.layers.append(Layer(name, ((operand.name, rows),), (name,), mode, scratch=scratch))
     elif kind == "two":
         pair = [Tensor(f"{name}{part}", operand.rows, size + (part == "b")) for part in "ab"]
@@ -83,7 +89,7 @@ class _Net:
         self.draw = draw
         self.nodes: list[NodeProto] = []
         self.weights: list[TensorProto] = []
-        self.shapes: dict[str, tuple[int, int, int]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
         self.chance = np.random.default_rng(draw(st.integers(0, 99)))
 
     def weight(self, *shape: int) -> str:
@@ -92,7 +98,7 @@ class _Net:
         self.weights.append(numpy_helper.from_array(value.astype(np.float32), name))
         return name
 
-    def add(self, op: str, inputs: list[str], shape: tuple[int, int, int], **attributes: object) -> None:
+    def add(self, op: str, inputs: list[str], shape: tuple[int, ...], **attributes: Any) -> None:
         name = f"t{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
         self.shapes[name] = shape
@@ -111,10 +117,16 @@ def convolutional(draw: st.DrawFn, most: int = 8) -> ModelProto:
         net.nodes,
         "random",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, *net.shapes["x"]])],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, *net.shapes[name]]) for name in unread],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, *net.shapes[name]])
+            for name in unread
+        ],
         net.weights,
     )
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+_OPERATORS = ["Conv"] * 3 + ["Pool", "Relu", "BatchNormalization", "LRN", "Add", "Concat", "Gate"]
 
 
 def _add_node(net: _Net) -> None:
@@ -122,9 +134,7 @@ def _add_node(net: _Net) -> None:
     name = draw(st.sampled_from(sorted(net.shapes)))
     channels, height, width = net.shapes[name]
     same = sorted(other for other in net.shapes if net.shapes[other] == net.shapes[name])
-    kind = draw(
-        st.sampled_from("Conv Conv Conv Pool Relu BatchNormalization LRN Add Concat Gate Shuffle".split())
-    )
+    kind = draw(st.sampled_from(_OPERATORS))
     if kind == "Conv":
         _add_convolution(net, name)
     elif kind == "Pool":

@@ -6,6 +6,7 @@ from support import parse, prepared
 
 from byoc.errors import InputError
 from byoc.memory.model import CONVENTIONS, MemoryModel, memory_problem, read_memory
+from byoc.memory.model.rows import row_model
 from byoc.pipeline import load_model
 
 BLOCK = """g (float[1, 4, 6, 6] x, float[4, 4, 1, 1] w) => (float[1, 144] y) {
@@ -276,3 +277,22 @@ def test_a_default_of_an_input_counts_as_a_weight() -> None:
     problem = memory_problem(proto, CONVENTIONS["B"])
 
     assert problem.names == ("x", "y")
+
+
+def test_settled_extents_and_defaults_are_known_to_layers_that_go_by_rows() -> None:
+    proto = parse("""g (float[1, 2, 4, 4] x, float[1] w) => (float[1, N, 4, 4] y) {
+        shape = Shape <start = 2, end = 4> (x)
+        front = Constant <value_ints = [1, 2]> ()
+        whole = Concat <axis = 0> (front, shape)
+        z = Expand(x, whole)
+        y = Add(z, w)
+    }""")
+    proto.graph.initializer.append(onnx.helper.make_tensor("w", 1, [1], [1.0]))
+    model = row_model(load_model(proto).index)
+
+    assert model.inputs == ("x",)
+    assert {tensor.name: (tensor.rows, tensor.row_bytes) for tensor in model.tensors} == {
+        "x": (4, 32),
+        "z": (4, 32),
+        "y": (4, 32),
+    }

@@ -72,6 +72,17 @@ def test_a_model_that_needs_no_bytes() -> None:
     ElementTree.fromstring(svg(picture(report.plan, "none")))
 
 
+@pytest.mark.parametrize("op", ["Identity", "Relu"])
+def test_where_nothing_goes_by_rows_there_is_no_striped_row(op: str) -> None:
+    text = f"g (float[4] x) => (float[4] y) {{ y = {op}(x) }}"
+    report = memory_report(prepared(text).index, "none")
+
+    assert report.striped is None
+    assert report.notes == ("nothing is computed by rows, so there is no striped execution",)
+    assert [row.size for row in report.rows if row.convention == "C"] == [16]
+    ElementTree.fromstring(svg(picture(report.plan, "none")))
+
+
 def test_two_levels_move_less_than_without_a_scratchpad() -> None:
     report = _report(Asked(size=3 * IMAGE))
     small = _report(Asked(size=2))
@@ -103,6 +114,7 @@ def test_the_document_is_json_that_names_every_buffer() -> None:
     assert by_name["a"]["offset"] == by_name["x"]["offset"]
     assert by_name["x"]["last"] < by_name["a"]["first"] or by_name["x"]["last"] == 0
     assert plan["arena"] == max(each["offset"] + each["bytes"] for each in plan["buffers"])
+    assert (plan["proof"], plan["witness"]) == ("cut", "d")  # where b and c become d
     assert document["striped"]["arena"] == report.rows[-1].size
     assert {place["tensor"] for place in document["striped"]["places"]} >= {"x", "y"}
 

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
 
-from byoc.memory.stripes import Network, PlanError, Place, StripedPlan, check, stripe
+from byoc.memory.stripes import Network, Place, PlanError, StripedPlan, check, stripe
 
 
 def planned(net: Numbers, alignment: int = 1) -> StripedPlan:

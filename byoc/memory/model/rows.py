@@ -18,6 +18,7 @@ from onnx import NodeProto
 from byoc.graph.index import GraphIndex
 from byoc.memory.model.operators import is_view
 from byoc.memory.model.rowwise import Look, Rule, rule_of, shuffled
+from byoc.memory.model.shapes import settled
 from byoc.memory.model.tensors import Tensors
 from byoc.memory.stripes import ALL, SAME, Layer, Tensor
 
@@ -44,6 +45,7 @@ def row_model(index: GraphIndex, source: str = "model") -> RowModel:
     Nodes that compute constants, or from shapes alone, are left out, and so are inputs that nothing
     reads. Raises InputError, beginning with `source`, for a tensor whose bytes are not known.
     """
+    index = settled(index)
     reader = _Reader(index, Tensors(index, source))
     for name in index.inputs:
         if index.is_used(name):

@@ -14,7 +14,7 @@ from byoc.graph.index import GraphIndex
 from byoc.graph.values import constant_value
 from byoc.graph.walk import is_onnx
 from byoc.memory.model import scratch
-from byoc.memory.model.operators import pointwise_inputs
+from byoc.memory.model.operators import is_view, pointwise_inputs
 from byoc.memory.stripes import ALL, SAME, Rows
 from byoc.memory.stripes.problem import Mode
 
@@ -63,8 +63,8 @@ class Look:
 def rule_of(look: Look) -> Rule | None:
     """How the node goes by rows; None if it needs all of its operands at once."""
     node = look.node
-    if not is_onnx(node) or not look.data:
-        return None
+    if not is_onnx(node) or not look.data or is_view(look.index, node):
+        return None  # a view that moves bytes moves them all
     if pointwise_inputs(node):
         return _pointwise(look)
     images = [*look.data, *(name for name in node.output if name)]

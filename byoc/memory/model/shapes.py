@@ -5,6 +5,7 @@ by node and computes what small tensors of shapes alone hold, with ONNX's refere
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from onnx import NodeProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from byoc.graph.attributes import written
+from byoc.graph.copying import copy_without
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType, read_type, write_type
 from byoc.graph.values import constant_value
@@ -44,6 +46,25 @@ def settled_types(index: GraphIndex) -> dict[str, TensorType]:
                     types[name] = kind
         values.update(_computed(index, node, types, given))
     return types
+
+
+def settled(index: GraphIndex) -> GraphIndex:
+    """Return an index of the same nodes with the types of `settled_types`.
+
+    What is stored is a constant there, even where a caller may override it. The index itself where
+    there is nothing to settle.
+    """
+    types = settled_types(index)
+    stored = {tensor.name for tensor in index.graph.initializer}
+    defaults = [v.name for v in index.graph.input if v.name in stored] if index.overridable else []
+    if not defaults and types == index.types:
+        return index
+    values = {**index.values, **{name: write_type(kind) for name, kind in types.items()}}
+    if not defaults or index.body is not None:
+        return replace(index, values=values)
+    proto = copy_without(index.proto, "input")
+    proto.graph.input.extend(v for v in index.graph.input if v.name not in stored)
+    return replace(index, proto=proto, values=values)
 
 
 def _unknown(types: Mapping[str, TensorType], name: str) -> bool:

@@ -7,7 +7,7 @@ from time import monotonic
 
 from byoc.memory.offsets.packing import Packing
 
-_MOST_PLACED = 20_000
+_MOST_PLACED = 8_000
 
 
 def quick(packing: Packing, goal: int) -> list[int]:

@@ -47,7 +47,10 @@ class StepDocument(TypedDict):
 
 
 class PlanDocument(TypedDict):
-    """The plan that was asked for; `links` are names of buffers that lie right behind one another."""
+    """The plan that was asked for; `links` are names of buffers that lie right behind one another.
+
+    `witness` is the step at which the minimum cut is that proves the bound, where one does.
+    """
 
     convention: str
     counts: str
@@ -55,6 +58,7 @@ class PlanDocument(TypedDict):
     arena: int
     bound: int
     proof: str
+    witness: str | None
     minimal: bool
     steps: list[StepDocument]
     buffers: list[BufferDocument]
@@ -192,6 +196,7 @@ def _plan(report: MemoryReport) -> PlanDocument:
         arena=plan.size,
         bound=plan.bound,
         proof=plan.proof,
+        witness=None if plan.witness is None else problem.steps[plan.witness].name,
         minimal=plan.is_minimal,
         steps=[
             StepDocument(

@@ -109,11 +109,14 @@ def memory_report(
         Row(called, convention, method, plans[convention, method].size, *bounds[convention])
         for called, convention, method in ways
     ]
+    notes = list(models[letter].notes)
     banded = None
     if asked.striped and not groups:  # rows of what is inside a group are not known
         banded = striped(flat or index, name, asked.alignment)
-        rows.append(Row("striped", "C", "striped", banded.plan.size, *bounds["C"]))
-    notes = list(models[letter].notes)
+        if banded is None:
+            notes.append("nothing is computed by rows, so there is no striped execution")
+        else:
+            rows.append(Row("striped", "C", "striped", banded.plan.size, *bounds["C"]))
     levels = None
     if asked.size is not None:
         try:

@@ -17,9 +17,15 @@ class Striped:
     plan: StripedPlan
 
 
-def striped(index: GraphIndex, name: str, alignment: int) -> Striped:
-    """Plan the striped execution of a graph. Raises InputError as `row_model` does."""
+def striped(index: GraphIndex, name: str, alignment: int) -> Striped | None:
+    """Plan the striped execution of a graph, None where nothing is computed by rows.
+
+    Raises InputError as `row_model` does.
+    """
     model = row_model(index, name)
+    rows = {tensor.name: tensor.rows for tensor in model.tensors}
+    if not any(rows[name] > 1 for layer in model.layers for name in layer.writes):
+        return None
     return Striped(model, stripe(model.tensors, model.layers, model.inputs, model.outputs, alignment))
 
 

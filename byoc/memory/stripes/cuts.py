@@ -18,6 +18,8 @@ from byoc.memory.stripes.units import Units
 
 _NEAR = 0.01
 """Budgets closer to one another than this part are one."""
+_MORE = (1.02, 1.05)
+"""Budgets above the least, whose ways may be packed better."""
 _PATIENCE = 12
 """After so many longer cascades in a row that are too dear, none cheaper than the last, none fits."""
 
@@ -96,20 +98,26 @@ class Cuts:
             total += live * storage.row_bytes
         return int(total.max(initial=0))
 
-    def best(self) -> list[int]:
-        """The cuts, first and last position included, of the best way found."""
+    def ways(self) -> list[list[int]]:
+        """Ways by their cuts, first and last position included, the cheapest first.
+
+        What is cheapest is not always what can be packed best, so that dearer ones found on the way are
+        given too.
+        """
         count = len(self.units.units)
         low = int(max(self.cut[0], self.cut[count]))
-        way = list(range(count + 1))
-        high = self.dearest(way)
+        ways = [list(range(count + 1))]
+        high = self.dearest(ways[0])
         while high > low * (1 + _NEAR):
             budget = int((low * high) ** 0.5)
             found = self.within(budget)
             if found:
-                way, high = found, self.dearest(found)
+                ways.append(found)
+                high = self.dearest(found)
             else:
                 low = budget + 1
-        return way
+        ways += [self.within(int(high * more)) for more in _MORE]
+        return sorted({tuple(way): way for way in ways}.values(), key=self.dearest)
 
     @cached_property
     def valleys(self) -> list[int]:

@@ -96,7 +96,9 @@ def span(storage: Storage, units: Units, counts: Counts) -> Span:
         begins = np.clip(starts(rows, row), 0, storage.rows)
         first = np.minimum(first, np.where(row < units.units[reader].steps, begins, storage.rows))
     last = storage.writers[-1] if storage.writers else -1
-    if last >= clock.first:  # rows are in use until the last writer has made them, even if nobody reads them
+    if (
+        last >= clock.first
+    ):  # rows are in use until the last writer has made them, even if nobody reads them
         row, unit = counts.before(last), units.units[last]
         runs = row < unit.steps
         first = np.where(runs, np.minimum(first, row if unit.mode == "rows" else 0), first)

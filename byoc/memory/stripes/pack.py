@@ -49,64 +49,104 @@ def _pair(one: Life, two: Life) -> tuple[int, int]:
     return int(above), int(below)
 
 
+_Meets = list[list[tuple[int, int, int]]]
+"""For each storage those that it meets, by how much they have to be above it, and it above them."""
+
+
 class Packer:
-    """Packs one after the other as low as each fits; a few hundred orders are tried."""
+    """Packs one after the other as close to one end as each fits; a few hundred orders are tried.
 
-    def __init__(self, lives: Sequence[Life], alignment: int = 1, tries: int = 200) -> None:
+    Either end: where the dead rows of a large operand are at its lower end, its result finds room below
+    it, and the operand goes first where both go to the upper end.
+    """
+
+    def __init__(self, lives: Sequence[Life], alignment: int = 1) -> None:
         """Find which storages meet, and how far apart they have to be."""
-        self.sizes = [life.size for life in lives]
+        self.alignment = alignment
+        self.sizes = [-(-life.size // alignment) * alignment for life in lives]
         self.starts = [life.start for life in lives]
-        self.alignment, self.tries = alignment, tries
         apart = distances(lives)
-        self.meets: list[list[tuple[int, int, int]]] = [
-            [(other, int(apart[other, n]), int(apart[n, other])) for other in np.flatnonzero(row > _FREE)]
-            for n, row in enumerate(apart)
-        ]
+        size = np.array(self.sizes, dtype=np.int64)
+        turned = np.where(apart > _FREE, apart.T + size[None, :] - size[:, None], _FREE)
+        self.sides = [_meets(apart), _meets(turned)]
+        self.exact = [life.size for life in lives]
 
-    def pack(self, floor: int) -> Packing:
+    def pack(self, floor: int, tries: int) -> Packing:
         """The best that is found; trying ends at `floor`, below which no size can be."""
         size, start = self.sizes, self.starts
         items = [n for n, each in enumerate(size) if each]
         orders = [
             sorted(items, key=lambda n: (-size[n], start[n], n)),
             sorted(items, key=lambda n: (-start[n], -size[n], n)),
-            sorted(items, key=lambda n: (-size[n], -start[n], n)),
+            sorted(items, key=lambda n: (start[n], -size[n], n)),
         ]
-        packed = [(self._place(order), order) for order in orders]
-        best, order = min(packed, key=lambda each: each[0].size)
+        best, order, meets = Packing((0,) * len(size), sum(size)), orders[0], self.sides[0]
+        for side in self.sides:
+            for each in orders:
+                now = self._place(each, side, best.size)
+                if now is not None:
+                    best, order, meets = now, each, side
         chance = random.Random(0)
-        for _ in range(self.tries):
+        for _ in range(tries):
             if best.size <= floor:
                 break
-            changed = self._changed(order, best, chance)
-            now = self._place(changed)
-            if now.size <= best.size:
+            changed = self._changed(order, best, meets, chance)
+            now = self._place(changed, meets, best.size)
+            if now is not None:
                 best, order = now, changed
-        return best
+        return self._real(best, meets)
 
-    def _changed(self, order: Sequence[int], packing: Packing, chance: random.Random) -> list[int]:
-        """One of the storages at the top goes earlier, before one that it meets."""
-        top = chance.choice([n for n in order if packing.offsets[n] + self.sizes[n] == packing.size])
+    def _real(self, packing: Packing, meets: _Meets) -> Packing:
+        """Offsets from below."""
+        offsets = packing.offsets
+        if meets is self.sides[1]:
+            both = zip(offsets, self.sizes, strict=True)
+            offsets = tuple(max(packing.size - size - offset, 0) for offset, size in both)
+        ends = (offset + size for offset, size in zip(offsets, self.exact, strict=True) if size)
+        return Packing(offsets, max(ends, default=0))
+
+    def _changed(
+        self, order: Sequence[int], packing: Packing, meets: _Meets, chance: random.Random
+    ) -> list[int]:
+        """One of those that hold up the highest goes earlier, before one that it meets."""
+        offsets = packing.offsets
+        under = chance.choice([n for n in order if offsets[n] + self.sizes[n] == packing.size])
+        pile = [under]
+        while offsets[under] > 0:
+            held = [
+                n
+                for n, _, above in meets[under]
+                if 0 <= offsets[under] - offsets[n] - above < self.alignment
+            ]
+            if not held or held[0] in pile:
+                break
+            under = chance.choice(held)
+            pile.append(under)
+        moved = chance.choice([pile[0], chance.choice(pile)])
         changed = list(order)
-        at = changed.index(top)
-        meets = {other for other, _, _ in self.meets[top]}
-        rivals = [i for i in range(at) if changed[i] in meets]
+        at = changed.index(moved)
+        others = {other for other, _, _ in meets[moved]}
+        rivals = [i for i in range(at) if changed[i] in others]
         if rivals:
             changed.insert(chance.choice(rivals), changed.pop(at))
         return changed
 
-    def _place(self, order: Sequence[int]) -> Packing:
+    def _place(self, order: Sequence[int], meets: _Meets, limit: int) -> Packing | None:
+        """Each of them in this order; None where that takes more than `limit` bytes."""
         offsets = [-1] * len(self.sizes)
+        top = 0
         for number in order:
-            offsets[number] = self._lowest(number, offsets)
-        top = max((offsets[n] + self.sizes[n] for n in order), default=0)
+            offsets[number] = self._lowest(meets[number], offsets)
+            top = max(top, offsets[number] + self.sizes[number])
+            if top > limit:
+                return None
         return Packing(tuple(max(offset, 0) for offset in offsets), top)
 
-    def _lowest(self, number: int, offsets: Sequence[int]) -> int:
+    def _lowest(self, meets: Sequence[tuple[int, int, int]], offsets: Sequence[int]) -> int:
         """The lowest offset that keeps its distance from all that is placed."""
         taken = sorted(
             (offsets[other] - below, offsets[other] + above)
-            for other, below, above in self.meets[number]
+            for other, below, above in meets
             if offsets[other] >= 0
         )
         lowest = 0
@@ -116,3 +156,13 @@ class Packer:
             if end > lowest:
                 lowest = -(-end // self.alignment) * self.alignment
         return lowest
+
+
+def _meets(apart: NDArray[np.int64]) -> _Meets:
+    return [
+        [
+            (int(other), int(apart[other, number]), int(apart[number, other]))
+            for other in np.flatnonzero(row > _FREE)
+        ]
+        for number, row in enumerate(apart)
+    ]

@@ -1,6 +1,7 @@
 """From layers and tensors to bands and places."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,9 +10,16 @@ from byoc.memory.stripes.bands import joined
 from byoc.memory.stripes.clock import Clock
 from byoc.memory.stripes.cuts import Cuts
 from byoc.memory.stripes.lives import Life, lives, scratches
-from byoc.memory.stripes.pack import Packer
+from byoc.memory.stripes.pack import Packer, Packing
 from byoc.memory.stripes.problem import Layer, Network, Place, StripedPlan, Tensor
 from byoc.memory.stripes.units import Units, units_of
+
+_WAYS = 8
+"""Ways to cut a network that are packed at once,"""
+_TRIED = 3
+"""those of them for which more orders of packing are tried,"""
+_ORDERS = 600
+"""and how many orders."""
 
 
 def stripe(
@@ -32,42 +40,58 @@ def stripe(
     )
     units = units_of(network)
     cuts = Cuts(units)
-    way = cuts.best()
-    return planned(network, units, [cuts.clock(a, b) for a, b in pairwise(way)], alignment)
-
-
-def planned(network: Network, units: Units, clocks: Sequence[Clock], alignment: int) -> StripedPlan:
-    """The plan of these cascades."""
-    each = lives(units, clocks)
-    scratch = scratches(units, clocks)
-    live = _most(each, scratch)
-    everything = [*each, scratch]
-    packing = Packer(everything, alignment).pack(live)
-    places = [
-        Place(offset, life.window, storage.row_bytes)
-        for offset, life, storage in zip(packing.offsets, each, units.storages, strict=False)
-    ]
-    moments = np.concatenate([np.zeros(0, dtype=np.int32), *(clock.moments for clock in clocks)])
-    return StripedPlan(
-        tuple(joined(network, units, moments.tolist(), places)),
-        {
-            name: place
-            for storage, place in zip(units.storages, places, strict=True)
-            for name in storage.tensors
-        },
-        {layer.name: packing.offsets[-1] for layer in network.layers if layer.scratch},
-        packing.size,
-        tuple(
-            tuple(name for unit in units.units[clock.first : clock.end] for name in unit.layers)
-            for clock in clocks
-        ),
-        live,
+    ways = [[cuts.clock(a, b) for a, b in pairwise(way)] for way in cuts.ways()[:_WAYS]]
+    packed = [_Packed.of(units, clocks, alignment) for clocks in ways]
+    best = sorted(packed, key=lambda each: each.packing.size)[:_TRIED]
+    return min((each.improved() for each in best), key=lambda each: each.packing.size).plan(
+        network, units
     )
 
 
-def _most(each: Sequence[Life], scratch: Life) -> int:
+@dataclass(frozen=True)
+class _Packed:
+    """Cascades, the lives of their storages with the scratch as the last one, and offsets for these."""
+
+    clocks: Sequence[Clock]
+    lives: Sequence[Life]
+    live: int
+    packer: Packer
+    packing: Packing
+
+    @classmethod
+    def of(cls, units: Units, clocks: Sequence[Clock], alignment: int) -> "_Packed":
+        each = [*lives(units, clocks), scratches(units, clocks)]
+        live = _most(each)
+        packer = Packer(each, alignment)
+        return cls(clocks, each, live, packer, packer.pack(live, 0))
+
+    def improved(self) -> "_Packed":
+        return replace(self, packing=self.packer.pack(self.live, _ORDERS))
+
+    def plan(self, network: Network, units: Units) -> StripedPlan:
+        offsets = self.packing.offsets
+        places = [
+            Place(offset, life.window, storage.row_bytes)
+            for offset, life, storage in zip(offsets, self.lives, units.storages, strict=False)
+        ]
+        moments = [moment for clock in self.clocks for moment in clock.moments.tolist()]
+        by_name = zip(units.storages, places, strict=True)
+        return StripedPlan(
+            tuple(joined(network, units, moments, places)),
+            {name: place for storage, place in by_name for name in storage.tensors},
+            {layer.name: offsets[-1] for layer in network.layers if layer.scratch},
+            self.packing.size,
+            tuple(
+                tuple(name for unit in units.units[clock.first : clock.end] for name in unit.layers)
+                for clock in self.clocks
+            ),
+            self.live,
+        )
+
+
+def _most(each: Sequence[Life]) -> int:
     """The most bytes in use at any moment."""
-    total = scratch.high.copy()
+    total = np.zeros(max((life.end for life in each), default=0), dtype=np.int64)
     for life in each:
         total[life.start : life.end] += np.maximum(life.high - life.low, 0)
     return int(total.max(initial=0))

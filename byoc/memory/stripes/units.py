@@ -44,9 +44,9 @@ class Unit:
 class Storage:
     """Tensors that take turns in the same rows.
 
-    `maker` is the unit that makes the first of them, -1 for one that is given, and `writers` are all units
-    that make one. `readers` are those of the last one, which is an output if it is `kept`: its rows live
-    to the end. `touched` are all units that read or make the storage, sorted.
+    `maker` is the unit that makes the first of them, -1 for one that is given, and `writers` are all
+    units that make one. `readers` are those of the last one, which is an output if it is `kept`: its
+    rows live to the end. `touched` are all units that read or make the storage, sorted.
     """
 
     tensors: tuple[str, ...]

@@ -7,7 +7,7 @@ import pytest
 from byoc.codegens.dla.fold import Weights, pointwise, requantized
 from byoc.codegens.dla.layers import Activation, Concat, Conv, Eltwise, Layer, Move, Pool, Restack
 from byoc.codegens.dla.tensors import Clamp, Tensor
-from dla_regions import bytes_of, floats, model, network
+from dla_regions import bytes_of, floats, mentioned, model, network
 
 from byoc.codegen import CompileError
 
@@ -42,14 +42,9 @@ QDQ = (
 )
 
 
-def used(text: str, constants: dict[str, object]) -> dict[str, object]:
-    words = text.replace("(", " ").replace(")", " ").replace(",", " ").split()
-    return {name: value for name, value in constants.items() if name in words}
-
-
 def layers(text: str, folder: Path, constants: dict[str, object] | None = None) -> list[Layer]:
     """Return the layers of a model, without those that reorder its inputs and outputs."""
-    given = used(text, CONSTANTS if constants is None else constants)
+    given = mentioned(text, CONSTANTS if constants is None else constants)
     return [layer for layer in network(model(text, given), folder).layers if layer.nodes]
 
 
@@ -178,7 +173,8 @@ def test_a_reshape_moves_what_has_to_move(
     before: str, after: str, kinds: list[type], tmp_path: Path
 ) -> None:
     shape = np.array([int(each) for each in after.split(",")])
-    text = f"g (float[{before}] x) => (float[{after}] y) {{ a = Relu(x) b = Reshape(a, shape) y = Relu(b) }}"
+    border = f"g (float[{before}] x) => (float[{after}] y)"
+    text = f"{border} {{ a = Relu(x) b = Reshape(a, shape) y = Relu(b) }}"
 
     found = network(model(text, {"shape": shape}), tmp_path).layers
 
@@ -268,4 +264,3 @@ def test_what_is_refused(text: str, reason: str, nodes: tuple[str, ...], tmp_pat
 )
 def test_what_is_half_quantized_is_refused(text: str, reason: str, tmp_path: Path) -> None:
     assert str(refusal(text, tmp_path, QUANTIZED)) == reason
-

@@ -34,6 +34,10 @@ def boxes(draw: st.DrawFn) -> Operand:
     )
 
 
+def weights(size: int = SIZE) -> ConstantMemory:
+    return ConstantMemory("weights", np.frombuffer(CONTENT[:size], np.uint8))
+
+
 def addresses(box: Operand) -> np.ndarray:
     """Return the address of each element, by the manual's formula."""
     return np.array(
@@ -55,7 +59,7 @@ def addresses(box: Operand) -> np.ndarray:
 
 @given(boxes())
 def test_elements_lie_where_the_formula_says(box: Operand):
-    values = ConstantMemory("weights", CONTENT).read(box)
+    values = weights().read(box)
     size = box.dtype.size
     wanted = [CONTENT[start : start + size] for start in addresses(box).ravel()]
     assert values.dtype == array_type(box.dtype)
@@ -94,6 +98,6 @@ def test_any_one_byte_of_another_row_or_tensor_is_found(box: Operand, data: st.D
 @given(boxes())
 def test_a_memory_one_byte_too_small_is_found(box: Operand):
     end = int(addresses(box).max()) + box.dtype.size
-    assert ConstantMemory("weights", CONTENT[:end]).read(box).size
+    assert weights(end).read(box).size
     with pytest.raises(FaultError, match=f"it needs byte {end - 1} of the weights, which has {end - 1}"):
-        ConstantMemory("weights", CONTENT[: end - 1]).read(box)
+        weights(end - 1).read(box)

@@ -106,7 +106,9 @@ def test_slots_take_turns_and_tiles_stay() -> None:
     assert pad.slots["x"].find("b") is made[1]
 
 
-def convolution(groups: int, read: int, made: int, window: Window, size: int, dtype: str) -> Conv:
+def convolution(  # noqa: PLR0917 - what tells convolutions apart
+    groups: int, read: int, made: int, window: Window, size: int, dtype: str
+) -> Conv:
     height, width = slid((size, size), window)
     kind = np.float32 if dtype == "float32" else np.int8
     weights = np.zeros((made * groups, *window.kernel, read), kind)
@@ -126,7 +128,7 @@ def convolution(groups: int, read: int, made: int, window: Window, size: int, dt
     st.sampled_from(["float32", "int8"]),
     st.sampled_from([8192, 131072, 524288]),
 )
-def test_tiles_of_convolutions_fit(  # noqa: PLR0917
+def test_tiles_of_convolutions_fit(  # noqa: PLR0917 - what hypothesis draws
     groups: int, read: int, made: int, kernel: int, size: int, dtype: str, scratchpad: int
 ) -> None:
     layer = convolution(groups, read, made, Window((kernel, kernel)), size, dtype)
@@ -171,7 +173,10 @@ def test_the_bytes_that_are_estimated_are_moved(
     tiling = conv_tiling(layer, layer.y.rows, Budget(scratchpad, FIGURES))
     assert tiling is not None
     found = built.statistics.total("loaded") + built.statistics.total("stored")
-    down, across = -(-size // tiling.tile.rows) * -(-size // tiling.tile.cols), made // tiling.tile.channels
+    down, across = (
+        -(-size // tiling.tile.rows) * -(-size // tiling.tile.cols),
+        made // tiling.tile.channels,
+    )
     least = layer.x.nbytes + layer.weights.nbytes + layer.y.nbytes
     most = layer.x.nbytes * (across + 1) + (layer.weights.nbytes + made * 8) * down + layer.y.nbytes
     assert least <= found <= most

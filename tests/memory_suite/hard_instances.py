@@ -1,4 +1,4 @@
-"""Solves MiniMalloc's hard instances: `python tests/memory_suite/minimalloc.py FOLDER [SECONDS]`.
+"""Solves MiniMalloc's hard instances: `python tests/memory_suite/hard_instances.py FOLDER [SECONDS]`.
 
 FOLDER holds files such as `A.1048576.csv`, the number being the bytes to reach; those of the paper
 (Moffitt, ASPLOS 2023) are `benchmarks/challenging` of https://github.com/google/minimalloc. Each gets

@@ -1,0 +1,161 @@
+"""What stays in the scratchpad between layers: `byoc.memory.levels` chooses, so that few bytes move.
+
+Each layer is promised room for its tiles: those of the tiling that it would have with a part of the
+scratchpad. What room that leaves is for whole tensors, which are then neither loaded nor stored.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from byoc.memory import levels
+
+from .arena import Place
+from .boxes import Span
+from .layers import Conv, Layer, Move, Network, Restack
+from .schedule import ALIGNMENT, Schedule, held
+from .slots import aligned
+from .tensors import Tensor
+from .tiles import (
+    Budget,
+    Tiling,
+    conv_needs,
+    conv_tiling,
+    simple_needs,
+    simple_tiling,
+    slots_of,
+)
+
+_TILES = 2  # the scratchpad's part that tiles are cut for at first: one half
+_SECONDS = 2.0  # of search for what is to stay
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A whole tensor goes to its place in the scratchpad, or from there to the arena, for a layer."""
+
+    number: int
+    tensor: Tensor
+    near: Place
+    is_load: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows of a layer are computed, some of its tensors in the scratchpad: at `near`, by what holds them.
+
+    With a tiling, in those tiles, which lie in the scratchpad from byte `area` on.
+    """
+
+    number: int
+    near: Mapping[str, Place]
+    tiling: Tiling | None
+    rows: Span
+    area: int = 0
+
+
+Action = Copy | Run
+
+
+def resident(network: Network, schedule: Schedule, budget: Budget) -> Sequence[Action] | None:
+    """Return what is done in which order, or None where there is nothing to be kept.
+
+    Tensors keep their places in the arena, in which they are whenever they are not in the scratchpad.
+    """
+    stored = held(network)
+    fixed = {x.held for layer in network.layers if _only_moves(layer) for x in (*layer.reads, layer.y)}
+    names = [name for name, tensor in stored.items() if name not in fixed]
+    if not names:
+        return None
+    numbers = {name: number for number, name in enumerate(names)}
+    tilings = {turn.number: _tiling(network.layers[turn.number], budget) for turn in schedule.turns}
+    if any(tiling is None for n, tiling in tilings.items() if not _only_moves(network.layers[n])):
+        return None
+    turns = tuple(
+        _turn(network.layers[turn.number], tilings[turn.number], numbers, budget)
+        for turn in schedule.turns
+    )
+    plan = levels.plan_levels(
+        levels.Schedule(
+            tuple(names),
+            tuple(aligned(stored[name].nbytes) for name in names),
+            turns,
+            frozenset(numbers[p.tensor.held] for p in network.inputs if p.tensor.held in numbers),
+            frozenset(numbers[p.tensor.held] for p in network.outputs if p.tensor.held in numbers),
+            ALIGNMENT,
+        ),
+        budget.scratchpad,
+        seconds=_SECONDS,
+    )
+    return list(_actions(plan, [stored[name] for name in names], schedule, tilings))
+
+
+def _only_moves(layer: Layer) -> bool:
+    """Whether a layer is done by DMA alone, and so works on the large memory."""
+    return isinstance(layer, Move | Restack)
+
+
+def _tiling(layer: Layer, budget: Budget) -> Tiling | None:
+    """Return a tiling for a part of the scratchpad, for all of it if need be."""
+    if _only_moves(layer):
+        return None
+    find = conv_tiling if isinstance(layer, Conv) else simple_tiling
+    part = Budget(budget.scratchpad // _TILES, budget.figures)
+    return find(layer, layer.y.rows, part) or find(layer, layer.y.rows, budget)  # type: ignore[arg-type]
+
+
+def _turn(
+    layer: Layer, tiling: Tiling | None, numbers: Mapping[str, int], budget: Budget
+) -> levels.Turn:
+    """Return what a layer touches, and the room that its tiles take."""
+    if tiling is None:
+        room = budget.scratchpad // _TILES // ALIGNMENT * ALIGNMENT
+        return levels.Turn(layer.y.name, (), room)
+    needs = (
+        conv_needs(layer, tiling.tile) if isinstance(layer, Conv) else simple_needs(layer, tiling.tile)
+    )
+    held_in = {slot: tensor.held for slot, tensor in slots_of(layer).items()}
+    staging: dict[int, int] = {}
+    own = 0
+    for slot, need in needs.items():
+        size = aligned(need.size) * (2 if tiling.doubled and need.twice else 1)
+        number = numbers.get(held_in.get(slot, ""))
+        if number is None:
+            own += size
+        else:
+            staging[number] = staging.get(number, 0) + size
+    made = numbers.get(layer.y.held)
+    accesses = (levels.Access(n, writes=n == made, staging=size) for n, size in staging.items())
+    return levels.Turn(layer.y.name, tuple(accesses), own)
+
+
+def _actions(
+    plan: levels.Levels,
+    stored: Sequence[Tensor],
+    schedule: Schedule,
+    tilings: Mapping[int, Tiling | None],
+) -> Iterator[Action]:
+    """Yield the actions of a plan, with layers and tensors in place of numbers."""
+
+    def near(buffer: int, address: int) -> Place:
+        tensor = stored[buffer]
+        return Place(schedule.places[tensor.name].number, address, tensor.rows)
+
+    now = schedule.turns[0].number
+    for action in plan.actions:
+        match action:
+            case levels.Load():
+                number = schedule.turns[action.needed].number
+                place = near(action.buffer, action.address)
+                yield Copy(number, stored[action.buffer], place, is_load=True)
+            case levels.Store():
+                place = near(action.buffer, action.address)
+                yield Copy(now, stored[action.buffer], place, is_load=False)
+            case levels.Run():
+                now = schedule.turns[action.turn].number
+                accesses = plan.schedule.turns[action.turn].accesses
+                there = {
+                    stored[access.buffer].name: near(access.buffer, address)
+                    for access, address in zip(accesses, action.places, strict=True)
+                    if address is not None
+                }
+                yield Run(now, there, tilings[now], schedule.turns[action.turn].rows, action.area)

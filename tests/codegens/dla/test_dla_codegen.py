@@ -1,0 +1,161 @@
+"""The codegen `dla`: byoc's conformance tests, its artifacts, options and what it says of nodes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from byoc.codegens.dla.artifact import INTERFACE, PROGRAM, WEIGHTS
+from byoc.codegens.dla.binary import disassemble
+from byoc.codegens.dla.simulator import Simulator
+from dla_regions import executed, floats, model, region
+
+from byoc.codegen import Artifact, chosen_options, find_codegen
+from byoc.errors import InputError
+from byoc.testing import CodegenConformance
+
+CONSTANTS = {"w": floats(4, 3, 3, 3), "b": floats(4)}
+CONV = "g (float[1,3,8,8] x) => (float[1,4,8,8] y) { c = Conv<pads=[1,1,1,1]>(x, w, b) y = Relu(c) }"
+FOUND: Any = find_codegen("dla")
+
+
+class TestDla(CodegenConformance):
+    codegen = "dla"
+    rules = "dla"
+
+
+class TestDlaStriped(CodegenConformance):
+    """The same with layers that take turns, and with tiles that are cut small."""
+
+    codegen = "dla"
+    rules = "dla"
+    options = MappingProxyType({"stripes": "yes", "scratchpad": "16384"})
+    operators = ("Conv", "MaxPool", "Gemm", "Add", "Concat", "Reshape", "BatchNormalization")
+    most_cases = 2
+    zoo = ()
+
+
+def compiled(folder: Path, **options: str) -> tuple[Any, Artifact]:
+    made = region(model(CONV, CONSTANTS), folder)
+    return made, FOUND.compile(made, chosen_options(FOUND, options))
+
+
+def test_an_artifact_says_what_it_is(tmp_path: Path) -> None:
+    _, artifact = compiled(tmp_path, scratchpad="65536")
+    program = disassemble(artifact.files[PROGRAM])
+
+    assert set(artifact.files) == {PROGRAM, WEIGHTS, INTERFACE}
+    assert artifact.metadata["scratchpad"] == "65536" == str(program.scratchpad)
+    assert artifact.metadata["arena"] == artifact.metadata["arena_bound"] == str(program.arena)
+    assert artifact.metadata["weights"] == str(len(artifact.files[WEIGHTS]))
+    layers = json.loads(artifact.files[INTERFACE])["layers"]
+    assert [(each["name"], each["operation"]) for each in layers][1] == ("y", "CONV")
+    assert layers[1]["nodes"] == ["c", "y"]
+
+
+def test_predicted_cycles_are_those_of_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, artifact = compiled(tmp_path)
+    results: list[Any] = []
+    run = Simulator.run
+
+    def watched(*given: Any) -> Any:
+        results.append(run(*given))
+        return results[-1]
+
+    monkeypatch.setattr(Simulator, "run", watched)
+
+    FOUND.load(made, artifact)({"x": floats(1, 3, 8, 8)})
+
+    statistics = results[0].statistics
+    assert artifact.metadata["cycles"] == str(statistics.cycles)
+    assert artifact.metadata["loaded"] == str(statistics.total("loaded"))
+    assert FOUND.cost(made) == statistics.seconds
+
+
+def test_what_was_made_for_another_machine_does_not_fit(tmp_path: Path) -> None:
+    made, artifact = compiled(tmp_path)
+    other = replace(artifact, metadata={**artifact.metadata, "isa": "0"})
+
+    assert FOUND.compatible(made, artifact)
+    assert str(FOUND.compatible(made, other)).startswith("the program is for version 0 of the")
+
+
+def test_loading_asks_nothing_of_the_region(tmp_path: Path) -> None:
+    made, artifact = compiled(tmp_path)
+    x = {"x": floats(1, 3, 8, 8)}
+    (tmp_path / "dla_0.onnx").unlink()
+
+    found = FOUND.load(None, artifact)(x)
+
+    np.testing.assert_array_equal(found["y"], FOUND.load(made, artifact)(x)["y"])
+
+
+def test_another_shape_is_refused(tmp_path: Path) -> None:
+    made, artifact = compiled(tmp_path)
+
+    with pytest.raises(InputError, match=r"^'x' is \(1, 3, 9, 8\), and was compiled for"):
+        FOUND.load(made, artifact)({"x": floats(1, 3, 9, 8)})
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"scratchpad": "100"}, "scratchpad is 100, but must be at least 1024 bytes"),
+        ({"memory": "worst"}, "memory is 'worst', but must be one of no-reuse, best-fit, by-size"),
+    ],
+)
+def test_options_are_checked(options: dict[str, str], reason: str) -> None:
+    with pytest.raises(InputError) as caught:
+        chosen_options(FOUND, options)
+    assert reason in str(caught.value)
+
+
+def test_no_reuse_takes_more_memory(tmp_path: Path) -> None:
+    sizes = [
+        int(compiled(tmp_path, memory=method)[1].metadata["arena"]) for method in ("no-reuse", "exact")
+    ]
+
+    assert sizes[0] > sizes[1]
+
+
+def test_nodes_are_asked_about_one_by_one() -> None:
+    proto = model(
+        "g (float[2,4] x) => (float[2,4] a, float[2,4] y)"
+        " { y = Sigmoid(x) s = Softmax(y) a = Add(s, x) }"
+    )
+
+    assert [str(verdict) for verdict in FOUND.check(proto)] == [
+        "yes",
+        "the machine has no Softmax",
+        "yes",
+    ]
+
+
+def test_whole_quantized_groups_are_taken() -> None:
+    proto = model(
+        "g (int8[2,4] x) => (int8[2,4] y)"
+        " { d = DequantizeLinear(x, s, z) r = Relu(d) y = QuantizeLinear(r, s, z) }",
+        {"s": np.float32(0.5), "z": np.int8(1)},
+    )
+
+    assert all(FOUND.check(proto))
+
+
+def test_outputs_that_are_inputs_constants_or_empty(tmp_path: Path) -> None:
+    proto = model(
+        "g (float[2,3] x, float[0,3] e, float[4] u) => (float[2,3] d, float[2] k, float[0,3] z)"
+        " { d = Dropout(x) z = Relu(e) }",
+        {"k": np.array([1, 2], np.float32)},
+    )
+    x = floats(2, 3)
+
+    found = executed(proto, {"x": x, "e": np.zeros((0, 3), np.float32), "u": floats(4)}, tmp_path)
+
+    np.testing.assert_array_equal(found["d"], x)
+    assert found["k"].tolist() == [1, 2]
+    assert found["z"].shape == (0, 3)
