@@ -57,10 +57,14 @@ def build(region: Region, options: DLAOptions, figures: Figures) -> Built:
     """
     network = lower(region, RULES)
     schedule = (striped if options.stripes else whole)(network, options.memory)
-    actions = None
-    if options.resident and not options.stripes:
-        actions = resident(network, schedule, Budget(options.scratchpad, figures))
-    return programmed(network, schedule, options.scratchpad, figures, actions)
+    plain = programmed(network, schedule, options.scratchpad, figures)
+    if options.stripes or not options.resident:
+        return plain
+    actions = resident(network, schedule, Budget(options.scratchpad, figures))
+    if actions is None:
+        return plain
+    other = programmed(network, schedule, options.scratchpad, figures, actions)
+    return min(plain, other, key=lambda built: built.statistics.cycles)
 
 
 def programmed(
@@ -79,7 +83,7 @@ def programmed(
     constants = {name: weights.add(array) for name, array in network.constants.items()}
     arena = Arena(schedule.places, constants)
     budget = Budget(scratchpad, figures)
-    machine = Machine(arena, weights, budget, count(len(arena.places) + 1))
+    machine = Machine(arena, weights, budget, count(len(arena.places) + 1), scratchpad)
     if actions is None:
         actions = [Run(turn.number, {}, None, turn.rows) for turn in schedule.turns]
     done = chain.from_iterable(_commands(machine, network, action) for action in actions)
@@ -101,5 +105,6 @@ def _commands(machine: Machine, network: Network, action: Action) -> Iterator[Co
         return
     layer = network.layers[action.number]
     machine.near, machine.area = action.near, action.area
+    machine.budget = Budget(action.room or machine.scratchpad, machine.budget.figures)
     machine.fix(action.number, action.rows.count, action.tiling)
     yield from pipelined(EMITTERS[type(layer)](machine, action.number, layer, action.rows))

@@ -52,6 +52,7 @@ class Machine:
     weights: Weights
     budget: Budget
     numbers: "count[int]"
+    scratchpad: int
     near: Mapping[str, Place] = field(default_factory=dict)
     """Tensors that lie in the scratchpad while the present layer runs, by what holds them."""
     area: int = 0

@@ -41,9 +41,10 @@ class Copy:
 
 @dataclass(frozen=True)
 class Run:
-    """Rows of a layer are computed, some of its tensors in the scratchpad: at `near`, by what holds them.
+    """Rows of a layer are computed, with some tensors in the scratchpad: at `near`, by what holds them.
 
-    With a tiling, in those tiles, which lie in the scratchpad from byte `area` on.
+    Tiles lie from byte `area` on, in `room` bytes, or in all there are where it is 0. With a `tiling`,
+    it is the one to be used.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Run:
     tiling: Tiling | None
     rows: Span
     area: int = 0
+    room: int = 0
 
 
 Action = Copy | Run
@@ -64,7 +66,7 @@ def resident(network: Network, schedule: Schedule, budget: Budget) -> Sequence[A
     stored = held(network)
     fixed = {x.held for layer in network.layers if _only_moves(layer) for x in (*layer.reads, layer.y)}
     names = [name for name, tensor in stored.items() if name not in fixed]
-    if not names:
+    if not names or not schedule.turns:
         return None
     numbers = {name: number for number, name in enumerate(names)}
     tilings = {turn.number: _tiling(network.layers[turn.number], budget) for turn in schedule.turns}
@@ -158,4 +160,4 @@ def _actions(
                     for access, address in zip(accesses, action.places, strict=True)
                     if address is not None
                 }
-                yield Run(now, there, tilings[now], schedule.turns[action.turn].rows, action.area)
+                yield Run(now, there, tilings[now], schedule.turns[action.turn].rows, action.area, action.staging)

@@ -57,7 +57,7 @@ def lines(names: Sequence[str], with_stripes: bool) -> Iterator[Line]:
             start = time.perf_counter()
             banded = striped(index, name, 1)
             seconds = time.perf_counter() - start
-            if banded is None:
+            if isinstance(banded, str):
                 continue
             cascades = f"{len(banded.plan.groups)} cascades, {len(banded.plan.bands)} bands"
             yield Line(name, "C", "striped", banded.plan.size, bounds["C"], seconds, cascades)

@@ -110,12 +110,13 @@ def memory_report(
         for called, convention, method in ways
     ]
     notes = list(models[letter].notes)
-    banded = None
+    banded: Striped | None = None
     if asked.striped and not groups:  # rows of what is inside a group are not known
-        banded = striped(flat or index, name, asked.alignment)
-        if banded is None:
-            notes.append("nothing is computed by rows, so there is no striped execution")
+        found = striped(flat or index, name, asked.alignment)
+        if isinstance(found, str):
+            notes.append(found)
         else:
+            banded = found
             rows.append(Row("striped", "C", "striped", banded.plan.size, *bounds["C"]))
     levels = None
     if asked.size is not None:

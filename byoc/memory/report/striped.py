@@ -17,15 +17,21 @@ class Striped:
     plan: StripedPlan
 
 
-def striped(index: GraphIndex, name: str, alignment: int) -> Striped | None:
-    """Plan the striped execution of a graph, None where nothing is computed by rows.
+# The search grows faster than the number of layers: minutes beyond this.
+_MOST_LAYERS = 3000
+
+
+def striped(index: GraphIndex, name: str, alignment: int) -> Striped | str:
+    """Plan the striped execution of a graph, or return why there is none.
 
     Raises InputError as `row_model` does.
     """
     model = row_model(index, name)
     rows = {tensor.name: tensor.rows for tensor in model.tensors}
     if not any(rows[name] > 1 for layer in model.layers for name in layer.writes):
-        return None
+        return "nothing is computed by rows, so there is no striped execution"
+    if len(model.layers) > _MOST_LAYERS:
+        return f"of {len(model.layers)} layers, no striped execution is searched: too many"
     return Striped(model, stripe(model.tensors, model.layers, model.inputs, model.outputs, alignment))
 
 
