@@ -152,7 +152,7 @@ class Emission:
         self.step.computes.append(command)
 
     def store(self, tile: Operand, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> None:
-        """Append the store of a tile to a box of a tensor; what lies in the scratchpad is there already."""
+        """Append the store of a tile to a box of a tensor, unless that lies in the scratchpad."""
         if self.is_near(tensor):
             return
         target = self.machine.arena.box(tensor, rows, cols, channels)

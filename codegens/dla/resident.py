@@ -26,7 +26,7 @@ from .tiles import (
 )
 
 _TILES = 2  # the scratchpad's part that tiles are cut for at first: one half
-_SECONDS = 2.0  # of search for what is to stay
+_SECONDS = 10.0  # of search for what is to stay; what is found by then depends on the computer
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ Action = Copy | Run
 
 
 def resident(network: Network, schedule: Schedule, budget: Budget) -> Sequence[Action] | None:
-    """Return what is done in which order, or None where there is nothing to be kept.
+    """Return what is done in which order, or None where nothing is to be kept, or the search takes long.
 
     Tensors keep their places in the arena, in which they are whenever they are not in the scratchpad.
     """
@@ -88,6 +88,8 @@ def resident(network: Network, schedule: Schedule, budget: Budget) -> Sequence[A
         budget.scratchpad,
         seconds=_SECONDS,
     )
+    if not plan.is_exact:
+        return None
     return list(_actions(plan, [stored[name] for name in names], schedule, tilings))
 
 
@@ -160,4 +162,11 @@ def _actions(
                     for access, address in zip(accesses, action.places, strict=True)
                     if address is not None
                 }
-                yield Run(now, there, tilings[now], schedule.turns[action.turn].rows, action.area, action.staging)
+                yield Run(
+                    now,
+                    there,
+                    tilings[now],
+                    schedule.turns[action.turn].rows,
+                    action.area,
+                    action.staging,
+                )

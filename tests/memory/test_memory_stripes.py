@@ -98,6 +98,13 @@ def test_offsets_are_aligned() -> None:
     assert plan.scratch["a"] % 16 == 0
 
 
+def test_network_without_layers_holds_its_inputs() -> None:
+    tensors = [Tensor("x", 3, 5), Tensor("u", 1, 7)]
+    plan = stripe(tensors, [], ["x", "u"], ["x"])
+    check(tensors, [], ["x", "u"], ["x"], plan)
+    assert (plan.size, plan.bands, plan.groups) == (22, (), ())
+
+
 @pytest.mark.parametrize(
     ("layers", "outputs", "said"),
     [

@@ -48,17 +48,14 @@ def test_result_over_dead_rows_of_the_input() -> None:
     assert error(execute(index, rows, plan, feeds), reference(model, feeds)) < CLOSE
 
 
-@pytest.mark.parametrize("tensor", ["x", "r", "d"])
+@pytest.mark.parametrize("tensor", ["x", "r"])
 def test_window_one_row_short_gives_wrong_numbers(tensor: str) -> None:
     model = parse(RESIDUAL)
     index, rows = read_rows(model)
     plan = plan_rows(rows)
     shared = [name for name, place in plan.places.items() if place == plan.places[tensor]]
     place = plan.places[tensor]
-    if place.window == 1:
-        short = Place(place.offset - 4, place.window, place.row_bytes)  # a pixel into something else
-    else:
-        short = Place(place.offset, place.window - 1, place.row_bytes)
+    short = Place(place.offset, place.window - 1, place.row_bytes)
     broken = replace(plan, places=plan.places | dict.fromkeys(shared, short))
     feeds = random_feeds(index)
     assert error(execute(index, rows, broken, feeds), reference(model, feeds)) > CLOSE

@@ -114,67 +114,66 @@ def _chains(network: Network, over: Mapping[str, str]) -> list[list[Layer]]:
     return chains
 
 
-@dataclass(frozen=True)
 class _Builder:
-    network: Network
-    chains: Sequence[Sequence[Layer]]
-    rows: Sequence[Sequence[str]]
-    storage: Mapping[str, int]
+    """Who makes and who reads what, a unit at a time."""
 
-    def units(self) -> Units:
-        maker = {
-            name: number
-            for number, chain in enumerate(self.chains)
-            for layer in chain
-            for name in layer.writes
-        }
-        readers: dict[str, list[tuple[int, Rows]]] = defaultdict(list)
-        for number, chain in enumerate(self.chains):
+    def __init__(
+        self,
+        network: Network,
+        chains: Sequence[Sequence[Layer]],
+        rows: Sequence[Sequence[str]],
+        storage: Mapping[str, int],
+    ) -> None:
+        self.network, self.chains, self.rows, self.storage = network, chains, rows, storage
+        self.kept = frozenset(network.outputs)
+        self.maker: dict[str, int] = {}
+        self.readers: dict[str, list[tuple[int, Rows]]] = defaultdict(list)
+        self.reads: list[dict[Read, None]] = [{} for _ in chains]
+        for number, chain in enumerate(chains):
+            for layer in chain:
+                self.maker.update(dict.fromkeys(layer.writes, number))
+        for number, chain in enumerate(chains):
             inside = {name for layer in chain[:-1] for name in layer.writes}
             for layer in chain:
-                for name, rows in layer.reads:
+                for name, rows_read in layer.reads:
                     if name not in inside:
-                        each = ALL if layer.mode == "whole" else rows
-                        readers[name].append((number, each))
-        kept = set(self.network.outputs)
-        last = {name: max((reader for reader, _ in each), default=-1) for name, each in readers.items()}
-        last.update(dict.fromkeys(kept, len(self.chains)))
-        reads: dict[int, dict[Read, None]] = defaultdict(dict)
-        for name, those in readers.items():
-            for number, rows in those:
-                reads[number][Read(self.storage[name], rows, maker.get(name, -1))] = None
-        units = []
-        for number, chain in enumerate(self.chains):
-            writes = chain[-1].writes
-            makes = tuple(dict.fromkeys(self.storage[name] for name in writes))
-            until = max(last.get(name, -1) for name in writes)
-            units.append(
-                Unit(
-                    tuple(layer.name for layer in chain),
-                    chain[0].mode,
-                    self.network.steps[chain[0].name],
-                    tuple(reads[number]),
-                    makes,
-                    max(layer.scratch for layer in chain),
-                    until,
-                )
-            )
-        storages = []
-        for names in self.rows:
-            tensor = self.network.tensors[names[0]]
-            touched = {maker[name] for name in names if name in maker}
-            touched |= {reader for name in names for reader, _ in readers[name]}
-            writers = tuple(dict.fromkeys(maker[name] for name in names if name in maker))
-            storages.append(
-                Storage(
-                    tuple(names),
-                    tensor.rows,
-                    tensor.row_bytes,
-                    maker.get(names[0], -1),
-                    writers,
-                    tuple(readers[names[-1]]),
-                    tuple(sorted(touched)),
-                    names[-1] in kept,
-                )
-            )
-        return Units(tuple(units), tuple(storages))
+                        each = ALL if layer.mode == "whole" else rows_read
+                        self.readers[name].append((number, each))
+                        self.reads[number][Read(storage[name], each, self.maker.get(name, -1))] = None
+
+    def units(self) -> Units:
+        """All units and storages."""
+        return Units(
+            tuple(self._unit(number) for number in range(len(self.chains))),
+            tuple(self._storage(names) for names in self.rows),
+        )
+
+    def _unit(self, number: int) -> Unit:
+        chain = self.chains[number]
+        writes = chain[-1].writes
+        readers = [reader for name in writes for reader, _ in self.readers[name]]
+        kept = not self.kept.isdisjoint(writes)
+        return Unit(
+            tuple(layer.name for layer in chain),
+            chain[0].mode,
+            self.network.steps[chain[0].name],
+            tuple(self.reads[number]),
+            tuple(dict.fromkeys(self.storage[name] for name in writes)),
+            max(layer.scratch for layer in chain),
+            len(self.chains) if kept else max(readers, default=-1),
+        )
+
+    def _storage(self, names: Sequence[str]) -> Storage:
+        tensor = self.network.tensors[names[0]]
+        writers = tuple(dict.fromkeys(self.maker[name] for name in names if name in self.maker))
+        readers = {reader for name in names for reader, _ in self.readers[name]}
+        return Storage(
+            tuple(names),
+            tensor.rows,
+            tensor.row_bytes,
+            self.maker.get(names[0], -1),
+            writers,
+            tuple(self.readers[names[-1]]),
+            tuple(sorted(readers.union(writers))),
+            names[-1] in self.kept,
+        )

@@ -11,9 +11,11 @@ from byoc.codegens.dla.build import Built, programmed
 from byoc.codegens.dla.cycles import read_figures
 from byoc.codegens.dla.emit import Step, pipelined
 from byoc.codegens.dla.isa import Command, Conv, Load, Store
+from byoc.codegens.dla.resident import Run, resident
 from byoc.codegens.dla.schedule import Schedule, whole
 from byoc.codegens.dla.simulator import SimulationError, Simulator
 from byoc.codegens.dla.striped import striped
+from byoc.codegens.dla.tiles import Budget
 from dla_regions import floats, model, network
 
 FIGURES = read_figures()
@@ -138,3 +140,34 @@ def test_an_arena_that_is_too_small_is_caught(tmp_path: Path) -> None:
 
     with pytest.raises(SimulationError, match="of the arena, which has"):
         ran(replace(made, program=program))
+
+
+def test_what_stays_in_the_scratchpad_is_neither_stored_nor_loaded(tmp_path: Path) -> None:
+    made = network(model(CHAIN, CONSTANTS), tmp_path)
+    schedule, budget = whole(made, "exact"), Budget(65536, FIGURES)
+    actions = resident(made, schedule, budget)
+    assert actions is not None
+
+    plain = programmed(made, schedule, budget.scratchpad, FIGURES)
+    other = programmed(made, schedule, budget.scratchpad, FIGURES, actions)
+
+    assert any(isinstance(each, Run) and each.near for each in actions)
+    assert other.statistics.total("stored") < plain.statistics.total("stored") / 2
+    assert other.statistics.cycles < plain.statistics.cycles
+    np.testing.assert_allclose(ran(other), ran(plain), rtol=1e-4, atol=1e-4)
+
+
+def test_a_tile_over_what_stays_is_caught(tmp_path: Path) -> None:
+    made = network(model(CHAIN, CONSTANTS), tmp_path)
+    schedule, budget = whole(made, "exact"), Budget(65536, FIGURES)
+    actions = resident(made, schedule, budget)
+    assert actions is not None
+    moved = [
+        replace(each, area=min(place.offset for place in each.near.values()))
+        if isinstance(each, Run) and each.near
+        else each
+        for each in actions
+    ]
+
+    with pytest.raises(SimulationError, match=r"byte \d+ of the scratchpad should hold row"):
+        ran(programmed(made, schedule, budget.scratchpad, FIGURES, moved))

@@ -1,0 +1,130 @@
+"""docs/tutorial.md, from top to bottom: its files are written, its commands typed, its outputs compared.
+
+A block whose first line is `# FILE` is that file, or a change to it where it is a diff: hunks begin with
+`@@`. A block of shell is typed line by line; the block without a language behind it is what must be
+printed. A line `...` there stands for any lines, and errors of rounding are not compared.
+"""
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import Ran
+
+PAGE = Path(__file__).parents[3] / "docs" / "tutorial.md"
+ROUNDING = re.compile(r"largest error \S+|\d+ passed.*| in [\d.]+s|[\d.]+ dB")
+
+
+def blocks() -> Iterator[tuple[str, str]]:
+    """Yield the language and the text of each block of the page."""
+    yield from re.findall(r"```(\w*)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def write(text: str, folder: Path) -> None:
+    path = folder / named(text)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def named(text: str) -> str:
+    """Return the file that a block is for."""
+    found = re.match(r"# (\S+\.\w+)\n", text)
+    assert found is not None, f"a block that is no file:\n{text}"
+    return found[1]
+
+
+def change(text: str, folder: Path) -> None:
+    path = folder / named(text)
+    content = path.read_text(encoding="utf-8")
+    for hunk in text.split("@@\n")[1:]:
+        lines = hunk.splitlines()
+        before, after = (
+            "".join(f"{line[1:]}\n" for line in lines if line[:1] not in without) for without in "+-"
+        )
+        assert content.count(before) == 1, f"{path.name} has not one place for:\n{hunk}"
+        content = content.replace(before, after)
+    path.write_text(content, encoding="utf-8")
+
+
+def install(folder: Path) -> None:
+    """Register what pyproject.toml in a folder says, as `pip install -e .` does."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    told = folder / f"{project['name']}-{project['version']}.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    points = [
+        "\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())])
+        for group, entries in project["entry-points"].items()
+    ]
+    (told / "entry_points.txt").write_text("\n".join(points), encoding="utf-8")
+
+
+def type_in(
+    command: str,
+    byoc: Callable[..., Ran],
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    """Return what a command prints."""
+    for name in [each for each in sys.modules if each.partition(".")[0] == "tiny"]:
+        del sys.modules[name]  # it was another step's
+    program, *arguments = command.split()
+    if program == "byoc":
+        ran = byoc(*arguments)
+        assert ran.code == 0, f"{command}: {ran.err}"
+        return ran.out + ran.err
+    if program == "python":
+        try:
+            runpy.run_path(str(folder / arguments[0]))
+        except Exception as error:  # the page shows it
+            return f"{type(error).__module__}.{type(error).__name__}: {error}\n"
+        return capsys.readouterr().out
+    if program == "pytest":
+        line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+    assert command == "pip install -e ."
+    install(folder)
+    return ""
+
+
+def fits(shown: str, printed: str) -> bool:
+    """Whether a text is what the page shows."""
+    lines = [line.rstrip() for line in ROUNDING.sub("~", shown).splitlines()]
+    pattern = "".join(r"(?:.*\n)*" if line == "..." else re.escape(line) + r"\n" for line in lines)
+    text = "".join(f"{line.rstrip()}\n" for line in ROUNDING.sub("~", printed).splitlines())
+    return re.fullmatch(pattern, text) is not None
+
+
+def test_the_page_does_what_it_says(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    byoc: Callable[..., Ran],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files change faster than their times
+    printed = ""
+    compared = 0
+    for language, text in blocks():
+        if language == "sh":
+            printed = "".join(type_in(line, byoc, tmp_path, capsys) for line in text.splitlines())
+        elif language == "diff":
+            change(text, tmp_path)
+        elif language:
+            write(text, tmp_path)
+        else:
+            assert fits(text, printed), f"the page shows\n{text}\nand printed is\n{printed}"
+            compared += 1
+    assert compared > 9
