@@ -12,12 +12,15 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from byoc.codegens.dla.options import DLAOptions
 from support import Ran
 
 PAGE = Path(__file__).parents[3] / "docs" / "tutorial.md"
+MACHINE = PAGE.with_name("dla.md")
 ROUNDING = re.compile(r"largest error \S+|\d+ passed.*| in [\d.]+s|[\d.]+ dB")
 
 
@@ -128,3 +131,28 @@ def test_the_page_does_what_it_says(
             assert fits(text, printed), f"the page shows\n{text}\nand printed is\n{printed}"
             compared += 1
     assert compared > 9
+
+
+def test_the_machine_s_page_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = MACHINE.read_text(encoding="utf-8")
+    listed, compared = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(compared[0], str(MACHINE), "exec"), {})  # noqa: S102 - a page of ours
+    assert capsys.readouterr().out == compared[1]
+    exec(compile(listed[0], str(MACHINE), "exec"), {})  # noqa: S102 - a page of ours
+    assert capsys.readouterr().out.startswith("arena 3928576, scratchpad 524288, weights ")
+
+
+@pytest.mark.parametrize("page", ["dla.md", "codegens.md"])
+def test_the_options_are_on_the_pages(page: str) -> None:
+    text = (PAGE.parent / page).read_text(encoding="utf-8")
+
+    for option in fields(DLAOptions):
+        default = re.search(rf"^\| `{option.name}` \| (\S+) \|", text, re.MULTILINE)
+        assert default is not None, option.name
+        assert default[1].strip("`") == str(option.default).replace("True", "true").replace(
+            "False", "false"
+        )
