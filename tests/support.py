@@ -1,10 +1,14 @@
 """What tests of every room use: models written as ONNX text, and what a run of the command line gave."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx
 
 from byoc.graph.load import Model, prepare
+
+VANILLA = Path(__file__).with_name("vanilla.yaml")
+"""A rule file for what is not about accelerators: target `dla`, open extents, run by `reference`."""
 
 LIGHT = (
     *("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50"),
