@@ -65,7 +65,9 @@ def pieces(place: Path) -> Path:
 def measured(model: Model, rules: str | Path, output: Path, runs: int) -> None:
     """Cut a model, and print what its bundle takes against the model in one piece."""
     strategy = "all-supported"
-    byoc.partition(model.source, rules, output=output, strategy=strategy, verify=False)
+    byoc.partition(
+        model.source, rules, output=output, strategy=strategy, codegen="reference", verify=False
+    )
     session = byoc.load(output)
     given = dict(samples_for(model))
     regions = sum(stage.device != "host" for stage in session.stages)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from support import VANILLA
 
 from byoc import Result, load, partition
 from byoc.bundle.compile import Compiler
@@ -18,7 +19,7 @@ from byoc.plan import Plan, Settings, make_plan
 from byoc.rules.load import Target
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 
-# `dla` takes Relu and Add; Sigmoid, Sub and If stay on the host.
+# VANILLA takes Relu and Add; Sigmoid, Sub and If stay on the host.
 CHAIN = """
 chain (float[1, 4] x) => (float[1, 4] y) {
   a = Relu(x)
@@ -39,9 +40,9 @@ DEVICE_ONLY = "all (float[1, 4] x) => (float[1, 4] y) { a = Add(x, x) y = Relu(a
 
 
 def cut(model: str | Path | onnx.ModelProto, output: Path | None = None, **options: Any) -> Result:
-    """Partition for `dla` with everything it takes on it, however small; what is refused is an error."""
+    """Partition for VANILLA with everything it takes on it, however small; what is refused is an error."""
     options = {"strict": True, **options}
-    return partition(model, "dla", output=output, strategy="all-supported", **options)
+    return partition(model, VANILLA, output=output, strategy="all-supported", **options)
 
 
 def planned(

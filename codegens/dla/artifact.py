@@ -60,6 +60,7 @@ def packed(built: Built, options: DLAOptions) -> Artifact:
         "weights": str(len(built.weights)),
         "layers": str(len(built.network.layers)),
         "cycles": str(statistics.cycles),
+        "seconds": f"{statistics.seconds:.9f}",
         "loaded": str(statistics.total("loaded")),
         "stored": str(statistics.total("stored")),
     }

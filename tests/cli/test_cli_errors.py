@@ -9,7 +9,7 @@ import onnx
 import pytest
 import vendors
 from cutting import CHAIN, files, ramp
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 Cli = Callable[..., Ran]
 RULES = """target: npu
@@ -47,12 +47,12 @@ def _sentence(ran: Ran, here: Path, before: dict[str, bytes]) -> str:
 
 
 def test_no_such_file(here: Path, byoc: Cli) -> None:
-    assert _refused(here, byoc, "n.onnx", "--rules", "dla") == "n.onnx: no such file"
+    assert _refused(here, byoc, "n.onnx", "--rules", VANILLA) == "n.onnx: no such file"
 
 
 def test_a_folder_is_no_model(here: Path, byoc: Cli) -> None:
     (here / "folder").mkdir()
-    assert _refused(here, byoc, "folder", "--rules", "dla") == "folder: is a folder, not an ONNX model"
+    assert _refused(here, byoc, "folder", "--rules", VANILLA) == "folder: is a folder, not an ONNX model"
 
 
 def test_a_truncated_model(here: Path, byoc: Cli) -> None:
@@ -60,7 +60,7 @@ def test_a_truncated_model(here: Path, byoc: Cli) -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(ramp(1, 400), "k"))
     whole = model.SerializeToString()
     (here / "cut.onnx").write_bytes(whole[: len(whole) // 2])
-    assert _refused(here, byoc, "cut.onnx", "--rules", "dla").startswith(
+    assert _refused(here, byoc, "cut.onnx", "--rules", VANILLA).startswith(
         "cut.onnx: not an ONNX model, or a truncated one ("
     )
 
@@ -68,12 +68,14 @@ def test_a_truncated_model(here: Path, byoc: Cli) -> None:
 @pytest.mark.parametrize("content", ["Dear diary,\n", "<html></html>", "", "version https://git-lfs"])
 def test_a_text_file_called_onnx(content: str, here: Path, byoc: Cli) -> None:
     (here / "text.onnx").write_text(content)
-    assert _refused(here, byoc, "text.onnx", "--rules", "dla").startswith("text.onnx: not an ONNX model")
+    assert _refused(here, byoc, "text.onnx", "--rules", VANILLA).startswith(
+        "text.onnx: not an ONNX model"
+    )
 
 
 def test_a_model_that_the_checker_refuses(here: Path, byoc: Cli) -> None:
     onnx.save(parse("g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x, x, x) }"), "bad.onnx")
-    sentence = _refused(here, byoc, "bad.onnx", "--rules", "dla")
+    sentence = _refused(here, byoc, "bad.onnx", "--rules", VANILLA)
     assert sentence.startswith("bad.onnx: not valid ONNX: ")
     assert "Relu" in sentence
 
@@ -81,7 +83,7 @@ def test_a_model_that_the_checker_refuses(here: Path, byoc: Cli) -> None:
 def test_a_model_with_a_cycle(here: Path, byoc: Cli) -> None:
     text = "g (float[4] x) => (float[4] y) { a = Add(x, b) b = Relu(a) y = Relu(b) }"
     (here / "bad.onnx").write_bytes(parse(text).SerializeToString())
-    sentence = _refused(here, byoc, "bad.onnx", "--rules", "dla")
+    sentence = _refused(here, byoc, "bad.onnx", "--rules", VANILLA)
     assert re.fullmatch(r"bad\.onnx: the nodes form a cycle through (Add 'a'|Relu 'b')", sentence)
 
 
@@ -90,7 +92,7 @@ def test_external_data_that_is_not_there(here: Path, byoc: Cli) -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(ramp(1, 400), "k"))
     onnx.save(model, "ext.onnx", save_as_external_data=True, location="ext.bin")
     (here / "ext.bin").unlink()
-    assert _refused(here, byoc, "ext.onnx", "--rules", "dla") == (
+    assert _refused(here, byoc, "ext.onnx", "--rules", VANILLA) == (
         "ext.onnx: tensor 'k' has external data in 'ext.bin', and there is no such file beside the model"
     )
 
@@ -131,32 +133,32 @@ def test_no_such_rule_file(here: Path, byoc: Cli) -> None:
 
 
 def test_an_unknown_codegen(here: Path, byoc: Cli) -> None:
-    sentence = _refused(here, byoc, "m.onnx", "--rules", "dla", "--codegen", "referenz")
+    sentence = _refused(here, byoc, "m.onnx", "--rules", VANILLA, "--codegen", "referenz")
     assert sentence.startswith("referenz: no such codegen (did you mean reference?); installed: ")
 
 
 def test_an_unknown_strategy(here: Path, byoc: Cli) -> None:
-    assert _refused(here, byoc, "m.onnx", "--rules", "dla", "--strategy", "mincut").startswith(
+    assert _refused(here, byoc, "m.onnx", "--rules", VANILLA, "--strategy", "mincut").startswith(
         "mincut: no such strategy (did you mean min-cut?); installed: all-supported, "
     )
 
 
 @pytest.mark.parametrize("option", ["--cost-model", "--host-cost-model"])
 def test_an_unknown_cost_model(option: str, here: Path, byoc: Cli) -> None:
-    assert _refused(here, byoc, "m.onnx", "--rules", "dla", option, "hos").startswith(
+    assert _refused(here, byoc, "m.onnx", "--rules", VANILLA, option, "hos").startswith(
         "hos: no such file and no installed cost model (did you mean host?); installed: "
     )
 
 
 def test_an_unknown_zoo_model(here: Path, byoc: Cli) -> None:
-    sentence = _refused(here, byoc, "zoo:squeezenett", "--rules", "dla")
+    sentence = _refused(here, byoc, "zoo:squeezenett", "--rules", VANILLA)
     assert "squeezenett" in sentence
     assert "(did you mean squeezenet?)" in sentence
 
 
 def test_an_output_whose_parent_is_missing(here: Path, byoc: Cli) -> None:
     before = files(here)
-    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", "no/such/out")
+    ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "no/such/out")
     assert _sentence(ran, here, before) == (
         "no/such/out: cannot be written: there is no folder 'no/such'"
     )
@@ -164,14 +166,14 @@ def test_an_output_whose_parent_is_missing(here: Path, byoc: Cli) -> None:
 
 def test_an_output_under_a_file(here: Path, byoc: Cli) -> None:
     before = files(here)
-    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", "m.onnx/out")
+    ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "m.onnx/out")
     assert _sentence(ran, here, before) == ("m.onnx/out: cannot be written: there is no folder 'm.onnx'")
 
 
 @pytest.mark.parametrize("output", [".", "..", "m.onnx"])
 def test_an_output_that_is_something_else(output: str, here: Path, byoc: Cli) -> None:
     before = files(here)
-    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", output)
+    ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", output)
     assert _sentence(ran, here, before) == (
         f"{output}: exists and is not a bundle, so it is not replaced"
     )
@@ -179,18 +181,18 @@ def test_an_output_that_is_something_else(output: str, here: Path, byoc: Cli) ->
 
 def test_a_dimension_that_the_model_has_not(here: Path, byoc: Cli) -> None:
     onnx.save(parse("g (float[batch, 4] x) => (float[batch, 4] y) { y = Relu(x) }"), "open.onnx")
-    assert _refused(here, byoc, "open.onnx", "--rules", "dla", "--dim", "bach=2") == (
+    assert _refused(here, byoc, "open.onnx", "--rules", VANILLA, "--dim", "bach=2") == (
         "open.onnx: no input has a dimension named 'bach' (did you mean batch?); "
         "symbolic dimensions: batch"
     )
-    assert _refused(here, byoc, "open.onnx", "--rules", "dla", "--dim", "batch=0") == (
+    assert _refused(here, byoc, "open.onnx", "--rules", VANILLA, "--dim", "batch=0") == (
         "open.onnx: dimension batch=0: a size is at least 1"
     )
 
 
 def test_a_codegen_option_that_is_not_known(here: Path, byoc: Cli) -> None:
     arguments = ("--strategy", "all-supported", "--codegen-option", "fast=1")
-    assert _refused(here, byoc, "m.onnx", "--rules", "dla", *arguments).endswith(
+    assert _refused(here, byoc, "m.onnx", "--rules", VANILLA, *arguments).endswith(
         "codegen reference has no option 'fast'; it has: none"
     )
 
@@ -212,7 +214,7 @@ def test_a_codegen_option_that_is_not_known(here: Path, byoc: Cli) -> None:
 )
 def test_usage_errors(arguments: list[str], sentence: str, here: Path, byoc: Cli) -> None:
     before = files(here)
-    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", "out", *arguments)
+    ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out", *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert "Traceback" not in ran.err
     assert sentence in ran.err
@@ -246,7 +248,7 @@ def test_wrong_numbers_exit_with_1_and_name_output_and_error(
         r"verification failed: output 'score' differs from one\.onnx by [0-9.]+ of its range, "
         r"at most 0\.0001 is allowed for float32 "
         r"\(nothing was written; --no-verify writes it all the same\)",
-        _refused(here, byoc, "one.onnx", "--rules", "dla", *arguments),
+        _refused(here, byoc, "one.onnx", "--rules", VANILLA, *arguments),
     )
 
 
@@ -257,7 +259,7 @@ def test_a_defect_exits_with_3_and_a_traceback(
         raise IndexError("list index out of range")
 
     monkeypatch.setattr("byoc.precision.lower.make_plan", broken)
-    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", "out")
+    ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out")
     assert (ran.code, ran.out) == (3, "")
     assert ran.err.startswith("Traceback (most recent call last):\n")
     assert ran.err.endswith(
@@ -272,7 +274,7 @@ def test_an_interrupt_exits_with_130(here: Path, byoc: Cli, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     monkeypatch.setattr("byoc.precision.lower.make_plan", stop)
-    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", "out")
+    ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out")
     assert ran.code == 130
     assert "Traceback" not in ran.err
 
@@ -287,7 +289,7 @@ def no_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_runtime")
 def test_without_onnxruntime_partition_works_and_says_so(here: Path, byoc: Cli) -> None:
-    ran = byoc("partition", "m.onnx", "--rules", "dla", "-o", "out")
+    ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.splitlines()[0].endswith(f"; not verified: {HINT}")
     assert (here / "out/manifest.json").is_file()
@@ -303,7 +305,7 @@ def test_without_onnxruntime_lists_work(verb: list[str], byoc: Cli) -> None:
 def test_without_onnxruntime_verify_says_how_to_get_it(
     here: Path, byoc: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    byoc("partition", "m.onnx", "--rules", "dla", "-o", "out")
+    byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     before = files(here)
     for against in ([], ["--against", "m.onnx"]):

@@ -7,7 +7,7 @@ import onnx
 import pytest
 import yaml
 from cutting import CHAIN
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 Cli = Callable[..., Ran]
 
@@ -20,7 +20,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-PARTITION = ("partition", "m.onnx", "--rules", "dla")
+PARTITION = ("partition", "m.onnx", "--rules", VANILLA)
 
 
 @pytest.mark.usefixtures("here")
@@ -83,7 +83,7 @@ def test_a_place_that_cannot_be_written_to_is_found_first(place: str, here: Path
 def test_two_rule_files(byoc: Cli) -> None:
     rules = "target: npu\ncost_model: dla\ndtype: any\nops: [{op: Sigmoid}]\n"
     Path("npu.yaml").write_text(rules, "utf-8")
-    both = ("--rules", "dla", "--rules", "npu.yaml", "--strategy", "all-supported")
+    both = ("--rules", VANILLA, "--rules", "npu.yaml", "--strategy", "all-supported")
     ran = byoc("partition", "m.onnx", *both, "-o", "out", "--save-placement", "p.yaml")
     assert (ran.code, ran.err) == (0, "")
     assert "on dla and npu in 3 regions" in ran.out

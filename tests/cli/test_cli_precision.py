@@ -10,10 +10,10 @@ import onnx
 import pytest
 from calibrating import inputs, network
 from cutting import files
-from support import Ran
+from support import VANILLA, Ran
 
 Cli = Callable[..., Ran]
-DLA = ("m.onnx", "--rules", "dla", "--strategy", "all-supported")
+DLA = ("m.onnx", "--rules", VANILLA, "--strategy", "all-supported")
 INT8 = (*DLA, "--quantize", "int8")
 
 
@@ -109,7 +109,7 @@ def test_calibrate_partition_verify(here: Path, byoc: Cli) -> None:
 
 def test_a_zoo_model_says_what_is_left(here: Path, byoc: Cli) -> None:
     byoc("calibrate", "zoo:squeezenet", "--data", "random", "--samples", "2", "-o", "c.yaml")
-    arguments = ("--rules", "dla", "--quantize", "int8", "--calibration", "c.yaml", "--no-verify")
+    arguments = ("--rules", VANILLA, "--quantize", "int8", "--calibration", "c.yaml", "--no-verify")
     assert byoc("partition", "zoo:squeezenet", *arguments, "-o", "s.byoc").code == 0
     ran = byoc("verify", "s.byoc")
     assert ran.code == 0
@@ -160,7 +160,7 @@ def test_a_budget_says_when_nothing_is_quantized_where_it_counts(here: Path, byo
     floats = byoc("partition", *INT8, "--data", "data", "--accuracy-budget", "300dB")
     assert "\nAccuracy budget 300dB: all kept on 6 samples of data, " in floats.out
     assert "\n  nothing is quantized any more: what is on dla computes in floating point\n" in floats.out
-    alone = ("m.onnx", "--rules", "dla", "--quantize", "int8", "--data", "data")  # the host is cheaper
+    alone = ("m.onnx", "--rules", VANILLA, "--quantize", "int8", "--data", "data")  # the host is cheaper
     host = byoc("partition", *alone, "--accuracy-budget", "90dB", "-o", "h.byoc")
     assert (
         " all kept on 6 samples of data, all with all quantized\n  nothing that is quantized is on an"

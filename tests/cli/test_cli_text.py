@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import pytest
 from cutting import CHAIN, cut
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 # The weights are identities and the rest moves signs, so that every number is exact on every machine.
 NET = """net (float[1, 256, 28, 28] image, float[1, 4] extra)
@@ -64,21 +64,21 @@ def _floats(document: Any) -> list[float]:
 
 @pytest.mark.usefixtures("here")
 def test_partition_without_output(byoc: Cli, golden: Golden) -> None:
-    ran = byoc("partition", "net.onnx", "--rules", "dla")
+    ran = byoc("partition", "net.onnx", "--rules", VANILLA)
     assert (ran.code, ran.err) == (0, "")
     golden("cli_partition_plan.txt", ran.out)
 
 
 @pytest.mark.usefixtures("here")
 def test_partition_with_output(byoc: Cli, golden: Golden) -> None:
-    ran = byoc("partition", "net.onnx", "--rules", "dla", "-o", "out")
+    ran = byoc("partition", "net.onnx", "--rules", VANILLA, "-o", "out")
     assert (ran.code, ran.err) == (0, "")
     golden("cli_partition_output.txt", ran.out)
 
 
 @pytest.mark.usefixtures("here")
 def test_verify(byoc: Cli, golden: Golden) -> None:
-    byoc("partition", "net.onnx", "--rules", "dla", "-o", "out")
+    byoc("partition", "net.onnx", "--rules", VANILLA, "-o", "out")
     ran = byoc("verify", "out", "--against", "net.onnx")
     assert (ran.code, ran.err) == (0, "")
     golden("cli_verify.txt", ran.out)
@@ -86,7 +86,7 @@ def test_verify(byoc: Cli, golden: Golden) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_inspect_repeats_the_report_and_lists_the_files(byoc: Cli) -> None:
-    made = byoc("partition", "net.onnx", "--rules", "dla", "-o", "out").out
+    made = byoc("partition", "net.onnx", "--rules", VANILLA, "-o", "out").out
     ran = byoc("inspect", "out")
     assert (ran.code, ran.err) == (0, "")
     assert f"\n\n{made.partition(chr(10) + 'Written to')[0]}" in ran.out
@@ -104,8 +104,8 @@ def test_inspect_repeats_the_report_and_lists_the_files(byoc: Cli) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_partition_as_json_is_one_document(byoc: Cli) -> None:
-    text = byoc("partition", "net.onnx", "--rules", "dla", "-o", "text")
-    ran = byoc("partition", "net.onnx", "--rules", "dla", "-o", "out", "--format", "json")
+    text = byoc("partition", "net.onnx", "--rules", VANILLA, "-o", "text")
+    ran = byoc("partition", "net.onnx", "--rules", VANILLA, "-o", "out", "--format", "json")
     assert (ran.code, ran.err) == (0, "")
     report = _strict(ran.out)
     assert list(report) == [
@@ -134,7 +134,7 @@ def test_partition_as_json_is_one_document(byoc: Cli) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_verify_as_json(byoc: Cli) -> None:
-    byoc("partition", "net.onnx", "--rules", "dla", "-o", "out")
+    byoc("partition", "net.onnx", "--rules", VANILLA, "-o", "out")
     report = _strict(byoc("verify", "out", "--format", "json").out)
     assert list(report) == [
         *("against", "passed", "largest_relative_error", "outputs"),
@@ -146,7 +146,7 @@ def test_verify_as_json(byoc: Cli) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_failed_verification_is_json_too_and_exits_with_1(byoc: Cli) -> None:
-    byoc("partition", "net.onnx", "--rules", "dla", "-o", "out")
+    byoc("partition", "net.onnx", "--rules", VANILLA, "-o", "out")
     other = parse(NET.replace("score = Neg(wide)", "score = Abs(wide)"))
     onnx.save(other, "other.onnx")
     ran = byoc("verify", "out", "--against", "other.onnx", "--format", "json")
@@ -159,7 +159,7 @@ def test_a_failed_verification_is_json_too_and_exits_with_1(byoc: Cli) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_inspect_as_json_is_the_manifest(byoc: Cli) -> None:
-    byoc("partition", "net.onnx", "--rules", "dla", "-o", "out")
+    byoc("partition", "net.onnx", "--rules", VANILLA, "-o", "out")
     shown = _strict(byoc("inspect", "out", "--format", "json").out)
     assert shown == json.loads(Path("out/manifest.json").read_text("utf-8"))
 
@@ -238,7 +238,7 @@ def test_the_help_names_every_verb(byoc: Cli) -> None:
 def test_nothing_is_folded_in_a_pipe(byoc: Cli) -> None:
     name = "a" * 200 + ".onnx"
     onnx.save(parse(CHAIN), name)
-    assert byoc("partition", name, "--rules", "dla").out.startswith(f"{name}: 0 of 3 nodes")
+    assert byoc("partition", name, "--rules", VANILLA).out.startswith(f"{name}: 0 of 3 nodes")
 
 
 @pytest.mark.usefixtures("here")
@@ -249,7 +249,7 @@ def test_options_reach_the_pipeline(byoc: Cli) -> None:
     Path("near.yaml").write_text(f"{common}{link}name: near\nbandwidth: 1.0e+9\n", "utf-8")
     Path("slow.yaml").write_text(f"{common}name: slow\nbandwidth: 0.5\n", "utf-8")
     ran = byoc(
-        *("partition", "open.onnx", "--rules", "dla", "--format", "json", "-o", "out"),
+        *("partition", "open.onnx", "--rules", VANILLA, "--format", "json", "-o", "out"),
         *("--strategy", "all-supported", "--dim", "n=3", "--no-verify"),
         *("--cost-model", "near.yaml", "--host-cost-model", "slow.yaml", "--codegen", "reference"),
     )
@@ -263,7 +263,7 @@ def test_options_reach_the_pipeline(byoc: Cli) -> None:
     assert set(asked.pop("precision").values()) <= {None, False}
     assert asked == {
         "model": "open.onnx",
-        "rules": ["dla"],
+        "rules": [str(VANILLA)],
         "strategy": "all-supported",
         "objective": "latency",
         "cost_model": "near.yaml",
@@ -288,7 +288,17 @@ SCRIPT = "import sys; from byoc.cli import main; sys.argv = ['byoc', *sys.argv[1
 @pytest.mark.usefixtures("here")
 def test_progress_goes_to_a_terminal_on_standard_error() -> None:
     leader, follower = os.openpty()
-    command = [sys.executable, "-c", SCRIPT, "partition", "net.onnx", "--rules", "dla", "-o", "out"]
+    command = [
+        sys.executable,
+        "-c",
+        SCRIPT,
+        "partition",
+        "net.onnx",
+        "--rules",
+        str(VANILLA),
+        "-o",
+        "out",
+    ]
     environment = os.environ | {"TERM": "xterm"}
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=follower, env=environment, check=True, timeout=300
@@ -303,7 +313,17 @@ def test_progress_goes_to_a_terminal_on_standard_error() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_no_progress_in_a_pipe() -> None:
-    command = [sys.executable, "-c", SCRIPT, "partition", "net.onnx", "--rules", "dla", "-o", "out"]
+    command = [
+        sys.executable,
+        "-c",
+        SCRIPT,
+        "partition",
+        "net.onnx",
+        "--rules",
+        str(VANILLA),
+        "-o",
+        "out",
+    ]
     done = subprocess.run(command, capture_output=True, check=True, timeout=300)
     assert done.stderr == b""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import byoc
+from byoc.bundle.read import open_bundle
 from byoc.errors import ByocError, shortened
 
 _ANY = "target: any\ncost_model: dla\ndtype: any\nregions: connected\nops: [{op: '*'}]\n"
@@ -22,11 +23,27 @@ _VERIFY = (
 
 
 @dataclass(frozen=True)
+class Simulated:
+    """What a codegen with a simulator noted of its programs, over all regions of a model.
+
+    `arena` and `bound` are the bytes of the largest arena and of the largest bound below which one cannot
+    be, `planned` whether no arena is larger than its own bound, `moved` the bytes of the DMA.
+    """
+
+    arena: int
+    bound: int
+    planned: bool
+    moved: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Row:
     """What came of a model; `error` is the largest relative one over all outputs.
 
     `refused` counts the times that the codegen refused something, which went back to the host, and
     `first` is what it said then; `problem` is why there is no bundle that does what the model does.
+    `predicted` are the seconds of all regions by the cost model.
     """
 
     model: str
@@ -37,6 +54,8 @@ class Row:
     running: float = 0.0
     first: str = ""
     problem: str = ""
+    predicted: float = 0.0
+    simulated: Simulated | None = None
 
     @property
     def passed(self) -> bool:
@@ -67,7 +86,15 @@ def row(name: str, codegen: str, rules: str, options: Mapping[str, str]) -> Row:
         refusals = result.report["refusals"]
         first = shortened(refusals[0]["reason"], 200) if refusals else ""
         compiling = time.monotonic() - start
-        found = Row(name, len(result.plan.regions), len(refusals), None, compiling, first=first)
+        found = Row(
+            name,
+            len(result.plan.regions),
+            len(refusals),
+            compiling=compiling,
+            first=first,
+            predicted=sum(region["seconds"] for region in result.report["regions"]),
+            simulated=_simulated(bundle),
+        )
         start = time.monotonic()
         ran = subprocess.run(
             [sys.executable, "-c", _VERIFY, str(bundle), f"zoo:{name}"],
@@ -81,3 +108,18 @@ def row(name: str, codegen: str, rules: str, options: Mapping[str, str]) -> Row:
         return replace(found, problem=shortened(problem, 300))
     passed, error = json.loads(ran.stdout)
     return replace(found, error=error, problem="" if passed else "the outputs differ")
+
+
+def _simulated(bundle: Path) -> Simulated | None:
+    """Return what the artifacts of a bundle tell; None where they tell nothing of a simulator."""
+    noted = [region.artifact_metadata for region in open_bundle(bundle).manifest.regions]
+    if not noted or any("arena_bound" not in told for told in noted):
+        return None
+    plans = [(int(told["arena"]), int(told["arena_bound"])) for told in noted]
+    return Simulated(
+        arena=max(arena for arena, _ in plans),
+        bound=max(bound for _, bound in plans),
+        planned=all(arena == bound for arena, bound in plans),
+        moved=sum(int(told["loaded"]) + int(told["stored"]) for told in noted),
+        seconds=sum(float(told["seconds"]) for told in noted),
+    )

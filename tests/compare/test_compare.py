@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 from byoc.compare import Study, compare, geometric_means
 from byoc.compare.rows import KEYS, rows_of
@@ -43,7 +43,7 @@ def net(tmp_path: Path) -> Path:
     return path
 
 
-STUDY = Study(rules=("dla",), strategies=("host-only", "min-cut", "exact"), links=(0.01, 100.0))
+STUDY = Study(rules=(str(VANILLA),), strategies=("host-only", "min-cut", "exact"), links=(0.01, 100.0))
 
 
 def test_a_row_for_each_strategy_at_each_link(net: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_row_for_each_strategy_at_each_link(net: Path) -> None:
 def test_a_row_says_what_partition_says(net: Path) -> None:
     rows = rows_of(str(net), replace(STUDY, links=(None,)))
     for row in rows:
-        report = partition(net, "dla", strategy=row["strategy"]).report
+        report = partition(net, VANILLA, strategy=row["strategy"]).report
         assert row["objective"] == report["predicted"]["seconds"]
         assert row["bound"] == report["predicted"]["bound"]
         assert row["regions"] == len(report["regions"])
@@ -203,7 +203,7 @@ def test_means_are_geometric_and_to_the_best_of_each_case() -> None:
 
 
 def test_the_command_line_prints_text_csv_and_json(net: Path, byoc: Callable[..., Ran]) -> None:
-    asked = ("compare", net, "--rules", "dla", "--strategies", "host-only,exact", "--jobs", "1")
+    asked = ("compare", net, "--rules", VANILLA, "--strategies", "host-only,exact", "--jobs", "1")
     ran = byoc(*asked, "--format", "json")
     assert (ran.code, ran.err) == (0, "")
     rows = json.loads(ran.out)
@@ -229,7 +229,7 @@ def test_the_command_line_prints_text_csv_and_json(net: Path, byoc: Callable[...
 def test_what_holds_for_no_model_is_said(
     options: tuple[str, str], sentence: str, net: Path, byoc: Callable[..., Ran]
 ) -> None:
-    ran = byoc("compare", net, "--rules", "dla", "--jobs", "1", *options)
+    ran = byoc("compare", net, "--rules", VANILLA, "--jobs", "1", *options)
     assert ran.code == 1
     assert ran.out == ""
     assert sentence in ran.err
@@ -237,7 +237,9 @@ def test_what_holds_for_no_model_is_said(
 
 
 def test_one_failure_makes_the_exit_code_1(net: Path, byoc: Callable[..., Ran]) -> None:
-    ran = byoc("compare", net, "gone.onnx", "--rules", "dla", "--strategies", "host-only", "--jobs", "1")
+    ran = byoc(
+        "compare", net, "gone.onnx", "--rules", VANILLA, "--strategies", "host-only", "--jobs", "1"
+    )
     assert ran.code == 1
     assert "\nerror: gone.onnx: no such file\n" in ran.out
     assert ran.out.count("gone.onnx") == 1
@@ -246,7 +248,7 @@ def test_one_failure_makes_the_exit_code_1(net: Path, byoc: Callable[..., Ran]) 
 
 @pytest.mark.parametrize("link", ["fast", "0", "-1", "nan", "1,,2"])
 def test_a_link_is_a_number(link: str, net: Path, byoc: Callable[..., Ran]) -> None:
-    ran = byoc("compare", net, "--rules", "dla", "--link", link)
+    ran = byoc("compare", net, "--rules", VANILLA, "--link", link)
     assert ran.code == 2
     assert "GB/s" in ran.err
 

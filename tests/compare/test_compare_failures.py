@@ -5,7 +5,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from support import parse
+from support import VANILLA, parse
 
 from byoc import plugins
 from byoc.compare import Study, compare
@@ -60,7 +60,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_other_rows_stay(net: str) -> None:
-    study = Study(rules=("dla",), strategies=("leaving", "costless", "host-only"))
+    study = Study(rules=(str(VANILLA),), strategies=("leaving", "costless", "host-only"))
     rows = compare([net], study, workers=1)
     assert [row["error"] for row in rows] == [
         "strategy leaving: failed with SystemExit: 0",
@@ -71,7 +71,7 @@ def test_the_other_rows_stay(net: str) -> None:
 
 
 def test_a_process_that_dies_takes_one_strategy_with_it(net: str) -> None:
-    study = Study(rules=("dla",), strategies=("deadly", "host-only"), links=(1.0, 2.0))
+    study = Study(rules=(str(VANILLA),), strategies=("deadly", "host-only"), links=(1.0, 2.0))
     rows = compare([net], study, workers=2)
     assert [(row["link"], row["strategy"], row["error"]) for row in rows] == [
         (1.0, "deadly", "the process that placed it died"),
@@ -88,5 +88,5 @@ def test_a_defect_takes_one_strategy_with_it(net: str, monkeypatch: pytest.Monke
         return plugins.load(group, name)
 
     monkeypatch.setattr("byoc.compare.rows.load_plugin", load)
-    rows = _rows(net, Study(rules=("dla",), strategies=("host-only", "min-cut", "exact")))
+    rows = _rows(net, Study(rules=(str(VANILLA),), strategies=("host-only", "min-cut", "exact")))
     assert [row["error"] for row in rows] == [None, "failed with ZeroDivisionError: one two", None]

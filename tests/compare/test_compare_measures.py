@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 import pytest
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 from byoc.cli import compare as cli
 from byoc.compare import Study, geometric_means
@@ -40,7 +40,7 @@ peak: {{default: {peak}}}
 bandwidth: 1.0e+10
 energy: {{operation: {joules}, byte: 1.0e-11, moved: 1.0e-11, launch: 1.0e-6}}
 """
-STUDY = Study(rules=("dla",), strategies=("min-cut", "launch-aware", "makespan"))
+STUDY = Study(rules=(str(VANILLA),), strategies=("min-cut", "launch-aware", "makespan"))
 Cli = Callable[..., Ran]
 
 
@@ -69,7 +69,7 @@ def energy(tmp_path: Path) -> tuple[str, ...]:
 
 
 def test_a_makespan_is_the_schedules(two: Path) -> None:
-    plan = partition(two, "dla", strategy="makespan").plan
+    plan = partition(two, VANILLA, strategy="makespan").plan
     assert isinstance(plan.placement, Scheduled)
     assert plan.placement.schedule is not None
     row = rows_of(str(two), replace(STUDY, strategies=("makespan",)))[0]
@@ -89,7 +89,7 @@ def test_a_makespan_is_not_the_best_of_what_adds_up(two: Path) -> None:
 
 
 def test_makespans_are_told_apart_in_the_text(two: Path, byoc: Cli) -> None:
-    asked = ("compare", two, "--rules", "dla", "--jobs", "1", "--strategies")
+    asked = ("compare", two, "--rules", VANILLA, "--jobs", "1", "--strategies")
     assert "measure" not in byoc(*asked, "min-cut").out
     text = byoc(*asked, "min-cut,makespan").out
     assert text.count("measure ") == 2
@@ -105,7 +105,7 @@ def test_bodies_in_a_makespan_add_up(loop: Path) -> None:
 
 
 def test_trips_are_those_of_partition(loop: Path, byoc: Cli) -> None:
-    asked = ("--rules", "dla", "--format", "json")
+    asked = ("--rules", VANILLA, "--format", "json")
     (given,) = json.loads(
         byoc(*("compare", loop, *asked, "--strategies", "launch-aware", "--trips", "round=5")).out
     )
@@ -128,11 +128,11 @@ def test_the_unit_is_the_objectives(
     objective: str, unit: str, two: Path, energy: tuple[str, ...], byoc: Cli
 ) -> None:
     options = ("--strategies", "host-only", "--objective", objective, *energy)
-    ran = byoc("compare", two, "--rules", "dla", *options)
+    ran = byoc("compare", two, "--rules", VANILLA, *options)
     assert ran.code == 0
     (line,) = (line for line in ran.out.splitlines() if str(two) in line)
     shown = line.split("host-only")[1].split()
-    (row,) = json.loads(byoc("compare", two, "--rules", "dla", *options, "--format", "json").out)
+    (row,) = json.loads(byoc("compare", two, "--rules", VANILLA, *options, "--format", "json").out)
     if unit:
         assert shown[1] in (unit, f"m{unit}")
         scale = 1.0 if shown[1] == unit else 1e-3
@@ -143,7 +143,7 @@ def test_the_unit_is_the_objectives(
 
 
 def test_one_cost_model_without_joules_is_named(two: Path, energy: tuple[str, ...], byoc: Cli) -> None:
-    asked = ("compare", two, "--rules", "dla", "--objective", "latency=1,energy=2")
+    asked = ("compare", two, "--rules", VANILLA, "--objective", "latency=1,energy=2")
     ran = byoc(*asked, *energy[:2])
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == "byoc: objective latency=1,energy=2: cost model host gives no joules\n"
@@ -157,7 +157,7 @@ def test_a_table_with_joules_is_not_without_them(
 ) -> None:
     table = tmp_path / "table.yaml"
     text = "kind: table\nname: t\nentries:\n- {op: Relu, types: 'float32[1] -> float32[1]', seconds: 1.0"
-    asked = ("compare", two, "--rules", "dla", "--objective", "energy", "--jobs", "1", *energy[:2])
+    asked = ("compare", two, "--rules", VANILLA, "--objective", "energy", "--jobs", "1", *energy[:2])
     table.write_text(f"{text}}}\n")
     assert byoc(*asked, "--host-cost-model", table).err.endswith("cost model t gives no joules\n")
     table.write_text(f"{text}, joules: 1.0}}\n")
@@ -168,7 +168,7 @@ def test_a_table_with_joules_is_not_without_them(
 
 
 def test_min_cut_is_left_out_for_several_accelerators(two: Path, byoc: Cli) -> None:
-    asked = ("compare", two, "--rules", "dla", "--jobs", "1", "--format", "json")
+    asked = ("compare", two, "--rules", VANILLA, "--jobs", "1", "--format", "json")
     one = [row["strategy"] for row in json.loads(byoc(*asked).out)]
     ran = byoc(*asked, "--rules", "nnpa")
     rows = json.loads(ran.out)
@@ -196,7 +196,18 @@ def test_guessed_costs_are_noted(tmp_path: Path) -> None:
 
 
 def test_notes_in_csv_and_as_footnotes(two: Path, byoc: Cli) -> None:
-    asked = ("compare", two, "--rules", "dla", "--link", "1,2", "--strategies", "min-cut", "--jobs", "1")
+    asked = (
+        "compare",
+        two,
+        "--rules",
+        VANILLA,
+        "--link",
+        "1,2",
+        "--strategies",
+        "min-cut",
+        "--jobs",
+        "1",
+    )
     table = list(csv.DictReader(io.StringIO(byoc(*asked, "--format", "csv").out)))
     assert list(table[0]) == list(KEYS)
     sentence = "strategy min-cut: launches played no part in the choice"

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support import VANILLA
 
 from byoc import plugins
 from byoc.costs.load import load_cost_model, load_device_costs, load_host_costs, read_cost_file
@@ -265,7 +266,7 @@ def test_a_plug_in(monkeypatch: pytest.MonkeyPatch, byoc: Any) -> None:
     assert load_cost_model("flat").execution(RELU) == Price(2.0)
     assert "flat" in byoc("cost-models").out
     ran = byoc(
-        "partition", "zoo:squeezenet", "--rules", "dla", "--cost-model", "flat", "--format", "json"
+        "partition", "zoo:squeezenet", "--rules", VANILLA, "--cost-model", "flat", "--format", "json"
     )
     assert (ran.code, ran.err) == (0, "")
 

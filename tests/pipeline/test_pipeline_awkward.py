@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from support import parse
+from support import VANILLA, parse
 
 import byoc
 
@@ -27,7 +27,7 @@ def weight_in_node() -> onnx.ModelProto:
 
 
 def test_a_weight_in_a_node_is_stored_once(tmp_path: Path) -> None:
-    result = byoc.partition(weight_in_node(), "dla", strategy="all-supported", output=tmp_path / "b")
+    result = byoc.partition(weight_in_node(), VANILLA, strategy="all-supported", output=tmp_path / "b")
 
     assert len(result.plan.regions) == 2
     assert result.verification is not None
@@ -54,7 +54,7 @@ def test_types_that_only_the_runtime_knows(tmp_path: Path) -> None:
     model = parse(GELU)
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
 
-    result = byoc.partition(model, "dla", strategy="all-supported", output=tmp_path / "b")
+    result = byoc.partition(model, VANILLA, strategy="all-supported", output=tmp_path / "b")
 
     assert result.verification is not None
     assert result.verification.passed
@@ -67,7 +67,7 @@ def test_a_type_that_the_file_states_is_taken(tmp_path: Path) -> None:
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     model.graph.value_info.append(helper.make_tensor_value_info("u", TensorProto.FLOAT, [1, 4]))
 
-    result = byoc.partition(model, "dla", strategy="all-supported", output=tmp_path / "b")
+    result = byoc.partition(model, VANILLA, strategy="all-supported", output=tmp_path / "b")
 
     assert result.verification is not None
     assert result.verification.passed
@@ -85,7 +85,7 @@ def test_a_stale_shape_is_said_and_not_believed(where: str, tmp_path: Path) -> N
     else:
         model.graph.output[0].CopyFrom(stale)
 
-    result = byoc.partition(model, "dla", strategy="all-supported", output=tmp_path / "b")
+    result = byoc.partition(model, VANILLA, strategy="all-supported", output=tmp_path / "b")
 
     assert result.verification is not None
     assert result.verification.passed
@@ -99,7 +99,7 @@ def test_sparse_initializers_stay_on_the_host(tmp_path: Path) -> None:
     indices = numpy_helper.from_array(np.array([1, 3], np.int64), "w_indices")
     model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [1, 4]))
 
-    result = byoc.partition(model, "dla", strategy="all-supported", output=tmp_path / "b")
+    result = byoc.partition(model, VANILLA, strategy="all-supported", output=tmp_path / "b")
 
     assert result.verification is not None
     assert result.verification.passed
@@ -107,7 +107,7 @@ def test_sparse_initializers_stay_on_the_host(tmp_path: Path) -> None:
 
 
 def test_a_plan_needs_no_codegen(tmp_path: Path) -> None:
-    text = Path(byoc.__file__).parents[1].joinpath("annotations/dla.yaml").read_text(encoding="utf-8")
+    text = VANILLA.read_text(encoding="utf-8")
     rules = tmp_path / "soon.yaml"
     rules.write_text(text.replace("codegen: reference", "codegen: not_written_yet"), encoding="utf-8")
 

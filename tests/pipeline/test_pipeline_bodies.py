@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support import parse
+from support import VANILLA, parse
 from test_pipeline_regressions import COSTS
 
 import byoc
@@ -122,9 +122,9 @@ def test_trips_are_counted() -> None:
     known = parse(
         LOOP.replace("int64 n) =>", "int64 m) =>").replace("<bool yes", "<int64 n = {7}, bool yes")
     )
-    one = byoc.partition(known, "dla", strategy="host-only").report
-    rough = byoc.partition(parse(LOOP), "dla", strategy="host-only").report
-    given = byoc.partition(parse(LOOP), "dla", strategy="host-only", trips={"y": 7}).report
+    one = byoc.partition(known, VANILLA, strategy="host-only").report
+    rough = byoc.partition(parse(LOOP), VANILLA, strategy="host-only").report
+    given = byoc.partition(parse(LOOP), VANILLA, strategy="host-only", trips={"y": 7}).report
 
     assert not any("trips" in note for note in one["notes"])
     assert "Loop 'y' counts as 8 trips, as their number is not known" in rough["notes"]
@@ -168,7 +168,7 @@ def test_onnxruntime_31978_a_composite_inside_a_loop(tmp_path: Path) -> None:
             u = Relu(p)
         }>
     }"""
-    result = byoc.partition(parse(text), "dla", strategy="all-supported", output=tmp_path / "b")
+    result = byoc.partition(parse(text), VANILLA, strategy="all-supported", output=tmp_path / "b")
 
     assert result.report["regions"][0]["composites"] == {"conv_relu": 1}
     x = np.random.default_rng(0).standard_normal((1, 2, 4, 4)).astype(np.float32)
@@ -255,7 +255,7 @@ def test_a_scan_whose_body_says_no_types(tmp_path: Path) -> None:
 )
 def test_trips_that_cannot_be(given: dict[str, float], sentence: str) -> None:
     with pytest.raises(byoc.InputError) as caught:
-        byoc.partition(parse(LOOP), "dla", trips=given)
+        byoc.partition(parse(LOOP), VANILLA, trips=given)
     assert str(caught.value) == sentence
 
 
@@ -263,7 +263,9 @@ def test_a_loop_that_may_stop_sooner_is_estimated() -> None:
     text = LOOP.replace("int64 n) =>", "int64 m) =>").replace("<bool yes", "<int64 n = {1024}, bool yes")
     early = text.replace("d = Identity(c)", "k = ReduceMax <keepdims = 0> (v)\n d = Cast <to = 9> (k)")
 
-    known, rough = (byoc.partition(parse(t), "dla", strategy="host-only").report for t in (text, early))
+    known, rough = (
+        byoc.partition(parse(t), VANILLA, strategy="host-only").report for t in (text, early)
+    )
 
     assert not any("trips" in note for note in known["notes"])
     assert "Loop 'y' counts as 8 trips, as their number is not known" in rough["notes"]

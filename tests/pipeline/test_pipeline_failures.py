@@ -12,7 +12,7 @@ import vendors
 from cutting import UNLIKE, cut, files, ramp, same_as_original
 from failing import on_devices, working
 from faulty import REASON, faulty  # noqa: F401 - a fixture
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 from byoc import InputError, partition
 from byoc.report.text import summary
@@ -231,7 +231,7 @@ def test_a_gate_needs_what_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("timeout", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_timeout_that_is_none(timeout: float) -> None:
     with pytest.raises(InputError, match=r"^compile timeout .*: not a number of seconds above 0$"):
-        partition(parse(UNLIKE), "dla", compile_timeout=timeout)
+        partition(parse(UNLIKE), VANILLA, compile_timeout=timeout)
 
 
 @pytest.mark.usefixtures("faulty")
@@ -241,7 +241,7 @@ def test_onnxruntime_6580_and_25334_a_provider_that_claims_what_it_cannot_compil
     """There, a partition that its execution provider failed to compile was the end of the session."""
     monkeypatch.chdir(tmp_path)
     onnx.save(parse(UNLIKE), "net.onnx")
-    command = [*("partition", "net.onnx", "--rules", "dla", "-o", "b", "--strategy", "all-supported")]
+    command = [*("partition", "net.onnx", "--rules", VANILLA, "-o", "b", "--strategy", "all-supported")]
     command += ["--codegen", "faulty", "--codegen-option", "fault=refuses"]
     command += ["--codegen-option", "op=Relu"]
     ran = byoc(*command)
@@ -265,7 +265,7 @@ def test_on_the_command_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     onnx.save(parse("g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }"), "net.onnx")
-    command = ["partition", "net.onnx", "--rules", "dla", "-o", "b", "--strategy", "all-supported"]
+    command = ["partition", "net.onnx", "--rules", VANILLA, "-o", "b", "--strategy", "all-supported"]
     command += ["--codegen", "faulty", "--format", "json", "--codegen-option"]
     for options, reason in (
         (["fault=segv", "--isolate"], "its process was killed by SIGSEGV"),

@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 import pytest
 from cutting import CHAIN, HOST_ONLY, ramp, same_as_original
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 from byoc import fastest, partition
 from byoc.errors import InputError
@@ -38,9 +38,9 @@ def test_the_fastest_is_written_as_its_strategy_alone_writes_it(
     takes(*seconds)  # for so small a model launch-aware does as host-only does
     model = parse(CHAIN)
 
-    result = fastest(model, "dla", output=tmp_path / "b")
+    result = fastest(model, VANILLA, output=tmp_path / "b")
 
-    partition(model, "dla", output=tmp_path / "alone", strategy=strategy)
+    partition(model, VANILLA, output=tmp_path / "alone", strategy=strategy)
     assert _content(tmp_path / "b") == _content(tmp_path / "alone")
     assert result.bundle == tmp_path / "b"
     assert result.plan.asked["strategy"] == strategy
@@ -55,7 +55,7 @@ def test_the_fastest_is_written_as_its_strategy_alone_writes_it(
 def test_cuts_that_are_the_same_run_once(takes: Callable[..., None], tmp_path: Path) -> None:
     takes(1.0)
 
-    result = fastest(parse(HOST_ONLY), "dla", output=tmp_path / "b.zip")
+    result = fastest(parse(HOST_ONLY), VANILLA, output=tmp_path / "b.zip")
 
     assert [each["strategy"] for each in result.report["measured"]] == ["launch-aware"]
     assert (tmp_path / "b.zip").is_file()
@@ -64,16 +64,16 @@ def test_cuts_that_are_the_same_run_once(takes: Callable[..., None], tmp_path: P
 def test_what_goes_wrong_with_another_is_told(takes: Callable[..., None], tmp_path: Path) -> None:
     takes(1.0)
 
-    result = fastest(parse(CHAIN), "dla", output=tmp_path / "b", others=("no-such",))
+    result = fastest(parse(CHAIN), VANILLA, output=tmp_path / "b", others=("no-such",))
 
     assert "no-such" in result.report["measured"][1]["problem"]
     with pytest.raises(InputError, match="no-such"):
-        fastest(parse(CHAIN), "dla", output=tmp_path / "c", strategy="no-such")
+        fastest(parse(CHAIN), VANILLA, output=tmp_path / "c", strategy="no-such")
     assert not (tmp_path / "c").exists()
 
 
 def test_it_is_run_for_real(tmp_path: Path) -> None:
-    result = fastest(parse(CHAIN), "dla", output=tmp_path / "b")
+    result = fastest(parse(CHAIN), VANILLA, output=tmp_path / "b")
 
     assert len(result.report["measured"]) == 2
     assert all(each["seconds"] > 0 and each["samples"] >= 9 for each in result.report["measured"])
@@ -85,12 +85,14 @@ def test_the_command_tells_what_was_measured(
     takes(0.002, 0.001)
     onnx.save(parse(CHAIN), tmp_path / "m.onnx")
 
-    ran = byoc(*("partition", tmp_path / "m.onnx", "--rules", "dla", "--measure", "-o", tmp_path / "b"))
+    ran = byoc(
+        *("partition", tmp_path / "m.onnx", "--rules", VANILLA, "--measure", "-o", tmp_path / "b")
+    )
 
     lines = [line for line in ran.out.splitlines() if "measured" in line]
     assert lines[0].startswith("  all-supported: measured 1 ms (quartiles 1 ms apart, 3 runs)")
     assert lines[1].startswith("  launch-aware: measured 2 ms (quartiles 1 ms apart, 3 runs)")
-    without = byoc("partition", tmp_path / "m.onnx", "--rules", "dla", "--measure")
+    without = byoc("partition", tmp_path / "m.onnx", "--rules", VANILLA, "--measure")
     assert without.code == 2
     assert "it runs the bundles that it writes (-o)" in without.err
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cutting import planned
-from support import parse
+from support import VANILLA, parse
 
 import byoc
 from byoc import plugins
@@ -45,7 +45,7 @@ class Chosen:
 def test_a_strategy_that_misbehaves(answer: Any, sentence: str) -> None:
     model = byoc.load_model(parse(MODEL))
     with pytest.raises(byoc.InputError) as caught:
-        planned(model, load_rules("dla"), Chosen(answer))
+        planned(model, load_rules(str(VANILLA)), Chosen(answer))
     assert str(caught.value) == sentence
 
 
@@ -76,7 +76,7 @@ def test_two_files_of_one_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     with pytest.raises(
         byoc.InputError, match=r"^host: several packages bring a cost model of this name: .*give a path$"
     ):
-        byoc.partition(parse(MODEL), "dla")
+        byoc.partition(parse(MODEL), VANILLA)
 
 
 def test_broken_packages_take_nothing_down(
@@ -93,14 +93,14 @@ def test_broken_packages_take_nothing_down(
     assert "dla" in ran.out
     assert "bad" in ran.out
     assert "RuntimeError: no licence" in ran.out
-    assert byoc("partition", "zoo:squeezenet", "--rules", "dla").code == 0
+    assert byoc("partition", "zoo:squeezenet", "--rules", VANILLA).code == 0
     wrong = byoc("partition", "zoo:squeezenet", "--rules", "nothing")
     assert wrong.code == 1
     assert "could not look in missing_rules" in wrong.err
 
 
 def test_what_a_plug_in_prints_is_no_result(tmp_path: Path) -> None:
-    script = """
+    script = f"""
 import os, sys
 from byoc.codegens import reference
 before = reference.Reference.compile
@@ -110,7 +110,7 @@ def loud(self, region, options):
     return before(self, region, options)
 reference.Reference.compile = loud
 from byoc.cli import main
-sys.argv = ["byoc", "partition", "zoo:squeezenet", "--rules", "dla", "-o", "b", "--format", "json"]
+sys.argv = ["byoc", "partition", "zoo:squeezenet", "--rules", {str(VANILLA)!r}, "-o", "b", "--format", "json"]
 main()
 """
     done = subprocess.run(

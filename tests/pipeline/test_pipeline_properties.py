@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import GraphMaker
 from strategies import Random
+from support import VANILLA
 
 from byoc.bundle.read import open_bundle
 from byoc.bundle.staging import staged
@@ -41,7 +42,7 @@ _OPS = (
 
 def permissive(regions: str) -> Target:
     """Return dla's composites with rules that take every operator of the random graphs."""
-    dla = load_rules("dla")
+    dla = load_rules(str(VANILLA))
     rules = dla.rules.model_copy(
         update={
             "ops": (*(OpRule(op=(op,)) for op in _OPS), OpRule(op=("BatchNormalization",))),

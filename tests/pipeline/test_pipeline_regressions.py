@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from support import parse, prepared
+from support import VANILLA, parse, prepared
 
 import byoc
 from byoc.graph.load import prepare
@@ -129,7 +129,7 @@ def test_a_function_called_in_a_body(tmp_path: Path) -> None:
 
     assert verified(partition(model, tmp_path))
     (tmp_path / "out.byoc").rename(tmp_path / "first.byoc")
-    result = byoc.partition(model, "dla", strategy="host-only", output=tmp_path / "out.byoc")
+    result = byoc.partition(model, VANILLA, strategy="host-only", output=tmp_path / "out.byoc")
     assert verified(result)
 
 
@@ -187,7 +187,7 @@ def test_an_operator_of_another_domain_is_not_what_its_name_says(call: str) -> N
     model = parse(f"g (float[2] x) => (float[2] y) {{ a = {call}\n y = Relu(a) }}")
     model.opset_import.append(helper.make_opsetid("my", 1))
 
-    report = byoc.partition(model, "dla").report
+    report = byoc.partition(model, VANILLA).report
 
     assert report["nodes"]["total"] == 2
     assert any("estimate" in note for note in report["notes"])
@@ -207,7 +207,7 @@ def test_an_ambiguous_pattern_comes_to_an_end() -> None:
     pattern = parse_pattern("tree", "\n".join(lines).replace("l31", "l0"))
     inputs = ", ".join(f"float[2] {leaf}" for leaf in leaves)
     model = prepared(f"g ({inputs}) => (float[2] {level[0]}) {{ {chr(10).join(lines)} }}")
-    marks = annotate(model.index, load_rules("dla"))
+    marks = annotate(model.index, load_rules(str(VANILLA)))
 
     units = group(model.index, [pattern], marks)
 
@@ -290,7 +290,7 @@ def test_what_the_runtime_cannot_run_is_not_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_manifest_that_does_not_fit(change: dict[str, object], sentence: str, tmp_path: Path) -> None:
-    byoc.partition("zoo:squeezenet", "dla", output=tmp_path / "b", verify=False)
+    byoc.partition("zoo:squeezenet", VANILLA, output=tmp_path / "b", verify=False)
     path = tmp_path / "b" / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
 
@@ -299,7 +299,7 @@ def test_a_manifest_that_does_not_fit(change: dict[str, object], sentence: str, 
 
 
 def test_weights_without_a_hash(tmp_path: Path) -> None:
-    byoc.partition("zoo:squeezenet", "dla", output=tmp_path / "b", verify=False)
+    byoc.partition("zoo:squeezenet", VANILLA, output=tmp_path / "b", verify=False)
     path = tmp_path / "b" / "manifest.json"
     manifest = json.loads(path.read_text())
     del manifest["files"]["weights.bin"]

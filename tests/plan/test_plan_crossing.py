@@ -2,7 +2,7 @@
 
 import pytest
 from cutting import planned
-from support import prepared
+from support import VANILLA, prepared
 
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.plan import Plan
@@ -24,7 +24,7 @@ TURNED = 2e-6 + 2 * SIZE / 20e9
 
 
 def plan(activations: str) -> Plan:
-    target = load_rules("dla")
+    target = load_rules(str(VANILLA))
     layout = target.rules.layout.model_copy(update={"activations": activations})
     rules = target.rules.model_copy(update={"layout": layout})
     return planned(prepared(TEXT), type(target)(target.source, rules, {}, target.folder), AllSupported())

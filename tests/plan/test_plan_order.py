@@ -7,6 +7,7 @@ from accelerators import Files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs_of_plans import random_model, shuffled
+from support import VANILLA
 
 from byoc import Result, partition, zoo
 
@@ -60,7 +61,7 @@ def test_random_models(  # noqa: PLR0917 - what hypothesis draws
 @pytest.mark.parametrize("name", ["squeezenet", "inception_v1"])
 def test_models_of_the_zoo(name: str, strategy: str) -> None:
     model = zoo.load(name)
-    first = partition(model, "dla", strategy=strategy)
+    first = partition(model, VANILLA, strategy=strategy)
     assert placed(first)
     for seed in (0, 1):
-        assert placed(partition(shuffled(model, seed), "dla", strategy=strategy)) == placed(first)
+        assert placed(partition(shuffled(model, seed), VANILLA, strategy=strategy)) == placed(first)

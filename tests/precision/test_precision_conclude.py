@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from calibrating import inputs
-from support import parse
+from support import VANILLA, parse
 
 from byoc import partition
 from byoc.calibrate.door import calibrate
@@ -46,14 +46,14 @@ def ours(found: Concluded) -> int:
 
 
 def test_a_target_with_a_float_mode_stays_in_it(net: Model, ranges: Ranges) -> None:
-    found = concluded(net, "dla")
+    found = concluded(net, VANILLA)
     assert (found.model, found.floats, found.notes) == (net, None, ())
-    found = concluded(net, "dla", calibration=ranges)
+    found = concluded(net, VANILLA, calibration=ranges)
     assert found.model is net
     assert found.notes == (
         "--calibration is not used: all targets compute in floating point (--quantize int8)",
     )
-    assert concluded(net, "dla", data="random").notes[0].startswith("--data is not used: ")
+    assert concluded(net, VANILLA, data="random").notes[0].startswith("--data is not used: ")
 
 
 def test_which_targets_have_a_float_mode() -> None:
@@ -77,18 +77,18 @@ def test_integers_alone_with_ranges_are_quantized_unasked(net: Model, ranges: Ra
 
 
 def test_asked_for_a_float_target_is_quantized(net: Model, ranges: Ranges) -> None:
-    found = concluded(net, "dla", quantize="int8", calibration=ranges)
+    found = concluded(net, VANILLA, quantize="int8", calibration=ranges)
     assert set(found.units) >= {"r", "p", "f"}
     assert ours(found) >= 2 * len(found.units)
 
 
 def test_of_two_targets_the_integer_one_alone_is_unless_asked(net: Model, ranges: Ranges) -> None:
     """`Sigmoid` of the network is taken quantized by ethos-u55 and by no rule of dla."""
-    unasked = concluded(net, "dla", "ethos-u55", calibration=ranges)
+    unasked = concluded(net, VANILLA, "ethos-u55", calibration=ranges)
     alone = concluded(net, "ethos-u55", calibration=ranges)
-    asked = concluded(net, "dla", "ethos-u55", calibration=ranges, quantize="int8")
+    asked = concluded(net, VANILLA, "ethos-u55", calibration=ranges, quantize="int8")
     assert dict(unasked.units) == dict(alone.units)
-    assert set(asked.units) >= set(concluded(net, "dla", calibration=ranges, quantize="int8").units)
+    assert set(asked.units) >= set(concluded(net, VANILLA, calibration=ranges, quantize="int8").units)
 
 
 def test_what_the_user_quantized_passes_untouched() -> None:
@@ -113,23 +113,23 @@ def test_what_the_user_quantized_passes_untouched() -> None:
 
 def test_float16_for_the_one_of_two_that_has_it(net: Model, tmp_path: Path) -> None:
     (tmp_path / "half.yaml").write_text(HALF)
-    found = concluded(net, "dla", tmp_path / "half.yaml", quantize="float16")
+    found = concluded(net, VANILLA, tmp_path / "half.yaml", quantize="float16")
     assert [target.compute for target in found.targets] == [None, "float16"]
     assert (found.model, found.notes) == (net, ())
     with pytest.raises(InputError, match=r"^dla: dtype: no rule is for float16; there are "):
-        concluded(net, "dla", quantize="float16")
+        concluded(net, VANILLA, quantize="float16")
     notes = concluded(net, tmp_path / "half.yaml", quantize="float16", data="random").notes
     assert notes == ("--data is not used: float16 needs no scales",)
 
 
 def test_float16_for_two_that_do_not_have_it(net: Model) -> None:
     with pytest.raises(InputError, match="float16"):
-        concluded(net, "dla", "ethos-u55", quantize="float16")
+        concluded(net, VANILLA, "ethos-u55", quantize="float16")
 
 
 def test_a_dtype_that_the_target_does_not_have(net: Model, ranges: Ranges) -> None:
     with pytest.raises(InputError) as error:
-        concluded(net, "dla", quantize="uint8", calibration=ranges)
+        concluded(net, VANILLA, quantize="uint8", calibration=ranges)
     assert str(error.value) == (
         "dla: quantization.activations.dtype: uint8 is not supported; supported: int8"
     )
@@ -147,7 +147,7 @@ def test_a_dtype_that_nothing_computes_in() -> None:
 
 
 def test_made_up_data_is_warned_of(net: Model) -> None:
-    found = concluded(net, "dla", quantize="int8", data="random")
+    found = concluded(net, VANILLA, quantize="int8", data="random")
     assert found.notes[0].startswith("warning: the scales are concluded from random data")
 
 
@@ -155,7 +155,7 @@ def test_the_file_of_another_model(net: Model, tmp_path: Path) -> None:
     path = tmp_path / "other.yaml"
     path.write_text("tensors:\n" + "".join(f"  t{i}: {{low: 0, high: 1}}\n" for i in range(9)))
     with pytest.raises(InputError) as error:
-        concluded(net, "dla", quantize="int8", calibration=path)
+        concluded(net, VANILLA, quantize="int8", calibration=path)
     assert str(error.value) == (
         f"{path}: tensors: the model has none of them; are they those of another model?"
     )
@@ -164,14 +164,14 @@ def test_the_file_of_another_model(net: Model, tmp_path: Path) -> None:
 def test_a_file_that_has_no_more_than_the_input(net: Model, tmp_path: Path) -> None:
     path = tmp_path / "few.yaml"
     path.write_text("tensors: {x: {low: -1, high: 1}}\n")
-    found = concluded(net, "dla", quantize="int8", calibration=path)
+    found = concluded(net, VANILLA, quantize="int8", calibration=path)
     assert found.notes[-1] == "nothing is quantized"
     assert any("has no range" in note for note in found.notes)
 
 
 def ran(model: onnx.ModelProto, **wanted: Any) -> Any:
     options: dict[str, Any] = {"strategy": "all-supported", "precision": Precision(**wanted)}
-    return partition(model, "dla", **options)
+    return partition(model, VANILLA, **options)
 
 
 def test_a_budget_leaves_out_what_it_takes(net: Model, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from support import parse
+from support import VANILLA, parse
 
 from byoc.calibrate.door import calibrate
 from byoc.graph.load import Model, prepare
@@ -52,7 +52,7 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def done(model: Model) -> Quantized:
-    return quantize(model, [load_rules("dla")], calibrate(model, samples(8, seed=1)))
+    return quantize(model, [load_rules(str(VANILLA))], calibrate(model, samples(8, seed=1)))
 
 
 def every(done: Quantized) -> set[str]:

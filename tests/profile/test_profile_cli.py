@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 from byoc.costs.linear import Linear
 from byoc.costs.load import load_device_costs, load_host_costs, read_cost_file
@@ -42,7 +42,7 @@ def test_the_host(byoc: Cli) -> None:
     assert {entry.samples for entry in table.entries} == {2, 4}
     assert table.description == "measured on net"
     assert load_host_costs("host.yaml").name == "host"
-    assert byoc("partition", "net.onnx", "--rules", "dla", "--host-cost-model", "host.yaml").code == 0
+    assert byoc("partition", "net.onnx", "--rules", VANILLA, "--host-cost-model", "host.yaml").code == 0
 
 
 @pytest.mark.usefixtures("here")
@@ -87,7 +87,7 @@ def test_a_codegen_with_rules_and_without(byoc: Cli) -> None:
     assert load_device_costs("acc.yaml").name == "reference"
     assert table.launch > 0
     ran = byoc(
-        "profile", "net.onnx", "--device", "reference", "--rules", "dla", "-o", "acc.yaml", *QUICK
+        "profile", "net.onnx", "--device", "reference", "--rules", VANILLA, "-o", "acc.yaml", *QUICK
     )
     assert ran.code == 0
     found = read_cost_file(Path("acc.yaml"))
@@ -122,7 +122,7 @@ def test_compare_on_the_host_as_json(byoc: Cli) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_compare_placements_cut_now_and_in_a_bundle(byoc: Cli) -> None:
-    cut = ("--rules", "dla", "--strategy", "all-supported")
+    cut = ("--rules", VANILLA, "--strategy", "all-supported")
     assert byoc("partition", "net.onnx", *cut, "-o", "out").code == 0
     ran = byoc("compare-costs", "net.onnx", *cut, "--costs", "dla", "--format", "json", *QUICK)
     (now,) = json.loads(ran.out)["rows"]

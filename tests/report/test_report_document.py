@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cutting import CHAIN, HOST_ONLY, cut
-from support import parse
+from support import VANILLA, parse
 
 from byoc import partition
 from byoc.report.document import verification_document
@@ -43,7 +43,7 @@ def _numbers(document: Any) -> list[float]:
 @pytest.mark.parametrize("strategy", ["min-cut", "all-supported", "host-only", "exhaustive"])
 @pytest.mark.parametrize("text", [CHAIN, HOST_ONLY, "g (float[2] x) => (float[2] x) { }"])
 def test_keys_and_finite_numbers(text: str, strategy: str) -> None:
-    report = partition(parse(text), "dla", strategy=strategy).report
+    report = partition(parse(text), VANILLA, strategy=strategy).report
     assert list(report) == KEYS
     assert all(map(isfinite, _numbers(report)))
     assert json.loads(json.dumps(report, allow_nan=False)) == report
@@ -131,7 +131,7 @@ def test_a_target_without_nodes_is_told_with_the_commonest_reason(tmp_path: Path
 
 
 def test_what_is_cheaper_on_the_host_says_so() -> None:
-    report = partition(parse(CHAIN), "dla").report
+    report = partition(parse(CHAIN), VANILLA).report
     reasons = {item["reason"]: item["nodes"] for item in report["host_reasons"]}
     assert reasons == {
         "Sigmoid is not among the operators of dla": 1,
@@ -165,17 +165,17 @@ def frugal(tmp_path: Path) -> dict[str, str]:
 
 def test_joules_of_the_host_alone(frugal: dict[str, str]) -> None:
     text = "g (float[1000] x) => (float[1000] y) { a = Relu(x)\n y = Sin(a) }"
-    predicted = partition(parse(text), "dla", objective="energy", **frugal).report["predicted"]
+    predicted = partition(parse(text), VANILLA, objective="energy", **frugal).report["predicted"]
     # One operation an element: Relu on the device, Sin on the host.
     assert predicted["host_only_joules"] == pytest.approx(2e-3)
     assert predicted["joules"] == pytest.approx(1e-3 + 1e-4)
-    assert partition(parse(text), "dla").report["predicted"]["host_only_joules"] is None
+    assert partition(parse(text), VANILLA).report["predicted"]["host_only_joules"] is None
 
 
 def test_joules_of_the_host_alone_with_bodies(frugal: dict[str, str], tmp_path: Path) -> None:
     options: dict[str, Any] = {"objective": "energy", "trips": {"y": 5}, **frugal}
-    cut_up = partition(parse(LOOP), "dla", **options).report["predicted"]
-    whole = partition(parse(LOOP), "dla", strategy="host-only", **options).report["predicted"]
+    cut_up = partition(parse(LOOP), VANILLA, **options).report["predicted"]
+    whole = partition(parse(LOOP), VANILLA, strategy="host-only", **options).report["predicted"]
     assert cut_up["joules"] < whole["joules"]
     assert cut_up["host_only_joules"] == pytest.approx(whole["joules"])
     assert whole["host_only_joules"] == whole["joules"]
@@ -183,7 +183,7 @@ def test_joules_of_the_host_alone_with_bodies(frugal: dict[str, str], tmp_path: 
 
 def test_what_is_slower_is_told_with_what_it_saves(frugal: dict[str, str]) -> None:
     text = "g (float[1000] x) => (float[1000] y) { y = Relu(x) }"
-    notes = partition(parse(text), "dla", objective="energy", **frugal).report["notes"]
+    notes = partition(parse(text), VANILLA, objective="energy", **frugal).report["notes"]
     assert notes == [
         "the placement is predicted to be slower than the host alone, and to save 900 µJ of 1 mJ"
     ]

@@ -1,0 +1,110 @@
+"""Layers of a quantized region, each alone on onnxruntime's own tensors, and how far integers are apart."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from byoc.codegens.dla import DLA
+from byoc.codegens.dla.options import DLAOptions
+
+from byoc.bundle.regions import read_region
+from byoc.codegen import Region
+from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.verify.cutting import Cutting
+from byoc.verify.trial import save_part, weight_layout
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Units:
+    """How far integers are apart: the most, in units, and how many of all elements differ."""
+
+    most: int = 0
+    different: int = 0
+    elements: int = 0
+
+    def __add__(self, other: "Units") -> "Units":
+        """Return the same over both."""
+        return Units(
+            max(self.most, other.most),
+            self.different + other.different,
+            self.elements + other.elements,
+        )
+
+    @property
+    def share(self) -> float:
+        """The share of elements that differ."""
+        return self.different / max(self.elements, 1)
+
+
+def apart(one: Values, other: Values) -> Units:
+    """Return how far the integers among some tensors are apart."""
+    assert one.keys() == other.keys()
+    found = Units()
+    for name, array in one.items():
+        assert (array.shape, array.dtype) == (other[name].shape, other[name].dtype), name
+        if array.dtype.kind in "iu":
+            off = np.abs(array.astype(np.int64) - other[name].astype(np.int64))
+            found += Units(int(off.max(initial=0)), int(np.count_nonzero(off)), off.size)
+    return found
+
+
+def unoptimized_outputs(region: Region, inputs: Values) -> Values:
+    """Return what onnxruntime makes of a region as it is written: in float32 between the integers."""
+    with unoptimized():
+        return run_session(open_session(region.path), inputs)
+
+
+def optimized_outputs(region: Region, inputs: Values) -> Values:
+    """Return what onnxruntime makes of a region with its own integer kernels, such as QLinearConv."""
+    return run_session(open_session(region.path), inputs)
+
+
+def dla_outputs(region: Region, inputs: Values) -> Values:
+    """Return what the machine makes of a region."""
+    codegen = DLA()
+    run: Callable[[Values], Values] = codegen.load(region, codegen.compile(region, DLAOptions()))
+    return run(inputs)
+
+
+def layers_alone(region: Region, inputs: Values) -> Iterator[tuple[str, Region, Values]]:
+    """Yield each layer as a region of its own: what it is called, and what reaches it.
+
+    A layer is what makes an integer tensor of integer tensors. What reaches it is what onnxruntime makes
+    of all before, optimizations off. The region is on disk only until the next one is asked for.
+    """
+    cutting = Cutting(region, inputs)
+    for number in cutting.operations:
+        layer = _layer(cutting, number)
+        part = cutting.part(layer) if layer else None
+        if part is None:
+            continue
+        with TemporaryDirectory(prefix="byoc-") as folder:
+            path = Path(folder) / f"{region.name}.onnx"
+            save_part(part.model, path)
+            alone = read_region(path, region.name, region.target, None, weight_layout(region))
+            yield cutting.name(number), alone, part.inputs
+
+
+def _layer(cutting: Cutting, last: int) -> set[int]:
+    """Return the operations that make what one makes of integers; none where that are no integers."""
+    index, everything = cutting.index, set(cutting.operations)
+    if not any(_is_integer(cutting, name) for name in index.nodes[last].output):
+        return set()
+    found, waiting = set(), [last]
+    while waiting:
+        number = waiting.pop()
+        found.add(number)
+        made = (name for name in index.reads[number] if not _is_integer(cutting, name))
+        before = (index.producer.get(name) for name in made)
+        waiting += [each for each in before if each in everything - found]
+    return found
+
+
+def _is_integer(cutting: Cutting, name: str) -> bool:
+    value = cutting.values.get(name)
+    return value is not None and value.dtype.kind in "iu"
