@@ -51,6 +51,7 @@ def inspect(
     typer.echo(f"\n{report}", nl=False)
     sections = {
         "What was made of the regions": [_region_row(manifest, region) for region in manifest.regions],
+        "What their codegens noted": _noted(manifest),
         "What crosses their borders": _crossing(manifest),
         "Outputs, as they were verified": outputs,
         "Files": _file_rows(manifest),
@@ -108,6 +109,15 @@ def _region_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
         "composites": ", ".join(f"{n} x {name}" if n > 1 else name for name, n in composites.items()),
         "artifact": f"that of {region.same_as}" if region.same_as else ", ".join(made) or "none",
     }
+
+
+def _noted(manifest: Manifest) -> list[dict[str, str]]:
+    """Return the metadata of the artifacts, of those that have some."""
+    return [
+        {"region": region.name, "noted": ", ".join(f"{name} {told}" for name, told in noted.items())}
+        for region in manifest.regions
+        if (noted := region.artifact_metadata)
+    ]
 
 
 def _crossing(manifest: Manifest) -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from math import floor, log2
 
 from .boxes import Field, Span, field_of, images_of, spans
 from .emit import Emission, Machine, Step, emission, over_images
@@ -15,7 +16,8 @@ from .pack import parameters
 from .tensors import Tensor
 from .tiles import Tiling, conv_needs, conv_tiling
 
-_WIDE = 12  # bits behind the point of a convolution's result to which a residual is yet to be added
+_WORD = 31  # bits of an int32 without its sign
+_WIDE = 20  # the most bits behind the point of a result to which a residual is yet to be added
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ def _parameters(result: _Result) -> Operand:
     """
     layer, made = result.layer, result.channels.made
     taken = slice(made.start, made.end)
-    finer = 2**_WIDE if layer.residual is not None else 1
+    finer = 2 ** _finer(layer) if layer.residual is not None else 1
 
     def array() -> Array:
         return parameters(layer.bias[taken], layer.multipliers[taken] * finer)
@@ -189,12 +191,23 @@ def _residual(result: _Result) -> Operand:
     return result.load("residual", result.layer.residual)
 
 
+def _finer(layer: Conv) -> int:
+    """Return the bits behind the point of a result to which a residual is yet to be added.
+
+    As many as leave room in an int32 for all that a residual could bring back to the 256 values of the
+    result: what is limited by the int32 is then limited by the result's type as well.
+    """
+    assert layer.residual is not None
+    most = 256 * (1 + layer.residual.scale / layer.y.scale)
+    return max(0, min(_WIDE, floor(_WORD - log2(most))))
+
+
 def _added(result: _Result, sums: Operand, made: Operand) -> Add:
     """Return the command that adds the residual to a result in finer units."""
     layer, residual = result.layer, result.layer.residual
     assert residual is not None
     y = layer.y
-    mantissas = common_multipliers(2.0**-_WIDE, residual.scale / y.scale)
+    mantissas = common_multipliers(2.0 ** -_finer(layer), residual.scale / y.scale)
     low, high = layer.clamp.stored(y)
     return Add(
         layer=result.emitting.number,

@@ -26,8 +26,8 @@ _VERIFY = (
 class Simulated:
     """What a codegen with a simulator noted of its programs, over all regions of a model.
 
-    `arena` and `bound` are the bytes of the largest arena and of the largest bound below which one cannot
-    be, `planned` whether no arena is larger than its own bound, `moved` the bytes of the DMA.
+    `arena` and `bound` are the bytes of the largest arena and of the largest bound on one, `planned`
+    is whether no arena is larger than its own bound, `moved` the bytes of the DMA.
     """
 
     arena: int

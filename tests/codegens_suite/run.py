@@ -6,8 +6,7 @@ models, the nine light ones. `--option NAME=VALUE`, several times, are the codeg
 `scratchpad=131072` of `dla`. What the codegen refuses goes back to the host; how often is counted, and
 the first reason told. Of a codegen with a simulator, as `dla`, the table has what it noted as well: what
 its programs take, the bytes of the largest arena, below which no plan could be, and those that the DMA
-moves. The exit code is 1 when there is no bundle, or one that does not do what its model
-does.
+moves. The exit code is 1 when there is no bundle, or one that does not do what its model does.
 """
 
 import argparse

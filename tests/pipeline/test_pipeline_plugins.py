@@ -110,7 +110,8 @@ def loud(self, region, options):
     return before(self, region, options)
 reference.Reference.compile = loud
 from byoc.cli import main
-sys.argv = ["byoc", "partition", "zoo:squeezenet", "--rules", {str(VANILLA)!r}, "-o", "b", "--format", "json"]
+rules = {str(VANILLA)!r}
+sys.argv = ["byoc", "partition", "zoo:squeezenet", "--rules", rules, "-o", "b", "--format", "json"]
 main()
 """
     done = subprocess.run(

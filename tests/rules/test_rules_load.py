@@ -184,6 +184,7 @@ def test_the_built_in_file(name: str) -> None:
         "conv_add_relu",
         "conv_bn",
         "conv_relu",
+        "conv_clip",
     ]
 
 

@@ -1,14 +1,16 @@
 """Layers of a quantized region, each alone on onnxruntime's own tensors, and how far integers are apart."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from byoc.codegens.dla import DLA
 from byoc.codegens.dla.options import DLAOptions
+from dla_exact import exact
 
 from byoc.bundle.regions import read_region
 from byoc.codegen import Region
@@ -46,11 +48,45 @@ def apart(one: Values, other: Values) -> Units:
     assert one.keys() == other.keys()
     found = Units()
     for name, array in one.items():
-        assert (array.shape, array.dtype) == (other[name].shape, other[name].dtype), name
         if array.dtype.kind in "iu":
+            assert (array.shape, array.dtype) == (other[name].shape, other[name].dtype), name
             off = np.abs(array.astype(np.int64) - other[name].astype(np.int64))
             found += Units(int(off.max(initial=0)), int(np.count_nonzero(off)), off.size)
     return found
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """How far results are apart of which each is right in its way.
+
+    `machine`, `kernels` and `exact` are what the dla, onnxruntime's own integer kernels and exact
+    arithmetic have against onnxruntime's QDQ result, that is, with its optimizations off. The others are
+    the dla against exact arithmetic and against the integer kernels.
+    """
+
+    machine: Units = Units()
+    kernels: Units = Units()
+    exact: Units = Units()
+    machine_exact: Units = Units()
+    machine_kernels: Units = Units()
+
+    def __add__(self, other: "Gaps") -> "Gaps":
+        """Return the same over both."""
+        return Gaps(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+def gaps(region: Region, inputs: Values) -> Gaps:
+    """Return how far the results of a region are apart."""
+    written = unoptimized_outputs(region, inputs)
+    machine, kernels = dla_outputs(region, inputs), optimized_outputs(region, inputs)
+    real = exact(region, inputs)
+    return Gaps(
+        apart(machine, written),
+        apart(kernels, written),
+        apart(real, written),
+        apart(machine, real),
+        apart(machine, kernels),
+    )
 
 
 def unoptimized_outputs(region: Region, inputs: Values) -> Values:
@@ -61,7 +97,10 @@ def unoptimized_outputs(region: Region, inputs: Values) -> Values:
 
 def optimized_outputs(region: Region, inputs: Values) -> Values:
     """Return what onnxruntime makes of a region with its own integer kernels, such as QLinearConv."""
-    return run_session(open_session(region.path), inputs)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.qdqisint8allowed", "1")  # else it is for uint8 alone here
+    return run_session(onnxruntime.InferenceSession(region.path, options), inputs)
 
 
 def dla_outputs(region: Region, inputs: Values) -> Values:

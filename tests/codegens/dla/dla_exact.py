@@ -3,17 +3,18 @@
 onnxruntime computes the groups of a QDQ model in float32, and the dla in integers. Both are near what
 the operators of ONNX say of real numbers, and here that is worked out: DequantizeLinear is exact in
 float64, sums are off by some 1e-15 of the largest, and what QuantizeLinear then reads within 1e-9 of a
-tie is taken to be one.
+tie is taken to be one. A bias of int32 counts units of x_scale * w_scale, as in ONNX's QLinearConv; its
+own scale is that product rounded to float32.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx.inliner
 from numpy.lib.stride_tricks import sliding_window_view
-from onnx import helper, numpy_helper
+from onnx import NodeProto, helper, numpy_helper
 
 from byoc.codegen import Region
 
@@ -31,11 +32,23 @@ def exact(region: Region, inputs: Mapping[str, Array]) -> dict[str, Array]:
         model = onnx.inliner.inline_local_functions(model)
     values = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
     values |= inputs
+    makers = {name: node for node in model.graph.node for name in node.output}
     for node in model.graph.node:
         told = {one.name: helper.get_attribute_value(one) for one in node.attribute}
         given = [values[name] if name else None for name in node.input]
+        if node.op_type in ("Conv", "Gemm") and len(given) > 2:
+            given[2] = _bias([makers.get(name) for name in node.input], values, given[2])
         values[node.output[0]] = _OPERATORS[node.op_type](told, *given)
     return {value.name: values[value.name] for value in model.graph.output}
+
+
+def _bias(makers: Sequence[NodeProto | None], values: Mapping[str, Array], real: Array) -> Array:
+    """Return the bias of a Conv or Gemm, `makers` being what made its inputs."""
+    if not all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers):
+        return real
+    x, w, scale = (values[maker.input[1]].astype(np.float64) for maker in makers if maker is not None)
+    assert np.allclose(x * w, scale, rtol=2.0**-23, atol=0)
+    return real / scale * (x * w)
 
 
 def _along(values: Array, told: Attributes, rank: int) -> Array:
@@ -166,5 +179,6 @@ _OPERATORS: Mapping[str, Callable[..., Array]] = {
     "Flatten": _flatten,
     "Dropout": lambda told, x, *_: x,
     "Identity": lambda told, x: x,
+    "Constant": lambda told: numpy_helper.to_array(told["value"]),
     "Transpose": lambda told, x: x.transpose(told.get("perm")),
 }
