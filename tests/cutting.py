@@ -40,7 +40,7 @@ DEVICE_ONLY = "all (float[1, 4] x) => (float[1, 4] y) { a = Add(x, x) y = Relu(a
 
 
 def cut(model: str | Path | onnx.ModelProto, output: Path | None = None, **options: Any) -> Result:
-    """Partition for VANILLA with everything it takes on it, however small; what is refused is an error."""
+    """Partition for VANILLA with all it takes on it, however small; what is refused is an error."""
     options = {"strict": True, **options}
     return partition(model, VANILLA, output=output, strategy="all-supported", **options)
 

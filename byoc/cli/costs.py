@@ -9,6 +9,7 @@ import typer
 
 from byoc.bundle.read import is_bundle, open_bundle
 from byoc.cli.common import Format, FormatOption, own_stdout, print_json, print_rows, progress
+from byoc.codegen import CompileError
 from byoc.costs.load import load_cost_model
 from byoc.errors import InputError
 from byoc.graph.load import prepare
@@ -20,6 +21,7 @@ from byoc.profile.compare import (
     mean_factor,
     rank_correlation,
 )
+from byoc.profile.regions import TimedRegion, timed_regions
 from byoc.profile.sampling import Patience
 from byoc.report.units import quantity
 from byoc.runtime.samples import samples_for
@@ -51,12 +53,14 @@ def compare_costs(  # noqa: PLR0913, PLR0917 - the options of the verb
 ) -> None:
     """Compare predicted seconds with measured ones."""
     patience = Patience(seconds=seconds, most=repeats, least=min(repeats, 5))
-    found = []
+    found: list[Comparison] = []
+    regions: list[tuple[str, TimedRegion]] = []
     with progress() as show, own_stdout():
         for name in models:
             show(name)
             if is_bundle(Path(name)):
                 found.append(_bundle(name, Path(name), None, patience))
+                regions += _regions(name, Path(name))
             elif rules is not None:
                 with TemporaryDirectory(prefix="byoc-") as folder:
                     output = Path(folder) / "bundle"
@@ -71,10 +75,11 @@ def compare_costs(  # noqa: PLR0913, PLR0917 - the options of the verb
                     )
                     unknown = sum(graph.posed.estimated for graph in made.plan.root.walk())
                     found.append(_bundle(name, output, unknown, patience))
+                    regions += _regions(name, output)
             else:
                 model = load_cost_model(costs or host_costs)
                 found.append(compare_host(load_model(name), model, patience))
-    _print(found, form)
+    _print(found, regions, form)
 
 
 def _bundle(name: str, path: Path, unknown: int | None, patience: Patience) -> Comparison:
@@ -93,13 +98,28 @@ def _bundle(name: str, path: Path, unknown: int | None, patience: Patience) -> C
     return compare_placement(name, target, session, inputs, float(seconds), unknown or 0, patience)
 
 
-def _print(found: list[Comparison], form: Format) -> None:
+def _regions(name: str, path: Path) -> list[tuple[str, TimedRegion]]:
+    """Return the regions that their codegens can time, each with the name of the model."""
+    try:
+        return [(name, each) for each in timed_regions(open_bundle(path))]
+    except (InputError, CompileError) as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def _print(found: list[Comparison], regions: list[tuple[str, TimedRegion]], form: Format) -> None:
     rank = None
     if len(found) >= _LEAST_RANKED:
         rank = rank_correlation([c.predicted for c in found], [c.measured.median for c in found])
     if form is Format.json:
         rows = [_row(each) for each in found]
-        print_json({"rows": rows, "rank_correlation": rank, "mean_factor": mean_factor(found)})
+        print_json(
+            {
+                "rows": rows,
+                "rank_correlation": rank,
+                "mean_factor": mean_factor(found),
+                "regions": [_region_row(name, each) for name, each in regions],
+            }
+        )
         return
     print_rows([_shown(each) for each in found], form)
     for each in found:
@@ -108,6 +128,9 @@ def _print(found: list[Comparison], form: Format) -> None:
     if rank is not None:
         typer.echo(f"rank correlation over the models: {rank:.3f}")
     typer.echo(f"predictions are off by a factor of {mean_factor(found):.2f} (geometric mean)")
+    if regions:
+        typer.echo("\nRegions, as their codegens time them:")
+        print_rows([_region_shown(name, each) for name, each in regions], form)
 
 
 def _uncertain(each: Comparison) -> str:
@@ -143,4 +166,24 @@ def _shown(each: Comparison) -> dict[str, Any]:
         "additive_error": f"{each.additive:+.0%}",
         "rank_of_nodes": "" if each.rank is None else f"{each.rank:.2f}",
         "unknown": each.unknown,
+    }
+
+
+def _region_row(model: str, each: TimedRegion) -> dict[str, Any]:
+    return {
+        "model": model,
+        "region": each.region,
+        "where": each.where,
+        "predicted": each.predicted,
+        "codegen": each.told,
+        "error": each.error,
+    }
+
+
+def _region_shown(model: str, each: TimedRegion) -> dict[str, Any]:
+    return {
+        **_region_row(model, each),
+        "predicted": quantity(each.predicted, "s"),
+        "codegen": quantity(each.told, "s"),
+        "error": f"{each.error:+.0%}",
     }

@@ -1,9 +1,10 @@
 """`byoc plan-memory`: the bytes that a model's activations need, planned in several ways."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from onnx.inliner import inline_local_functions
@@ -15,19 +16,20 @@ from byoc.cli.common import (
     FormatOption,
     own_stdout,
     print_json,
-    print_rows,
     progress,
     sizes,
 )
+from byoc.cli.plan_memory_text import convention_told, legend, print_report
+from byoc.errors import InputError, nearest
 from byoc.graph.dims import symbols
 from byoc.graph.load import Model, prepare, read_file
 from byoc.graph.unshare import unshared
-from byoc.memory.model import CONVENTIONS, convention_named, quantized_groups
+from byoc.memory.model import CONVENTIONS, quantized_groups
 from byoc.memory.plan import METHODS
 from byoc.memory.report import (
+    STRIPED,
     Asked,
     MemoryReport,
-    Row,
     conventions_document,
     memory_document,
     memory_report,
@@ -36,20 +38,13 @@ from byoc.memory.report import (
     svg,
 )
 from byoc.pipeline import load_model
-from byoc.report.units import count, quantity
+from byoc.report.units import quantity
 from byoc.textfile import write_text
 
 _SIZE = re.compile(r"([0-9]{1,18})\s*(|B|KiB|MiB|GiB|kB|MB|GB)")
 _UNITS = {
     **{"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30},
     **{"kB": 10**3, "MB": 10**6, "GB": 10**9},
-}
-_STRIPED = "striped"
-_MOVED = ("moved", "bound", "loaded", "stored", "streamed", "unkept", "arena")
-_PROOFS = {
-    "cut": "minimum cut",
-    "search": "all orders searched",
-    "total": "inputs together",
 }
 
 
@@ -66,9 +61,7 @@ def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
     ] = "C",
     method: Annotated[
         str,
-        typer.Option(
-            help=f"How that plan is made: {', '.join(METHODS)}, or {_STRIPED} for the picture."
-        ),
+        typer.Option(help=f"How that plan is made: {', '.join(METHODS)}, or {STRIPED} for the picture."),
     ] = "exact",
     time_limit: Annotated[
         float, typer.Option(min=0.0, help="Seconds for each plan; then the best that was found.")
@@ -97,57 +90,69 @@ def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
     region.
     """
     there = None if size is None else _bytes(size)
+    _one_of(convention, CONVENTIONS, "convention")
+    _one_of(method, (*METHODS, STRIPED), "method")
+    if method == STRIPED and not striped:
+        raise typer.BadParameter("--method striped asks for it", param_hint="--no-striped")
     asked = Asked(
-        convention=convention_named(convention),
-        method="exact" if method == _STRIPED else method,
+        convention=CONVENTIONS[convention],
+        method="exact" if method == STRIPED else method,
         alignment=alignment,
         time_limit=time_limit,
         size=there,
-        striped=striped or method == _STRIPED,
+        striped=striped,
     )
     with progress() as show, own_stdout():
-        reports = []
-        for loaded, flat in _models(model, sizes(dim, "--dim")):
+        reports = {}
+        for part, loaded, flat in _models(model, sizes(dim, "--dim")):
             show(f"plan {loaded.source}")
             index = unshared(loaded).index if fused else loaded.index
             groups = quantized_groups(index) if fused else ()
             inlined = None if flat is None else flat.index
-            reports.append(memory_report(index, loaded.source, asked, groups, inlined))
+            reports[part] = memory_report(index, loaded.source, asked, groups, inlined)
+        if method == STRIPED and not any(report.striped for report in reports.values()):
+            why = next(report.unstriped for report in reports.values())
+            raise InputError(f"{model}: {why}")
         if picture_file is not None:
-            _draw(picture_file, reports, method == _STRIPED)
+            _draw(picture_file, reports, method == STRIPED)
     if form is Format.json:
         print_json(
             {
                 "model": model,
                 "size": there,
                 "conventions": conventions_document(),
-                "plans": [memory_document(report, there) for report in reports],
+                "plans": [memory_document(report, there) for report in reports.values()],
             }
         )
         return
-    for report in reports:
-        _print(report, there)
-    typer.echo("Weights are not counted.")
-    for letter, counts in conventions_document().items():
-        typer.echo(f"{letter}: {counts}")
+    for report in reports.values():
+        print_report(report, there)
+    for line in legend(any(report.striped for report in reports.values())):
+        typer.echo(line)
 
 
-def _models(name: str, dims: Mapping[str, int]) -> Iterator[tuple[Model, Model | None]]:
-    """Yield what is to be planned: a model, or of a bundle the whole and each region.
+def _models(name: str, dims: Mapping[str, int]) -> Iterator[tuple[str, Model, Model | None]]:
+    """Yield what is to be planned: a model, called nothing, or of a bundle the whole and each region.
 
     A region comes with what it is without composites.
     """
     if not is_bundle(Path(name)):
-        yield load_model(name, dims), None
+        yield "", load_model(name, dims), None
         return
     bundle = open_bundle(Path(name))
-    yield prepare(bundle.model(), f"{name}: the whole", bundle.folder, dims), None
+    yield "whole", prepare(bundle.model(), f"{name}: the whole", bundle.folder, dims), None
     for _, region, _ in bundle.regions():
         proto = read_file(region.path)
         called, folder = f"{name}: {region.name}", region.path.parent
         inside = {key: dims[key] for key in symbols(proto) if key in dims}
         flat = inline_local_functions(proto) if proto.functions else proto
-        yield prepare(proto, called, folder, inside), prepare(flat, called, folder, inside)
+        yield region.name, prepare(proto, called, folder, inside), prepare(flat, called, folder, inside)
+
+
+def _one_of(name: str, known: Collection[str], what: str) -> None:
+    if name not in known:
+        wrong = f"no {what} is named '{name}'{nearest(name, known)}: there are {', '.join(known)}"
+        raise typer.BadParameter(wrong, param_hint=f"--{what}")
 
 
 def _bytes(text: str) -> int:
@@ -158,48 +163,32 @@ def _bytes(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
-def _draw(path: Path, reports: list[MemoryReport], as_striped: bool) -> None:
-    for report in reports:
-        part = report.name.rpartition(": ")[2].rpartition(" ")[2] if len(reports) > 1 else ""
-        name = re.sub(r"[^A-Za-z0-9_-]", "_", part)
-        place = path.with_name(f"{path.stem}.{name}{path.suffix}") if name else path
-        if as_striped and report.striped is not None:
-            row = next(row for row in report.rows if row.method == _STRIPED)
-            made = f"{quantity(row.size, 'B')}, striped (whole tensors: {quantity(row.bound, 'B')})"
-            found = striped_picture(report.striped, f"{report.name}: {made}")
-        else:
-            title = f"{report.name}: {quantity(report.plan.size, 'B')}, {_told(report)}"
-            found = picture(report.plan, title)
-        write_text(place, svg(found))
+def _draw(path: Path, reports: Mapping[str, MemoryReport], as_striped: bool) -> None:
+    """Write a picture of each plan; of a part that is not striped none where that was asked for."""
+    for report, place in zip(reports.values(), _places(path, list(reports)), strict=True):
+        if not as_striped:
+            title = f"{report.name}: {quantity(report.plan.size, 'B')}, {convention_told(report)}"
+            write_text(place, svg(picture(report.plan, title)))
+        elif report.striped is not None:
+            row = next(row for row in report.rows if row.method == STRIPED)
+            whole = f"whole tensors: {quantity(row.bound_of_c or 0, 'B')} at least"
+            title = f"{report.name}: {quantity(row.size, 'B')}, striped ({whole})"
+            write_text(place, svg(striped_picture(report.striped, title)))
 
 
-def _told(report: MemoryReport) -> str:
-    return f"convention {report.model.convention.name} ({report.model.convention})"
+def _places(path: Path, parts: Sequence[str]) -> list[Path]:
+    """Return a file for each part of a bundle, and the one that is named for a model.
 
-
-def _print(report: MemoryReport, size: int | None) -> None:
-    problem = report.plan.problem
-    made = f"{count(len(problem.steps), 'step')}, {count(len(problem.sizes), 'buffer')}"
-    rounded = f", rounded up to {problem.alignment} B" if problem.alignment > 1 else ""
-    typer.echo(f"{report.name}: {made} in {_told(report)}{rounded}")
-    print_rows([_shown(row, size) for row in report.rows], Format.text)
-    levels = memory_document(report)["levels"]
-    if levels is not None:
-        moved = {key: quantity(levels[key], "B") for key in _MOVED}  # type: ignore[literal-required]
-        typer.echo(f"scratchpad of {quantity(levels['size'], 'B')} and system memory, bytes moved:")
-        print_rows([moved | {"loads": levels["loads"], "stores": levels["stores"]}], Format.text)
-    for note in report.notes:
-        typer.echo(f"note: {note}")
-
-
-def _shown(row: Row, size: int | None) -> dict[str, Any]:
-    return {
-        "plan": row.name,
-        "counts": row.convention,
-        "bytes": row.size,
-        "": quantity(row.size, "B"),
-        "lower_bound": row.bound,
-        "ratio": "" if row.ratio is None else f"{row.ratio:.3f}",
-        "proof": _PROOFS.get(row.proof, row.proof),
-        "fits": "" if size is None else row.size <= size,
-    }
+    What is no letter or digit becomes `_`; names that would be one file then, in a system that does not
+    tell capitals from small letters either, are numbered.
+    """
+    places: dict[str, Path] = {}
+    for part in parts:
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", part)
+        for number in count(1):
+            tried = name if number == 1 else f"{name}-{number}"
+            if tried.casefold() not in places:
+                break
+        place = path.with_name(f"{path.stem}.{tried}{path.suffix}") if tried else path
+        places[tried.casefold()] = place
+    return list(places.values())

@@ -1,9 +1,18 @@
-"""Asking a codegen to compile, and taking what it gives: whatever else it does is a CompileError."""
+"""Asking a codegen to compile or time, and taking what it gives: all else it does is a CompileError."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
-from byoc.codegen.api import Artifact, Codegen, CompileError, Region, ResourceError, Together
+from byoc.codegen.api import (
+    Artifact,
+    Codegen,
+    CompileError,
+    Measured,
+    Region,
+    ResourceError,
+    Together,
+)
 from byoc.errors import ByocError, MissingRuntimeError, described, goes_on, shortened, told
 
 _SILENT = "it does not say why"
@@ -49,6 +58,12 @@ def compiled_together(codegen: Together, regions: Sequence[Region], options: Any
     return found
 
 
+def timed(codegen: Measured, region: Region) -> float:
+    """Return the seconds that a region takes on the device; raises as `compiled`."""
+    seconds: float = _asked(lambda: _seconds(codegen.cost(region)))
+    return seconds
+
+
 def _asked(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
@@ -72,6 +87,12 @@ def _nodes(error: CompileError) -> list[str]:
         return [str.__str__(name) for name in given if isinstance(name, str) and name]
     except Exception:  # the error is of the codegen's own kind
         return []
+
+
+def _seconds(given: Any) -> float:
+    if not isinstance(given, (int, float)) or not 0 < given < inf:
+        raise CompileError(f"cost gave {shortened(repr(given), 100)}, not seconds above 0")
+    return float(given)
 
 
 def _mapping(given: Any) -> dict[Any, Any]:

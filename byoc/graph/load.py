@@ -174,5 +174,7 @@ def _check(skeleton: ModelProto) -> None:
             raise InputError(f"{describe(node)} refers to an attribute of a function, and is in none")
     try:
         onnx.checker.check_model(skeleton)
-    except (onnx.checker.ValidationError, EncodeError, ValueError) as error:
+    except (onnx.checker.ValidationError, EncodeError) as error:
         raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
+    except ValueError as error:  # ONNX decodes the bytes once more; protobuf 6 writes what nothing reads
+        raise DecodeError(str(error)) from None

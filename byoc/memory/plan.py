@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from time import monotonic
 
 from byoc.errors import InputError, nearest
@@ -46,11 +46,27 @@ def plan(problem: Problem, method: str = "exact", time_limit: float = 10.0) -> P
             is no multiple of the alignment, an operand to write over of another size, links that
             contradict each other.
     """
-    if method not in METHODS:
-        raise InputError(f"there is no memory planning method {method}{nearest(method, METHODS)}")
+    return plans(problem, (method,), time_limit)[method]
+
+
+def plans(problem: Problem, methods: Sequence[str], time_limit: float = 10.0) -> dict[str, Plan]:
+    """Plan the arena of a problem by several methods, for each of which `plan` says more.
+
+    The order is searched for once, and all plans have its bound. `time_limit` is for each plan.
+    """
+    for method in methods:
+        if method not in METHODS:
+            near = nearest(method, METHODS)
+            what = f"no memory planning method is named '{method}'{near}"
+            raise InputError(f"{what}: there are {', '.join(METHODS)}")
     _refuse(problem)
-    deadline = monotonic() + time_limit
+    began = monotonic()
     known = _known(problem, time_limit)
+    spent = monotonic() - began
+    return {method: _planned(problem, known, method, time_limit - spent) for method in methods}
+
+
+def _planned(problem: Problem, known: _Known, method: str, seconds: float) -> Plan:
     given = tuple(range(len(problem.steps)))
     if method == "no-reuse":
         return _apart(known, live(problem, given))
@@ -60,7 +76,7 @@ def plan(problem: Problem, method: str = "exact", time_limit: float = 10.0) -> P
         return _placed(known, live(problem, given), lambda p: p.placed(p.by_size(), best_fit=True))
     if method == "reordered":
         return _placed(known, live(problem, known.order), lambda p: quick(p, known.bound))
-    return _best(known, problem, deadline)
+    return _best(known, problem, monotonic() + seconds)
 
 
 def _refuse(problem: Problem) -> None:
@@ -77,7 +93,6 @@ def _refuse(problem: Problem) -> None:
             raise ValueError(f"{step.name} cannot be written over an operand of another size")
 
 
-@lru_cache(maxsize=64)
 def _known(problem: Problem, time_limit: float) -> _Known:
     deadline = monotonic() + time_limit / 2
     ordered = best_order(problem, deadline=deadline)

@@ -130,7 +130,8 @@ class Plan:
     such a pair shares its offset. `offsets` and `size` are bytes; what a step needs as scratch lies at
     `scratch`, one offset a step of the problem. `bound` are bytes below which no arena can be,
     whatever the order and the places; `proof` says how that is known: `cut` (a minimum cut at one
-    step), `search` (all orders were tried or ruled out), `total` (what is there before the first step). `witness` is the step of the cut.
+    step), `search` (all orders were tried or ruled out), `total` (what is there before the first
+    step). `witness` is the step of the cut.
     """
 
     problem: Problem

@@ -3,7 +3,7 @@
 from byoc.costs.objective import ENERGY, LATENCY, read_objective
 
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
-_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB")
 
 
 def quantity(value: float, unit: str) -> str:

@@ -1,8 +1,19 @@
 """The codegen of the vanilla accelerator: a compiler, and the machine in numpy that runs programs.
 
-It is there to be copied. The compiler goes one way: `lower` makes layers of a region's operations,
-`schedule` orders them and places their tensors in the arena, `tiles` cuts them so that they fit into the
-scratchpad, `emit` writes commands and `pack` the weights. `isa` is the manual of the machine.
+It is there to be copied, and to be read in this order.
+
+1. The machine. `isa` is its manual, with `operand`; `binary` are programs as bytes and as text.
+2. The simulator. `simulator` runs programs: `memory` checks each access, `kernels` compute, with
+   `windows`, `tables` and `fixed_point`; `cycles` keeps the time. `access` says what a command touches.
+3. The compiler, in its steps; `build` has them one after another:
+   - a region becomes a network of `layers` of `tensors`: `reading` takes it apart, `units` groups its
+     operations, and `lower` asks for each unit the function that `rules` names, from `convolutions`,
+     `pools`, `elementwise` or `views` (beside them `shapes`, `layout`, and `fold` for weights);
+   - `schedule` orders the layers and places their tensors in the `arena`; or `striped`, rows at a time;
+   - `tiles` cuts each layer into `boxes` that fit into the scratchpad, `resident` keeps what it can there;
+   - `emit` writes a layer's commands, by `emit_conv`, `emit_simple` or `emit_moves`: tiles lie in `slots`,
+     and `pack` collects the weights.
+4. The plug-in, below: `artifact` is what a bundle keeps of a region, `oracle` answers for single nodes.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,12 @@
 """From a region to a program: lowered, scheduled, cut into tiles, written as commands."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Any
 
-from byoc.codegen import Region
+from byoc.codegen import Region, ResourceError
 
 from . import emit_conv, emit_moves, emit_simple
 from .arena import Arena
@@ -37,6 +38,9 @@ EMITTERS: Mapping[type[Layer], Emitter] = {
 }
 """What writes the commands of some rows of a layer."""
 
+_ADDRESSES = 2**32  # addresses are words of 32 bits
+_MOST_COMMANDS = 2**18  # the simulator takes about a minute for so many
+
 
 @dataclass(frozen=True, eq=False)
 class Built:
@@ -57,6 +61,7 @@ def build(region: Region, options: DLAOptions, figures: Figures) -> Built:
     """
     network = lower(region, RULES)
     schedule = (striped if options.stripes else whole)(network, options.memory)
+    _check_addresses(network, schedule)
     plain = programmed(network, schedule, options.scratchpad, figures)
     if options.stripes or not options.resident:
         return plain
@@ -87,10 +92,28 @@ def programmed(
     if actions is None:
         actions = [Run(turn.number, {}, None, turn.rows) for turn in schedule.turns]
     done = chain.from_iterable(_commands(machine, network, action) for action in actions)
-    commands = (*done, End(len(network.layers)))
+    commands = _counted(network, done)
     content = weights.content()
-    program = Program(commands, schedule.size, scratchpad, len(content))
+    program = Program((*commands, End(len(network.layers))), schedule.size, scratchpad, len(content))
     return Built(network, schedule, arena, program, content, timed(program, figures))
+
+
+def _check_addresses(network: Network, schedule: Schedule) -> None:
+    """Raise ResourceError, with the nodes of the largest result, for an arena past any address."""
+    if schedule.size > _ADDRESSES:
+        largest = max(network.layers, key=lambda layer: layer.y.nbytes)
+        what = f"its arena has {schedule.size} bytes, and addresses reach {_ADDRESSES}"
+        raise ResourceError(what, largest.nodes)
+
+
+def _counted(network: Network, commands: Iterator[Command]) -> Sequence[Command]:
+    """Return commands, or raise ResourceError with the nodes of the layer that has most of too many."""
+    found = list(islice(commands, _MOST_COMMANDS + 1))
+    if len(found) <= _MOST_COMMANDS:
+        return found
+    longest = network.layers[Counter(command.layer for command in found).most_common(1)[0][0]]
+    what = f"its program has more than {_MOST_COMMANDS} commands, most of them for '{longest.y.name}'"
+    raise ResourceError(what, longest.nodes)
 
 
 def _commands(machine: Machine, network: Network, action: Action) -> Iterator[Command]:

@@ -48,6 +48,17 @@ def fully_connected(lowering: Lowering, unit: Unit) -> None:
     _convolve(lowering, unit, weights, Window(), 1)
 
 
+def product(lowering: Lowering, unit: Unit) -> None:
+    """Lower a MatMul by a constant matrix: a convolution of 1x1 over vectors as the pixels of a row."""
+    name, matrix = unit.main.inputs
+    reading = lowering.reading
+    is_matrix = reading.is_constant(matrix) and reading.array(matrix).ndim == 2
+    if not is_matrix or len(lowering.shapes.get(name, ())) not in (2, 3):
+        raise CompileError("a MatMul must be of 2 or 3 axes by a constant matrix", unit.nodes)
+    weights = _weights(lowering, unit, matrix, "", axis=1)
+    _convolve(lowering, unit, weights, Window(), 1)
+
+
 def normalization(lowering: Lowering, unit: Unit) -> None:
     """Lower a BatchNormalization that stands alone: a convolution of each channel with one number."""
     name = unit.main.inputs[0]

@@ -23,7 +23,8 @@ from .operand import DType, Operand
 
 FREQUENCY = 500e6
 """Cycles per second."""
-_LINE = 64  # bytes of the scratchpad that are waited for together
+LINE = 64
+"""Bytes of the scratchpad that are waited for together."""
 _FUNCTION = 4  # operations of an element, about what byoc.costs.work counts for these functions
 
 
@@ -112,7 +113,7 @@ class _Timeline:
         self._figures = figures
         self._launch = _cycles(figures.launch, figures.frequency)
         self._free = dict.fromkeys(Engine, self._launch)  # when each engine is
-        lines = -(-scratchpad // _LINE)
+        lines = -(-scratchpad // LINE)
         self._written = np.zeros(lines, np.int64)  # when each line will have been written
         self._read = np.zeros(lines, np.int64)  # when each line will have been read
         self._end = self._launch
@@ -204,4 +205,4 @@ def _spanned(box: Operand) -> slice:
     start = box.address + first * box.row_pitch
     size = (rows - 1) * box.row_pitch + (box.cols - 1) * box.pixel_pitch
     end = start + size + (box.channels - 1) * box.channel_pitch + box.dtype.size
-    return slice(start // _LINE, -(-end // _LINE))
+    return slice(start // LINE, -(-end // LINE))

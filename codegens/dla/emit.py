@@ -74,7 +74,7 @@ class Machine:
         key = (number, rows)
         if key not in self._tilings:
             self._tilings[key] = find(layer, rows, self.budget)
-        return found(self._tilings[key], layer, self.budget)
+        return required(self._tilings[key], layer, self.budget)
 
     def fix(self, number: int, rows: int, tiling: Tiling | None) -> None:
         """Have so many rows of a layer computed in some tiles."""
@@ -175,8 +175,8 @@ def emission(
     )
 
 
-def found(tiling: Tiling | None, layer: Layer, budget: Budget) -> Tiling:
-    """Return a tiling. Raises ResourceError where there is none."""
+def required(tiling: Tiling | None, layer: Layer, budget: Budget) -> Tiling:
+    """Return the tiling that was found. Raises ResourceError where there is none."""
     if tiling is None:
         what = f"no tile of '{layer.y.name}' fits into a scratchpad of {budget.scratchpad} bytes"
         raise ResourceError(what, layer.nodes)

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from .boxes import Span, spans
-from .emit import Emission, Machine, Step, emission, found, over_images
+from .emit import Emission, Machine, Step, emission, over_images, required
 from .isa import Load, Store
 from .layers import Move, Restack
 from .operand import Operand
-from .slots import Need, dense
+from .slots import ALIGNMENT, Need, dense
 from .tensors import Tensor, dtype_of
 from .tiles import Tile, Tiling, halves
 
@@ -40,7 +40,7 @@ def _tiling(machine: Machine, layer: Move, height: int, width: int, channels: in
                 need = Need(rows * width * part * layer.x.itemsize)
                 if machine.budget.fits({"tile": need}, doubled):
                     return Tiling(Tile(rows, width, part), doubled)
-    return found(None, layer, machine.budget)
+    return required(None, layer, machine.budget)
 
 
 def _moved(emitting: Emission, layer: Move, image: int, down: Span, part: Span) -> None:
@@ -76,9 +76,9 @@ def restack(machine: Machine, number: int, layer: Restack, rows: Span) -> Iterat
     """Yield the steps that copy bytes into rows of another length: all of them."""
     size = layer.x.itemsize
     elements = layer.x.nbytes // size
-    most = min(elements, machine.budget.scratchpad // 2 // 64 * 64 // size)
+    most = min(elements, machine.budget.scratchpad // 2 // ALIGNMENT * ALIGNMENT // size)
     tiling = Tiling(Tile(1, 1, most), doubled=True) if most else None
-    tiling = found(tiling, layer, machine.budget)
+    tiling = required(tiling, layer, machine.budget)
     emitting = emission(machine, number, layer, {"tile": Need(most * size)}, tiling)
     for chunk in spans(Span(0, elements), most):
         step = emitting.begin()

@@ -1,9 +1,8 @@
 """The commands of pools, of what works element by element, and of concatenations."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from .boxes import Span, field_of, images_of, spans
+from .boxes import Box, Span, field_of, images_of, spans
 from .emit import Emission, Machine, Step, emission, over_images
 from .fixed_point import common_multipliers, multiplier
 from .isa import Add, Command, Function, Mul, PoolKind, Scale, Table
@@ -12,21 +11,6 @@ from .layers import Activation, Concat, Eltwise, Layer, Pool
 from .operand import DType, Operand, Pair
 from .tensors import Clamp, Tensor
 from .tiles import Tiling, simple_needs, simple_tiling
-
-
-@dataclass(frozen=True)
-class _Box:
-    """A box of a result: rows within an image, columns, channels."""
-
-    image: int
-    rows: Span
-    cols: Span
-    channels: Span
-
-    @property
-    def extents(self) -> tuple[int, int, int]:
-        """How many rows, columns and channels."""
-        return (self.rows.count, self.cols.count, self.channels.count)
 
 
 def pool(machine: Machine, number: int, layer: Pool, rows: Span) -> Iterator[Step]:
@@ -89,7 +73,7 @@ def _combined(number: int, layer: Eltwise, a: Operand, b: Operand, made: Operand
     return Add(number, a, b, made, *zeros, *factors, *bounds)
 
 
-def _stretched(emitting: Emission, slot: str, x: Tensor, box: _Box) -> Operand:
+def _stretched(emitting: Emission, slot: str, x: Tensor, box: Box) -> Operand:
     """Return what an operand has for a box of the result; an extent of 1 serves all of the result's."""
     image = box.image if x.images > 1 else 0
     rows = box.rows if x.height > 1 else Span(0, 1)
@@ -110,7 +94,7 @@ def activation(machine: Machine, number: int, layer: Activation, rows: Span) -> 
         yield step
 
 
-def _applied(emitting: Emission, layer: Activation, x: Operand, box: _Box) -> Operand:
+def _applied(emitting: Emission, layer: Activation, x: Operand, box: Box) -> Operand:
     """Return the tile that a function makes of one, which is the same where nothing is to be done."""
     number = emitting.number
     if layer.table is not None:
@@ -126,7 +110,7 @@ def _applied(emitting: Emission, layer: Activation, x: Operand, box: _Box) -> Op
     return _rescaled(emitting, layer, layer.x, x, box)
 
 
-def _rescaled(emitting: Emission, layer: Layer, x: Tensor, tile: Operand, box: _Box) -> Operand:
+def _rescaled(emitting: Emission, layer: Layer, x: Tensor, tile: Operand, box: Box) -> Operand:
     """Return a tile at the scale of the result, within its clamp."""
     y = layer.y
     same = layer.clamp == Clamp() and (x.dtype, x.scale, x.zero) == (y.dtype, y.scale, y.zero)
@@ -155,15 +139,11 @@ def concat(machine: Machine, number: int, layer: Concat, rows: Span) -> Iterator
         offset += part.extents[layer.axis]
 
 
-def _moved(box: _Box, axis: int, offset: int) -> _Box:
+def _moved(box: Box, axis: int, offset: int) -> Box:
     """Return a box that lies further along one axis: images, rows, columns, channels."""
-    image, rows, cols, channels = box.image, box.rows, box.cols, box.channels
-    if axis == 0:
-        return _Box(image + offset, rows, cols, channels)
-    moved = [
-        Span(s.start + offset * (i == axis), s.count) for i, s in enumerate((rows, cols, channels), 1)
-    ]
-    return _Box(image, *moved)
+    spans_now = enumerate((box.rows, box.cols, box.channels), 1)
+    rows, cols, channels = (Span(s.start + offset * (axis == n), s.count) for n, s in spans_now)
+    return Box(box.image + offset * (axis == 0), rows, cols, channels)
 
 
 def _begun(machine: Machine, number: int, layer: Layer, rows: Span) -> tuple[Emission, Tiling]:
@@ -171,20 +151,20 @@ def _begun(machine: Machine, number: int, layer: Layer, rows: Span) -> tuple[Emi
     return emission(machine, number, layer, simple_needs(layer, tiling.tile), tiling), tiling
 
 
-def _boxes(y: Tensor, rows: Span, tiling: Tiling) -> Iterator[_Box]:
+def _boxes(y: Tensor, rows: Span, tiling: Tiling) -> Iterator[Box]:
     """Yield the boxes of some rows, in the order in which they lie."""
     tile = tiling.tile
     for image, inside in images_of(y, rows):
         for down in spans(inside, tile.rows):
             for right in spans(Span(0, y.width), tile.cols):
                 for channels in spans(Span(0, y.channels), tile.channels):
-                    yield _Box(image, down, right, channels)
+                    yield Box(image, down, right, channels)
 
 
-def _made(emitting: Emission, y: Tensor, box: _Box) -> Operand:
+def _made(emitting: Emission, y: Tensor, box: Box) -> Operand:
     return emitting.made(y, over_images(box.rows, box.image, y.height), box.cols, box.channels)
 
 
-def _store(emitting: Emission, tile: Operand, y: Tensor, box: _Box) -> None:
+def _store(emitting: Emission, tile: Operand, y: Tensor, box: Box) -> None:
     rows = over_images(box.rows, box.image, y.height)
     emitting.store(tile, y, rows, box.cols, box.channels)

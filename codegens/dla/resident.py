@@ -12,7 +12,7 @@ from byoc.memory import levels
 from .arena import Place
 from .boxes import Span
 from .layers import Conv, Layer, Move, Network, Restack
-from .schedule import ALIGNMENT, Schedule, held
+from .schedule import ALIGNMENT, Schedule, stored_tensors
 from .slots import aligned
 from .tensors import Tensor
 from .tiles import (
@@ -63,7 +63,7 @@ def resident(network: Network, schedule: Schedule, budget: Budget) -> Sequence[A
 
     Tensors keep their places in the arena, in which they are whenever they are not in the scratchpad.
     """
-    stored = held(network)
+    stored = stored_tensors(network)
     fixed = {x.held for layer in network.layers if _only_moves(layer) for x in (*layer.reads, layer.y)}
     names = [name for name, tensor in stored.items() if name not in fixed]
     if not names or not schedule.turns:

@@ -6,6 +6,7 @@ from .lower import Rule
 RULES: dict[str, Rule] = {
     "Conv": convolutions.convolution,
     "Gemm": convolutions.fully_connected,
+    "MatMul": convolutions.product,
     "BatchNormalization": convolutions.normalization,
     "MaxPool": pools.pool,
     "AveragePool": pools.pool,

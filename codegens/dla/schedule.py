@@ -39,14 +39,14 @@ class Schedule:
 
 def whole(network: Network, method: str) -> Schedule:
     """Return a schedule that keeps every tensor whole, by one of the methods of `byoc.memory`."""
-    stored = held(network)
+    stored = stored_tensors(network)
     numbers = {name: number for number, name in enumerate(stored)}
     problem = Problem(
         names=tuple(stored),
         sizes=tuple(-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in stored.values()),
         steps=tuple(_step(network, layer, numbers) for layer in network.layers),
-        inputs=frozenset(numbers[name] for name in among(numbers, network.inputs)),
-        outputs=frozenset(numbers[name] for name in among(numbers, network.outputs)),
+        inputs=frozenset(numbers[name] for name in border_names(numbers, network.inputs)),
+        outputs=frozenset(numbers[name] for name in border_names(numbers, network.outputs)),
         alignment=ALIGNMENT,
     )
     found = plan(problem, method)
@@ -58,7 +58,7 @@ def whole(network: Network, method: str) -> Schedule:
     return Schedule(turns, places, found.size, found.bound)
 
 
-def held(network: Network) -> dict[str, Tensor]:
+def stored_tensors(network: Network) -> dict[str, Tensor]:
     """Return what needs a place in the arena, by name: results, and inputs that something reads."""
     read = {x.held for layer in network.layers for x in layer.reads}
     read |= {port.tensor.held for port in network.outputs}
@@ -67,8 +67,8 @@ def held(network: Network) -> dict[str, Tensor]:
     return {tensor.held: tensor for tensor in tensors if tensor.nbytes}
 
 
-def among(stored: Container[str], ports: Sequence[Port]) -> list[str]:
-    """Return what holds the tensors of some inputs or outputs, of what has a place in the arena."""
+def border_names(stored: Container[str], ports: Sequence[Port]) -> list[str]:
+    """Return the names of what holds some inputs or outputs, without those that are not stored."""
     return [n for n in dict.fromkeys(port.tensor.held for port in ports) if n in stored]
 
 

@@ -80,6 +80,11 @@ def _gemm(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]
     return (a[0], b[0 if attributes.get("transB") else 1])
 
 
+def _matmul(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    a, b = shapes
+    return (*np.broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], *b[1:][-1:])
+
+
 def _concat(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     axis = attributes["axis"] % len(shapes[0])
     together = sum(shape[axis] for shape in shapes)
@@ -113,6 +118,7 @@ _RULES: Mapping[str, Callable[[Attributes, Sequence[Shape], Sequence[int]], Shap
     "AveragePool": _pool,
     "GlobalAveragePool": _global_pool,
     "Gemm": _gemm,
+    "MatMul": _matmul,
     "Concat": _concat,
     "Flatten": _flatten,
     "Reshape": _reshape,

@@ -4,10 +4,11 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
+from .cycles import LINE
 from .operand import DType, Operand
 
-ALIGNMENT = 64
-"""Places in the scratchpad begin at multiples of so many bytes: what the machine waits for at once."""
+ALIGNMENT = LINE
+"""Places in the scratchpad begin at multiples of so many bytes, so that no two tiles share a line."""
 
 
 def aligned(size: int) -> int:

@@ -10,7 +10,7 @@ from byoc.memory.stripes import ALL, SAME, Rows
 from .arena import Place
 from .boxes import Span
 from .layers import Activation, Concat, Conv, Eltwise, Layer, Network, Pool
-from .schedule import ALIGNMENT, Schedule, Turn, among, held, in_place, whole
+from .schedule import ALIGNMENT, Schedule, Turn, border_names, in_place, stored_tensors, whole
 
 Reads = tuple[tuple[str, Rows], ...]
 
@@ -20,13 +20,13 @@ def striped(network: Network, method: str) -> Schedule:
     ordered = whole(network, method)
     if not network.layers:
         return ordered
-    stored = held(network)
+    stored = stored_tensors(network)
     numbers = {layer.y.name: number for number, layer in enumerate(network.layers)}
     found = stripes.stripe(
         [stripes.Tensor(name, tensor.rows, tensor.row_bytes) for name, tensor in stored.items()],
         [_layer(network, network.layers[turn.number]) for turn in ordered.turns],
-        among(stored, network.inputs),
-        among(stored, network.outputs),
+        border_names(stored, network.inputs),
+        border_names(stored, network.outputs),
         ALIGNMENT,
     )
     places = {

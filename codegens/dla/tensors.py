@@ -1,6 +1,7 @@
 """Tensors as they lie in memory, the windows that slide over them, and the clamps behind a result."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -63,7 +64,7 @@ class Tensor:
         """Return a tensor with bytes of its own that is otherwise the same."""
         return replace(self, name=name, extents=extents or self.extents, storage="")
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of one element."""
         return np.dtype(self.dtype).itemsize
@@ -106,7 +107,7 @@ class Window:
     dilations: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
 
-    @property
+    @cached_property
     def extent(self) -> tuple[int, int]:
         """Rows and columns from the first element that is read to the last."""
         (kh, kw), (dh, dw) = self.kernel, self.dilations

@@ -6,7 +6,7 @@ time, by the bytes that it moves and the operations, which overlap where tiles h
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from .boxes import reach
@@ -138,11 +138,13 @@ def halves(extent: int) -> Iterator[int]:
 
 def _largest(layer: Conv, rows: int, tile: Tile, doubled: bool, budget: Budget) -> Iterator[Tile]:
     """Yield tiles of as many rows as fit, and of fewer for more overlap; of fewer columns if need be."""
+    if not budget.fits(conv_needs(layer, replace(tile, rows=1, cols=1)), doubled):
+        return
     height = min(rows, layer.y.height)
     for cols in halves(layer.y.width):
         most = 0
         for count in halves(height):
-            grown = Tile(count, cols, tile.channels, tile.inputs, tile.groups)
+            grown = replace(tile, rows=count, cols=cols)
             if budget.fits(conv_needs(layer, grown), doubled):
                 yield grown
                 most += 1

@@ -15,7 +15,7 @@ from .reading import Reading
 
 _CLAMPS = ("Relu", "Clip")
 _CLAMPED = (
-    *("Conv", "Gemm", "BatchNormalization", "Add", "Sum", "Mul", "Concat"),
+    *("Conv", "Gemm", "MatMul", "BatchNormalization", "Add", "Sum", "Mul", "Concat"),
     *("MaxPool", "AveragePool", "GlobalAveragePool", "Relu", "Clip"),
 )
 _SUMS = ("Add", "Sum")

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from cutting import CHAIN, cut
 from onnx import FunctionProto, NodeProto, helper, numpy_helper
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 from byoc.boundary.border import Border, Wants
 from byoc.boundary.bound import bound
@@ -382,7 +382,7 @@ def test_a_broken_contract_is_a_defect_of_byoc(
 
     monkeypatch.setattr("byoc.bundle.write.check_model", broken)
     onnx.save(parse(CHAIN), tmp_path / "m.onnx")
-    arguments = ("--rules", "dla", "--strategy", "all-supported", "-o", tmp_path / "b")
+    arguments = ("--rules", VANILLA, "--strategy", "all-supported", "-o", tmp_path / "b")
     ran = byoc("partition", tmp_path / "m.onnx", *arguments)
     assert ran.code == 3
     assert not (tmp_path / "b").exists()

@@ -14,7 +14,7 @@ from laying import arranged, border, put_in, same
 from onnx import ModelProto
 from pipeline.random_graphs import GraphMaker
 from strategies import Alternating, Random
-from support import LIGHT
+from support import LIGHT, VANILLA
 
 from byoc.boundary.border import Border
 from byoc.boundary.bound import Bounded, bound
@@ -29,8 +29,8 @@ from byoc.zoo.classics import Classics
 
 
 def plain_dla() -> Target:
-    """Return the rules of dla without its layout, so that what is planned has plain borders."""
-    target = load_rules("dla")
+    """Return VANILLA's rules without their layout, so that what is planned has plain borders."""
+    target = load_rules(str(VANILLA))
     return replace(target, rules=target.rules.model_copy(update={"layout": Layout()}))
 
 

@@ -10,6 +10,7 @@ import onnx
 from cutting import planned
 from numpy.typing import NDArray
 from onnx import ModelProto
+from support import VANILLA
 
 import byoc
 from byoc.boundary.check import Known, check_model
@@ -30,7 +31,7 @@ from byoc.rules.load import Target, load_rules
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 from byoc.runtime.samples import samples_for
 
-RULES = "dla"
+RULES = str(VANILLA)
 ALL = """
 target: any
 cost_model: dla

@@ -1,9 +1,9 @@
 """What int8 costs real networks: `python tests/boundary_suite/numerics.py [NAME ...]`.
 
 Without names, the nine light models of the zoo, some trained ones, and two that were quantized
-elsewhere. Each is calibrated by minmax on 8 of the zoo's own samples and cut by the rules of `dla` with
-everything that they take on the accelerator, in float32 and in int8; both partitions run in plain
-onnxruntime, optimizations off, on 4 samples of other seeds. In decibels:
+elsewhere. Each is calibrated by minmax on 8 of the zoo's own samples and cut by the rules of
+tests/vanilla.yaml with everything that they take on the accelerator, in float32 and in int8; both
+partitions run in plain onnxruntime, optimizations off, on 4 samples of other seeds. In decibels:
 
 - `output`: what is left of each output, int8 against float;
 - `border`: what is left of the worst tensor that crosses a border, brought back to real values, against

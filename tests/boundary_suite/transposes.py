@@ -1,8 +1,8 @@
 """What the host transposes for NHWC regions: `python tests/boundary_suite/transposes.py [NAME ...]`.
 
 Without names, every model of the zoo that is there, but those of over 20,000 nodes. Each is cut by the
-rules of `dla` with everything that they take on the accelerator, and the regions are put in NHWC. All
-numbers are of the host's graphs, the user's own Transposes included, after onnxruntime's basic
+rules of tests/vanilla.yaml with everything that they take on the accelerator, and the regions are put
+in NHWC. All numbers are of the host's graphs, the user's own Transposes included, after onnxruntime's basic
 optimizations without its transpose optimizer, so that what constants fold to counts for nobody:
 
 - `put in`: as the layouts were put in, a Transpose for each tensor and form;
@@ -25,6 +25,7 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 from cutting import planned  # noqa: E402 - needs the path
 from onnx import ModelProto  # noqa: E402
 from opaque import count, hidden, inverse_pairs, optimized  # noqa: E402
+from support import VANILLA  # noqa: E402
 
 import byoc  # noqa: E402
 from byoc import zoo  # noqa: E402
@@ -44,7 +45,7 @@ def put_in(name: str) -> tuple[ModelProto, list[Border]]:
     borders: list[Border] = []
     model = byoc.load_model(f"zoo:{name}")
     with patch("byoc.boundary.bound.fewer", lambda edit, found: borders.extend(found)):
-        plan = planned(model, load_rules("dla"), AllSupported())
+        plan = planned(model, load_rules(str(VANILLA)), AllSupported())
     return plan.proto, borders
 
 

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from cutting import CHAIN, HOST_ONLY, original
 from onnx import helper
-from support import parse
+from support import VANILLA, parse
 
 import byoc
 from byoc.bundle.epcontext import NAME
@@ -79,7 +79,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def emitted(proto: onnx.ModelProto, output: Path, **options: Any) -> onnx.ModelProto:
     byoc.partition(
-        proto, "dla", output=output, codegen="provided", strategy="all-supported", emit="epcontext",
+        proto, VANILLA, output=output, codegen="provided", strategy="all-supported", emit="epcontext",
         strict=True, **options,
     )  # fmt: skip
     path = output / NAME
@@ -181,7 +181,9 @@ def test_what_cannot_be_emitted_leaves_nothing(
 
 def test_a_codegen_without_a_provider_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        byoc.partition(parse(CHAIN), "dla", output=tmp_path / "b", codegen="reference", emit="epcontext")
+        byoc.partition(
+            parse(CHAIN), VANILLA, output=tmp_path / "b", codegen="reference", emit="epcontext"
+        )
     assert str(caught.value) == (
         "--emit epcontext: no provider of ONNX Runtime loads what codegen reference makes for dla"
     )
@@ -189,9 +191,9 @@ def test_a_codegen_without_a_provider_is_refused_in_one_sentence(tmp_path: Path)
 
 def test_there_has_to_be_a_bundle_and_a_kind_that_is_known(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="say where that is to be"):
-        byoc.partition(parse(CHAIN), "dla", emit="epcontext")
+        byoc.partition(parse(CHAIN), VANILLA, emit="epcontext")
     with pytest.raises(InputError, match="emit is 'c', but must be 'epcontext'"):
-        byoc.partition(parse(CHAIN), "dla", output=tmp_path / "b", emit="c")  # type: ignore[arg-type]
+        byoc.partition(parse(CHAIN), VANILLA, output=tmp_path / "b", emit="c")  # type: ignore[arg-type]
 
 
 QUANTIZED = """

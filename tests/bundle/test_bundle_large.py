@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
+from support import VANILLA
 
 pytestmark = pytest.mark.large
 
@@ -68,11 +69,11 @@ def peak_mib(code: str, *arguments: Path) -> int:
 
 
 _PLAN = """
-result = byoc.partition(sys.argv[1], "dla", strategy="all-supported")
+result = byoc.partition(sys.argv[1], sys.argv[-1], strategy="all-supported")
 assert len(result.plan.regions) == 1
 """
 _WRITE = """
-byoc.partition(sys.argv[1], "dla", strategy="all-supported", output=sys.argv[2], verify=False)
+byoc.partition(sys.argv[1], sys.argv[-1], strategy="all-supported", output=sys.argv[2], verify=False)
 """
 _RUN = """
 import numpy as np
@@ -90,8 +91,8 @@ def test_weights_never_pass_through_memory(tmp_path: Path) -> None:
     assert on_disk.st_size > 2_500_000_000
     assert on_disk.st_blocks * 512 < 1 << 20
     bundle = tmp_path / "m.byoc"
-    planned = peak_mib(_PLAN, model)
-    written = peak_mib(_WRITE, model, bundle)
+    planned = peak_mib(_PLAN, model, VANILLA)
+    written = peak_mib(_WRITE, model, bundle, VANILLA)
     assert (bundle / "weights.bin").stat().st_size > 2_500_000_000
     stored = onnx.load(bundle / "model.onnx", load_external_data=False).graph.initializer
     assert {tensor.name: list(tensor.dims) for tensor in stored} == {

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import vendors
 from cutting import CHAIN, DEVICE_ONLY, cut, files, ramp, same_as_original
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 from byoc import load, verify_against
 from byoc.bundle.read import open_bundle
@@ -212,7 +212,7 @@ def test_what_is_no_bundle_is_left_alone(
     target = bundle.parent / "x.zip"
     there(target)
     before = files(bundle.parent)
-    arguments = [bundle] if verb == "pack" else ["zoo:squeezenet", "--rules", "dla"]
+    arguments = [bundle] if verb == "pack" else ["zoo:squeezenet", "--rules", VANILLA]
     ran = byoc(verb, *arguments, "-o", target)
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"byoc: {target}: exists and is not a bundle, so it is not replaced\n"

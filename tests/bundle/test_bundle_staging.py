@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import vendors
 from cutting import CHAIN, DEVICE_ONLY, UNLIKE, cut, files, ramp, same_as_original
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 from byoc.bundle import staging
 from byoc.codegen import Artifact, Region
@@ -110,7 +110,7 @@ def test_what_is_no_bundle_is_left_alone(
 ) -> None:
     there(tmp_path / "b")
     before = files(tmp_path)
-    ran = byoc("partition", "zoo:squeezenet", "--rules", "dla", "-o", tmp_path / "b")
+    ran = byoc("partition", "zoo:squeezenet", "--rules", VANILLA, "-o", tmp_path / "b")
     assert ran.code == 1
     assert ran.err == f"byoc: {tmp_path / 'b'}: exists and is not a bundle, so it is not replaced\n"
     assert ran.out == ""
@@ -159,7 +159,9 @@ def test_the_command_line_stops_at_an_interrupt_without_a_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byoc: Callable[..., Ran]
 ) -> None:
     vendors.install(monkeypatch, odd=vendors.compiles(lambda region: _interrupt()))
-    ran = byoc("partition", "zoo:squeezenet", "--rules", "dla", "--codegen", "odd", "-o", tmp_path / "b")
+    ran = byoc(
+        "partition", "zoo:squeezenet", "--rules", VANILLA, "--codegen", "odd", "-o", tmp_path / "b"
+    )
     assert (ran.code, ran.out) == (130, "")
     assert "Traceback" not in ran.err
     assert list(tmp_path.iterdir()) == []

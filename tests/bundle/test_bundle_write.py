@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import vendors
 from cutting import CHAIN, cut, files, ramp, same_as_original
-from support import parse
+from support import VANILLA, parse
 
 from byoc import load, partition, zoo
 from byoc.bundle.read import open_bundle
@@ -26,12 +26,12 @@ def squeezenet() -> onnx.ModelProto:
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of squeezenet; not to be changed."""
     path = tmp_path_factory.mktemp("squeezenet") / "b"
-    partition("zoo:squeezenet", "dla", output=path)
+    partition("zoo:squeezenet", VANILLA, output=path)
     return path
 
 
 def test_the_same_inputs_give_the_same_bytes(package: Path, tmp_path: Path) -> None:
-    partition("zoo:squeezenet", "dla", output=tmp_path / "another name")
+    partition("zoo:squeezenet", VANILLA, output=tmp_path / "another name")
     assert files(tmp_path / "another name") == files(package)
 
 

@@ -18,15 +18,15 @@ def compared(number: int, spread: float = 0.0) -> Comparison:
 @pytest.mark.parametrize("models", [4, 5])
 def test_few_models_are_not_ranked(models: int, capsys: pytest.CaptureFixture[str]) -> None:
     found = [compared(number) for number in range(models)]
-    _print(found, Format.text)
+    _print(found, [], Format.text)
     assert ("rank correlation over the models: 1.000" in capsys.readouterr().out) == (models == 5)
-    _print(found, Format.json)
+    _print(found, [], Format.json)
     rank = json.loads(capsys.readouterr().out)["rank_correlation"]
     assert rank == (pytest.approx(1.0) if models == 5 else None)
 
 
 def test_a_wide_spread_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    _print([compared(0, 0.6), compared(1, 0.5)], Format.text)
+    _print([compared(0, 0.6), compared(1, 0.5)], [], Format.text)
     out = capsys.readouterr().out
     warnings = [line for line in out.splitlines() if line.startswith("warning: ")]
     assert warnings == [

@@ -49,7 +49,7 @@ def _refused(here: Path, byoc: Cli, *arguments: str) -> str:
         ((*INT8, "--calibration", "no.yaml"), "no.yaml: no such file"),
         (
             (*DLA, "--quantize", "uint8", "--data", "data"),
-            "dla: quantization.activations.dtype: uint8 is not supported; supported: int8",
+            f"{VANILLA}: quantization.activations.dtype: uint8 is not supported; supported: int8",
         ),
         (
             ("m.onnx", "--rules", "nnpa", "--quantize", "int8", "--data", "data"),

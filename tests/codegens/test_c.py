@@ -21,7 +21,7 @@ from compiling import (
     with_composite,
 )
 from cutting import original, ramp
-from support import parse
+from support import VANILLA, parse
 
 import byoc
 from byoc.codegen import Artifact, Executable, Oracle, Stamped, find_codegen
@@ -282,7 +282,7 @@ def test_it_says_of_each_node_whether_it_emits_it() -> None:
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
 def test_a_network_is_cut_compiled_and_verified(name: str, tmp_path: Path) -> None:
     result = byoc.partition(
-        f"zoo:{name}", "dla", output=tmp_path / "b", strategy="all-supported", codegen="c"
+        f"zoo:{name}", VANILLA, output=tmp_path / "b", strategy="all-supported", codegen="c"
     )
 
     assert result.verification is not None

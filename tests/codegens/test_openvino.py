@@ -19,7 +19,7 @@ from compiling import (
     with_composite,
 )
 from cutting import original, ramp
-from support import parse
+from support import VANILLA, parse
 
 import byoc
 from byoc.codegen import Artifact, Executable, Oracle, Stamped, find_codegen
@@ -305,7 +305,7 @@ def test_it_says_of_each_node_whether_it_takes_it() -> None:
     ]
 
 
-@pytest.mark.parametrize("rules", ["dla", "openvino-cpu"])
+@pytest.mark.parametrize("rules", [str(VANILLA), "openvino-cpu"], ids=["vanilla", "openvino-cpu"])
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
 def test_a_network_is_cut_compiled_and_verified(name: str, rules: str, tmp_path: Path) -> None:
     result = byoc.partition(

@@ -1,6 +1,6 @@
 """How far integers are apart: `python tests/codegens_suite/integers.py [MODEL ...] [--dim NAME=SIZE]`.
 
-Models of the zoo are cut by the rules of `dla` with everything that they take on the accelerator, in int8
+Models of the zoo are cut by the rules of `dla`, everything that they take on the accelerator, in int8
 unless they are quantized already; ranges are measured on the zoo's own samples. What reaches a region is
 what reaches it when onnxruntime runs the partitioned model as it is written. Of each region that makes
 integers, and below it of all its layers, each alone on onnxruntime's own tensors:
@@ -10,14 +10,16 @@ integers, and below it of all its layers, each alone on onnxruntime's own tensor
 - `exact`: the same of exact arithmetic, in float64;
 - `dla-exact` and `dla-kernels`: the dla against exact arithmetic, and against these kernels.
 
-Each is the most units, and the number of elements that differ. `--max-nodes N` cuts smaller regions. The
-exit code is 1 where a layer alone is off by more than one unit, or an arena is not as small as planned.
+Each is the most units, and the number of elements that differ. The last lines of a model are of all its
+regions, and of all their layers. `--max-nodes N` cuts smaller regions; extents that a model leaves open
+are 1 unless `--dim` says otherwise. The exit code is 1 where a layer alone is off by more than one unit,
+or an arena is not as small as planned.
 """
 
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +62,7 @@ class Row:
 def rows(name: str, dims: Mapping[str, int], limit: int | None, alone: bool) -> Iterator[Row]:
     """Yield what is found of each region of a model of the zoo that makes integers."""
     wanted = None if name in QUANTIZED else "int8"
+    dims = {**dict.fromkeys(_open(name), 1), **dims}
     with tempfile.TemporaryDirectory() as folder:
         rules = Path(folder) / "smaller.yaml"
         rules.write_text(f"extends: dla\nlimits: {{max_nodes: {limit}}}\n")
@@ -89,14 +92,36 @@ def rows(name: str, dims: Mapping[str, int], limit: int | None, alone: bool) -> 
             )
 
 
+def _open(name: str) -> set[str]:
+    """Return the names of the extents that the inputs of a model leave open."""
+    index = byoc.load_model(f"zoo:{name}").index
+    inputs = (index.types.get(one.name) for one in index.proto.graph.input)
+    shapes = [one.shape or () for one in inputs if one is not None]
+    return {extent for shape in shapes for extent in shape if isinstance(extent, str)}
+
+
 def text(row: Row) -> str:
-    """Return a region's two lines of the table."""
+    """Return a region's lines of the table."""
     planned = "as planned" if row.arena == row.planned else f"planned {row.planned}"
-    return (
-        f"  {row.region:<10}{row.layers:>6}{row.whole.machine.elements:>10}{_gaps(row.whole)}"
-        f"  arena {row.arena}, {planned}\n"
-        f"    {'alone':<14}{row.alone.machine.elements:>10}{_gaps(row.alone)}\n"
+    return f"{_line(row.region, row.layers, row.whole)}  arena {row.arena}, {planned}\n" + _alone(
+        row.alone
     )
+
+
+def total(found: Sequence[Row]) -> str:
+    """Return a model's last lines."""
+    whole = sum((row.whole for row in found), Gaps())
+    layers = sum(row.layers for row in found)
+    alone = sum((row.alone for row in found), Gaps())
+    return f"{_line(f'all {len(found)}', layers, whole)}\n" + _alone(alone)
+
+
+def _alone(found: Gaps) -> str:
+    return f"{_line('  alone', '', found)}\n" if found.machine.elements else ""
+
+
+def _line(name: str, layers: int | str, found: Gaps) -> str:
+    return f"  {name:<10}{layers:>6}{found.machine.elements:>10}{_gaps(found)}"
 
 
 def _gaps(found: Gaps) -> str:
@@ -123,11 +148,14 @@ def main() -> int:
     failed = 0
     for name in asked.models:
         sys.stdout.write(f"{name}\n")
+        found = []
         try:
             for row in rows(name, dims, asked.max_nodes, not asked.regions_only):
                 failed += not row.passed
+                found.append(row)
                 sys.stdout.write(text(row))
                 sys.stdout.flush()
+            sys.stdout.write(total(found))
         except ByocError as error:
             failed += 1
             sys.stdout.write(f"  FAILED {str(error)[:200]}\n")

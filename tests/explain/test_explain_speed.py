@@ -1,8 +1,8 @@
-"""Explaining takes seconds, whatever the graph and the patterns."""
+"""Explaining takes seconds of the processor, whatever the graph and the patterns."""
 
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import pytest
 from onnx import NodeProto, TensorProto, helper
@@ -18,7 +18,7 @@ from byoc.rules.load import load_rules
 from byoc.verdict import YES, Mark
 
 SIZE = 20_000
-_MOST_SECONDS = 20  # several times what is usual
+_MOST_SECONDS = 20  # of the processor, several times what is usual
 
 
 def graph(nodes: list[NodeProto]) -> Model:
@@ -64,9 +64,9 @@ def adds(last: str) -> Pattern:
 )
 def test_what_nearly_matched_is_found_in_seconds(model: Callable[[], Model], pattern: Pattern) -> None:
     index = model().index
-    start = perf_counter()
+    start = process_time()
     near_misses(index, [pattern], [Mark(YES, "ops[0]")] * len(index.nodes), matches=())
-    assert perf_counter() - start < _MOST_SECONDS
+    assert process_time() - start < _MOST_SECONDS
 
 
 def test_ten_thousand_nodes_and_the_whole_library(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_ten_thousand_nodes_and_the_whole_library(tmp_path: Path) -> None:
         f"composites:\n{composites}"
     )
     model, target = load_model("zoo:transformer_10k"), load_rules(str(tmp_path / "t.yaml"))
-    start = perf_counter()
+    start = process_time()
     found = document(explain(model, target))
-    assert perf_counter() - start < _MOST_SECONDS
+    assert process_time() - start < _MOST_SECONDS
     assert found["nodes"]["refused"] > 5_000
     assert found["relax"]

@@ -21,7 +21,9 @@ def random_schedule(seed: int, turns: int, largest: int = 6, alignment: int = 1)
             sizes.append(size)
             own.append(_access(random, len(sizes) - 1, size, alignment, writes=True))
             over = tuple(
-                (len(sizes) - 1, b) for b in reads if sizes[b] == size and random.random() < 0.5
+                (len(sizes) - 1, a.buffer)
+                for a in own[:-1]
+                if sizes[a.buffer] == size and random.random() < 0.5 and not a.writes
             )
         accesses.update({a.buffer: number for a in own})
         done.append(Turn(f"t{number}", tuple(own), alignment * random.randint(0, 2), over))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from support import VANILLA
 
 import byoc
 from byoc.runtime.samples import sample_inputs
@@ -14,6 +15,8 @@ from byoc.verify.run import run_plain
 from byoc.zoo.classics import Classics
 
 STRATEGIES = ("min-cut", "all-supported")
+SIMULATED = ("bvlc_alexnet", "inception_v1", "shufflenet", "squeezenet", "zfnet512")
+"""What the simulator of `dla` runs in seconds; `tests/codegens_suite/run.py dla` runs all of them."""
 CASES = [(entry.name, strategy) for entry in Classics().entries() for strategy in STRATEGIES]
 
 
@@ -21,7 +24,8 @@ CASES = [(entry.name, strategy) for entry in Classics().entries() for strategy i
 def test_light_model_verifies(name: str, strategy: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.byoc"
 
-    result = byoc.partition(f"zoo:{name}", "dla.yaml", strategy=strategy, output=path)
+    rules = "dla.yaml" if name in SIMULATED else VANILLA
+    result = byoc.partition(f"zoo:{name}", rules, strategy=strategy, output=path)
 
     verification = result.verification
     assert verification is not None

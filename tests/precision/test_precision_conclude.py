@@ -1,5 +1,6 @@
 """What regions compute in: what each target can, what was asked for, and what there is to go by."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_float16_for_the_one_of_two_that_has_it(net: Model, tmp_path: Path) -> N
     found = concluded(net, VANILLA, tmp_path / "half.yaml", quantize="float16")
     assert [target.compute for target in found.targets] == [None, "float16"]
     assert (found.model, found.notes) == (net, ())
-    with pytest.raises(InputError, match=r"^dla: dtype: no rule is for float16; there are "):
+    with pytest.raises(InputError, match=f"^{re.escape(str(VANILLA))}: dtype: no rule is for float16; "):
         concluded(net, VANILLA, quantize="float16")
     notes = concluded(net, tmp_path / "half.yaml", quantize="float16", data="random").notes
     assert notes == ("--data is not used: float16 needs no scales",)
@@ -131,7 +132,7 @@ def test_a_dtype_that_the_target_does_not_have(net: Model, ranges: Ranges) -> No
     with pytest.raises(InputError) as error:
         concluded(net, VANILLA, quantize="uint8", calibration=ranges)
     assert str(error.value) == (
-        "dla: quantization.activations.dtype: uint8 is not supported; supported: int8"
+        f"{VANILLA}: quantization.activations.dtype: uint8 is not supported; supported: int8"
     )
 
 

@@ -100,7 +100,7 @@ def test_compare_on_the_host_as_json(byoc: Cli) -> None:
     ran = byoc("compare-costs", "net.onnx", "--costs", "host", "--format", "json", *QUICK)
     assert (ran.code, ran.err) == (0, "")
     report = json.loads(ran.out)
-    assert list(report) == ["rows", "rank_correlation", "mean_factor"]
+    assert list(report) == ["rows", "rank_correlation", "mean_factor", "regions"]
     (row,) = report["rows"]
     assert list(row) == [
         "model",
@@ -118,6 +118,20 @@ def test_compare_on_the_host_as_json(byoc: Cli) -> None:
     assert (row["model"], row["where"], row["samples"], row["unknown"]) == ("net.onnx", "host", 2, 0)
     assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
     assert report["rank_correlation"] is None
+    assert report["regions"] == []
+
+
+@pytest.mark.usefixtures("here")
+def test_compare_regions_that_their_codegen_can_time(byoc: Cli) -> None:
+    cut = ("--rules", "dla", "--strategy", "all-supported")
+    assert byoc("partition", "net.onnx", *cut, "-o", "out").code == 0
+    (region,) = json.loads(byoc("compare-costs", "out", "--format", "json", *QUICK).out)["regions"]
+    noted = json.loads(byoc("inspect", "out", "--format", "json").out)["regions"][0]["artifact_metadata"]
+    assert (region["model"], region["region"], region["where"]) == ("out", "dla_0", "dla")
+    assert region["codegen"] == pytest.approx(float(noted["seconds"]))
+    assert region["error"] == pytest.approx(region["predicted"] / region["codegen"] - 1)
+    assert "Regions, as their codegens time them:" in byoc("compare-costs", "out", *QUICK).out
+    assert f"seconds {noted['seconds']}" in byoc("inspect", "out").out
 
 
 @pytest.mark.usefixtures("here")

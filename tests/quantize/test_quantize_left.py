@@ -15,6 +15,7 @@ from quantizing import (
     target,
     weights,
 )
+from support import VANILLA
 
 from byoc.errors import InputError
 from byoc.quantize.ranges import Given, Ranges
@@ -61,7 +62,7 @@ def test_a_target_with_rules_for_floats_says_why_it_refuses_a_given_scale(
 ) -> None:
     nodes = [make_node("Conv", ["x", "w"], ["c"], "conv"), make_node("Relu", ["c"], ["y"], "relu")]
     model = built(nodes, {"x": [1, 3, 4, 4]}, {"y": [1, 4, 4, 4]}, {"w": weights(0, 4, 3, 1, 1)})
-    found = quantize(model, [load_rules("dla")], ranges(model, x=mine))
+    found = quantize(model, [load_rules(str(VANILLA))], ranges(model, x=mine))
     assert set(found.units) == {"relu"}
     assert found.notes == (f"not quantized: conv: Conv: {reason} (X is 'x', whose scale was given)",)
 

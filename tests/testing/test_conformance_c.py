@@ -1,6 +1,7 @@
 """The conformance tests of `c`."""
 
 import pytest
+from support import VANILLA
 
 from byoc.testing import CodegenConformance
 
@@ -9,6 +10,6 @@ pytest.importorskip("emx_onnx_cgen")
 
 class TestC(CodegenConformance):
     codegen = "c"
-    rules = "dla"
+    rules = str(VANILLA)
     zoo = ()  # tests/codegens compiles networks
     most_cases = 1

@@ -1,10 +1,12 @@
 """The conformance tests of `reference`, which everything else is compared with, by two rule files."""
 
+from support import VANILLA
+
 from byoc.testing import Claims, CodegenConformance
 
 
 class TestReference(CodegenConformance):
     codegen = "reference"
-    rules = "dla"
+    rules = str(VANILLA)
     claims = Claims(dynamic_batch=True)
     most_cases = 3

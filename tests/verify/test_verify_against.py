@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 from cutting import CHAIN, HOST_ONLY, cut, files
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 from byoc import MissingRuntimeError, partition, verify_against
 from byoc.bundle.manifest import describe_file
@@ -37,7 +37,7 @@ def test_without_an_original_against_its_own_model(bundle: Path) -> None:
 
 
 def test_a_zoo_model_is_found_by_its_name(tmp_path: Path) -> None:
-    partition("zoo:squeezenet", "dla", output=tmp_path / "b", verify=False)
+    partition("zoo:squeezenet", VANILLA, output=tmp_path / "b", verify=False)
     found = verify_against(tmp_path / "b")
     assert found.against == "zoo:squeezenet"
     assert found.passed

@@ -10,7 +10,7 @@ import pytest
 import vendors
 from interpreting import bundle_of, interpreter, only, right
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from support import parse
+from support import VANILLA, parse
 
 from byoc import Precision, partition
 from byoc.bundle.read import open_bundle
@@ -229,7 +229,7 @@ def test_concluded_quantization_too(tmp_path: Path) -> None:
     }"""
     partition(
         parse(text),
-        "dla",
+        VANILLA,
         output=tmp_path / "b",
         strategy="all-supported",
         precision=Precision(quantize="int8", data="random"),

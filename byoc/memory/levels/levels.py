@@ -84,6 +84,16 @@ class Levels:
         return self.loaded + self.stored + self.streamed
 
     @property
+    def loads(self) -> int:
+        """How many whole buffers are loaded."""
+        return sum(isinstance(action, Load) for action in self.actions)
+
+    @property
+    def stores(self) -> int:
+        """How many whole buffers are stored."""
+        return sum(isinstance(action, Store) for action in self.actions)
+
+    @property
     def gap(self) -> float:
         """What is moved above the bound, as a part of what is moved; 0 where the plan is proven."""
         return (self.moved - self.bound) / self.moved if self.moved else 0.0

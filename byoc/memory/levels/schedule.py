@@ -30,8 +30,8 @@ class Turn:
     """A step at its place in the order, with one access a buffer.
 
     `staging` are bytes of the scratchpad that it needs in any case: weights, accumulators, tiles. `over`
-    are pairs (written, read) of its buffers, of the same size: the turn can write the one over the other
-    when it is the last to touch that other.
+    are pairs (written, read) of its buffers, of the same size: the turn writes the one, only reads the
+    other, and can write over it when it is the last to touch it.
     """
 
     name: str
@@ -136,6 +136,10 @@ def _turn_complaints(schedule: Schedule, turn: Turn, made: set[Buffer]) -> Itera
             yield f"turn {turn.name}: {name} has {given}"
     if turn.staging < 0 or turn.staging % schedule.alignment:
         yield f"turn {turn.name}: staging of {turn.staging} bytes is no multiple of {schedule.alignment}"
-    for pair in turn.over:
-        if not set(pair) <= set(touched) or schedule.sizes[pair[0]] != schedule.sizes[pair[1]]:
+    makes = {access.buffer for access in turn.accesses if access.writes}
+    for over, under in turn.over:
+        if not {over, under} <= set(touched) or schedule.sizes[over] != schedule.sizes[under]:
             yield f"turn {turn.name}: over: two buffers of the turn, of the same size, are needed"
+        elif over not in makes or under in makes:
+            one, other = schedule.names[over], schedule.names[under]
+            yield f"turn {turn.name}: over: {one} is to be written, and {other} only read"

@@ -2,23 +2,29 @@
 
 from typing import TypedDict
 
-from byoc.memory.levels import Levels, Load, Store
+from byoc.memory.levels import Levels
 from byoc.memory.model import CONVENTIONS
 from byoc.memory.report.picture import lives
-from byoc.memory.report.rows import MemoryReport, Row
+from byoc.memory.report.report import MemoryReport
+from byoc.memory.report.rows import STRIPED_COUNTS, Row
 from byoc.memory.report.striped import Striped
 
 
 class RowDocument(TypedDict):
-    """One way to plan. Bytes; `ratio` is arena over bound, None where both are 0."""
+    """One way to plan. Bytes; `ratio` is arena over bound, None where both are 0.
+
+    Striped execution has no bound of its own, and so neither `ratio` nor `proof`: there `of_c_bound` is
+    the arena over the bound of convention C, None for all others.
+    """
 
     name: str
     convention: str
     method: str
     arena: int
-    bound: int
+    bound: int | None
     ratio: float | None
-    proof: str
+    proof: str | None
+    of_c_bound: float | None
     fits: bool | None
 
 
@@ -76,11 +82,12 @@ class PlaceDocument(TypedDict):
 
 
 class StripedDocument(TypedDict):
-    """Striped execution: the layers of each cascade, the number of bands, the windows of tensors.
+    """Striped execution: what is counted, the layers of each cascade, the number of bands, windows.
 
     `live` are the most bytes of rows, scratch included, that are there at any moment.
     """
 
+    counts: str
     arena: int
     live: int
     cascades: list[list[str]]
@@ -146,6 +153,7 @@ def _row(row: Row, size: int | None) -> RowDocument:
         bound=row.bound,
         ratio=row.ratio,
         proof=row.proof,
+        of_c_bound=row.of_c,
         fits=None if size is None else row.size <= size,
     )
 
@@ -153,6 +161,7 @@ def _row(row: Row, size: int | None) -> RowDocument:
 def _striped(made: Striped) -> StripedDocument:
     plan = made.plan
     return StripedDocument(
+        counts=STRIPED_COUNTS,
         arena=plan.size,
         live=plan.live,
         cascades=[list(group) for group in plan.groups],
@@ -176,9 +185,9 @@ def _levels(levels: Levels) -> LevelsDocument:
         moved=levels.moved,
         bound=levels.bound,
         proven=levels.moved == levels.bound,
-        loads=sum(isinstance(action, Load) for action in levels.actions),
+        loads=levels.loads,
         loaded=levels.loaded,
-        stores=sum(isinstance(action, Store) for action in levels.actions),
+        stores=levels.stores,
         stored=levels.stored,
         streamed=levels.streamed,
         unkept=levels.unkept,

@@ -1,4 +1,4 @@
-"""Layers of a quantized region, each alone on onnxruntime's own tensors, and how far integers are apart."""
+"""Layers of a quantized region, each alone on onnxruntime's tensors, and how far integers are apart."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields

@@ -25,8 +25,10 @@ _TIE = 1e-9  # of a unit: far above the error of float64, far below that of floa
 
 
 def exact(region: Region, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the outputs of a region by name, quantized ones as integers. Raises KeyError for an operator
-    that is not known here."""
+    """Return the outputs of a region by name, quantized ones as integers.
+
+    Raises KeyError for an operator that is not known here.
+    """
     model = onnx.load(region.path)
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
