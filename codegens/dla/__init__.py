@@ -10,10 +10,11 @@ It is there to be copied, and to be read in this order.
      operations, and `lower` asks for each unit the function that `rules` names, from `convolutions`,
      `pools`, `elementwise` or `views` (beside them `shapes`, `layout`, and `fold` for weights);
    - `schedule` orders the layers and places their tensors in the `arena`; or `striped`, rows at a time;
-   - `tiles` cuts each layer into `boxes` that fit into the scratchpad, `resident` keeps what it can there;
-   - `emit` writes a layer's commands, by `emit_conv`, `emit_simple` or `emit_moves`: tiles lie in `slots`,
-     and `pack` collects the weights.
-4. The plug-in, below: `artifact` is what a bundle keeps of a region, `oracle` answers for single nodes.
+   - `tiles` cuts each layer into `boxes` that fit into the scratchpad; `resident` keeps tensors there;
+   - `emit` writes a layer's commands, by `emit_conv`, `emit_simple` or `emit_moves`: tiles lie in
+     `slots`, and `pack` collects the weights.
+4. The plug-in, below: `options` are the user's, `artifact` with its `interface` is what a bundle keeps
+   of a region, and `oracle` answers for single nodes.
 """
 
 from collections.abc import Sequence
@@ -48,11 +49,11 @@ class DLA:
         return packed(build(region, options, read_figures()), options)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
-        """Return a function that runs the program on the simulator; the region is not asked.
+        """Return a function that runs the program on the simulator; the region's model is not asked.
 
-        Raises InputError where the artifact holds no program.
+        Raises InputError where the artifact holds no program with the inputs and outputs of the region.
         """
-        return executor(artifact, read_figures())
+        return executor(region, artifact, read_figures())
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the program is for the version of the machine that is here."""
@@ -66,5 +67,8 @@ class DLA:
         return oracle.check(model)
 
     def cost(self, region: Region) -> float:
-        """Return the seconds that a region takes by the machine's clock, the launch included."""
+        """Return the seconds that a region takes by the machine's clock, the launch included.
+
+        They are those of the program that the default options give.
+        """
         return build(region, DLAOptions(), read_figures()).statistics.seconds

@@ -1,57 +1,42 @@
 """What a compiled region consists of: the program, its weights, and where inputs and outputs lie."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.codegen import Artifact, Executor, written_options
+from byoc.codegen import Artifact, Executor, Region, written_options
 from byoc.errors import InputError
 
 from .binary import VERSION, assemble, disassemble
 from .build import Built
 from .cycles import Figures
+from .interface import INTERFACE, Interface, LayerEntry, Socket, SocketEntry, box_entry, read_interface
 from .layers import Port
-from .operand import DType, Operand
 from .options import DLAOptions
-from .simulator import Simulator
+from .simulator import SimulationError, Simulator
 
 Array = NDArray[Any]
 
 PROGRAM = "program.bin"
 WEIGHTS = "weights.bin"
-INTERFACE = "interface.json"
 ISA = "isa"
 """The metadata key of the version of the instruction set."""
-
-
-@dataclass(frozen=True)
-class Socket:
-    """An input or output of a program: its name, dtype and shape outside, and its box of the arena.
-
-    There is no box for one without elements, nor for an input that nothing reads.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    box: Operand | None
 
 
 def packed(built: Built, options: DLAOptions) -> Artifact:
     """Return a program as an artifact."""
     statistics = built.statistics
-    interface = {
-        "inputs": [_told(_socket(built, port)) for port in built.network.inputs],
-        "outputs": [_told(_socket(built, port)) for port in built.network.outputs],
-        "layers": [
-            {"name": layer.y.name, "operation": layer.operation, "nodes": layer.nodes}
-            for layer in built.network.layers
-        ],
-    }
+    network = built.network
+    interface = Interface(
+        inputs=tuple(_entry(built, port) for port in network.inputs),
+        outputs=tuple(_entry(built, port) for port in network.outputs),
+        layers=tuple(
+            LayerEntry(name=layer.y.name, operation=layer.operation, nodes=tuple(layer.nodes))
+            for layer in network.layers
+        ),
+    )
     metadata = {
         **written_options(options),
         ISA: str(VERSION),
@@ -64,24 +49,29 @@ def packed(built: Built, options: DLAOptions) -> Artifact:
         "loaded": str(statistics.total("loaded")),
         "stored": str(statistics.total("stored")),
     }
-    text = json.dumps(interface, indent=1)
     files = {
         PROGRAM: assemble(built.program),
         WEIGHTS: built.weights,
-        INTERFACE: text.encode(),
+        INTERFACE: interface.model_dump_json(indent=1).encode(),
     }
     return Artifact(files, metadata)
 
 
-def executor(artifact: Artifact, figures: Figures) -> Executor:
-    """Return what runs an artifact on the simulator: from its bytes alone.
+def executor(region: Region, artifact: Artifact, figures: Figures) -> Executor:
+    """Return what runs an artifact of a region on the simulator; the region's model is not asked.
 
-    Raises InputError where they are no program.
+    Raises InputError with the file where they are no program, or none with the region's inputs and
+    outputs.
     """
-    told = json.loads(artifact.files[INTERFACE])
-    inputs, outputs = ([_read(each) for each in told[side]] for side in ("inputs", "outputs"))
-    program = disassemble(artifact.files[PROGRAM])
-    simulator = Simulator(program, artifact.files[WEIGHTS], figures)
+    missing = sorted({PROGRAM, WEIGHTS, INTERFACE} - set(artifact.files))
+    if missing:
+        raise InputError(f"the artifact has no {missing[0]}")
+    try:
+        program = disassemble(artifact.files[PROGRAM])
+        simulator = Simulator(program, artifact.files[WEIGHTS], figures)
+    except (InputError, SimulationError) as error:
+        raise InputError(f"{PROGRAM}: {error}") from None
+    inputs, outputs = read_interface(artifact.files[INTERFACE], region, program.arena)
     boxes = [socket.box for socket in outputs if socket.box is not None]
 
     def run(given: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -104,21 +94,7 @@ def _rows(values: Array, socket: Socket) -> Array:
     return np.ascontiguousarray(values).reshape(box.rows, box.cols, box.channels)
 
 
-def _socket(built: Built, port: Port) -> Socket:
+def _entry(built: Built, port: Port) -> SocketEntry:
     placed = port.tensor.held in built.arena.places and port.tensor.nbytes
-    box = built.arena.whole(port.tensor) if placed else None
-    return Socket(port.name, port.dtype, port.shape, box)
-
-
-def _told(socket: Socket) -> dict[str, Any]:
-    told = asdict(socket)
-    if socket.box is not None:
-        told["box"] = {**told["box"], "dtype": socket.box.dtype.name}
-    return told
-
-
-def _read(told: Mapping[str, Any]) -> Socket:
-    box = told["box"]
-    if box is not None:
-        box = Operand(**{**box, "dtype": DType[box["dtype"]]})
-    return Socket(told["name"], told["dtype"], tuple(told["shape"]), box)
+    box = box_entry(built.arena.whole(port.tensor)) if placed else None
+    return SocketEntry(name=port.name, dtype=port.dtype, shape=port.shape, box=box)

@@ -141,8 +141,8 @@ def concat(machine: Machine, number: int, layer: Concat, rows: Span) -> Iterator
 
 def _moved(box: Box, axis: int, offset: int) -> Box:
     """Return a box that lies further along one axis: images, rows, columns, channels."""
-    spans_now = enumerate((box.rows, box.cols, box.channels), 1)
-    rows, cols, channels = (Span(s.start + offset * (axis == n), s.count) for n, s in spans_now)
+    numbered = enumerate((box.rows, box.cols, box.channels), 1)
+    rows, cols, channels = (Span(s.start + offset * (axis == n), s.count) for n, s in numbered)
     return Box(box.image + offset * (axis == 0), rows, cols, channels)
 
 

@@ -47,9 +47,9 @@ class Command:
 class Load(Command):
     """Copy the box `source` of a large memory to the box `target` of the scratchpad, element by element.
 
-    Both have the same rows, cols, channels and dtype; tensors, pitches and first rows may differ. The
-    target's bytes become the target's tensor and rows. Tags are checked in the arena, and WEIGHTS has
-    none.
+    Both have the same rows, cols, channels and dtype; tensors, pitches and first rows may differ, but a
+    box that stays the same tensor keeps its first row. The target's bytes become the target's tensor and
+    rows. Tags are checked in the arena, and WEIGHTS has none.
     """
 
     opcode: ClassVar[int] = 1
@@ -251,7 +251,10 @@ class Table(Command):
 
 
 class FunctionKind(IntEnum):
-    """A function of one variable; the formulas are those of ONNX's operators of that name."""
+    """A function of one variable; the formulas are those of ONNX's operators of that name.
+
+    The compiler here uses all but EXP and SQRT.
+    """
 
     SIGMOID = 0
     TANH = 1

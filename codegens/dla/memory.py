@@ -42,11 +42,11 @@ class ConstantMemory:
         return views[0] if len(views) == 1 else np.concatenate(views)
 
     def _inside(self, box: Operand, run: "_Run") -> None:
-        last = run.address + (run.rows - 1) * box.row_pitch + (box.cols - 1) * box.pixel_pitch
-        end = last + (box.channels - 1) * box.channel_pitch + box.dtype.size
-        if end > len(self.bytes):
-            size = len(self.bytes)
+        end, size = _end(box, run), len(self.bytes)
+        if end > size:
             raise FaultError(f"it needs byte {end - 1} of the {self.name}, which has {size} bytes")
+        if box.nbytes > size:
+            raise FaultError(f"it has {box.nbytes} bytes, and the {self.name} {size} in all")
 
     def _check(self, box: Operand, run: "_Run") -> None:
         """Constants are always there."""
@@ -103,6 +103,11 @@ def check_box(name: str, box: Operand) -> None:
         raise FaultError(f"the operand {name} has {box.rows} rows, and its window {box.window}")
 
 
+def end_of(box: Operand) -> int:
+    """Return one past the last byte that a box reaches; `check_box` has to have nothing against it."""
+    return max(_end(box, run) for run in _runs(box))
+
+
 def array_type(dtype: DType) -> np.dtype[Any]:
     """Return what numpy calls an element type."""
     return _NUMPY[dtype]
@@ -123,6 +128,11 @@ def _runs(box: Operand) -> Iterator[_Run]:
         rows = min(end - row, box.window - slot)
         yield _Run(row, rows, box.address + slot * box.row_pitch)
         row += rows
+
+
+def _end(box: Operand, run: _Run) -> int:
+    last = run.address + (run.rows - 1) * box.row_pitch + (box.cols - 1) * box.pixel_pitch
+    return last + (box.channels - 1) * box.channel_pitch + box.dtype.size
 
 
 def _elements(memory: Array, box: Operand, run: _Run) -> Array:

@@ -1,6 +1,6 @@
 """The machine in numpy: it runs programs as isa.py says, checks every access, and counts cycles."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,7 @@ from .binary import line
 from .cycles import Figures, Statistics, timed
 from .isa import Command, End, Load, Program, Store
 from .kernels import compute
-from .memory import Array, ConstantMemory, FaultError, TaggedMemory, check_box
+from .memory import Array, ConstantMemory, FaultError, TaggedMemory, check_box, end_of
 from .operand import Memory, Operand
 
 
@@ -54,12 +54,31 @@ class Simulator:
         Inputs are arrays [rows, cols, channels] of their operand's type. Raises SimulationError for what
         a program may not do, and where an output is not in its place at the end.
         """
-        run = _Run(self._program, self._weights)
+        borders = [box for box, _ in inputs] + list(outputs)
+        run = _Run(self._weights, self._room(Memory.ARENA, borders), self._room(None, []))
         for box, values in inputs:
             run.put(box, values)
         for number, command in enumerate(self._program.commands[:-1]):  # without END
             run.step(number, command)
         return Result(tuple(run.get(box) for box in outputs), self._statistics)
+
+    def _room(self, memory: Memory | None, borders: Sequence[Operand]) -> int:
+        """Return the bytes that a run needs of the arena, or with None of the scratchpad.
+
+        They are as many as the program has, but no more than anything reaches: a header that asks for
+        gigabytes takes none.
+        """
+        size = self._program.scratchpad if memory is None else self._program.arena
+        return min(size, max([self._reached.get(memory, 0), *map(_end, borders)]))
+
+    @cached_property
+    def _reached(self) -> Mapping[Memory | None, int]:
+        """One past the last byte of each memory that a command names; None is the scratchpad."""
+        found: dict[Memory | None, int] = {}
+        for command in self._program.commands:
+            for memory, box in _touched(command):
+                found[memory] = max(found.get(memory, 0), _end(box))
+        return found
 
     @cached_property
     def _statistics(self) -> Statistics:
@@ -70,10 +89,14 @@ class Simulator:
 class _Run:
     """The memories during one run."""
 
-    def __init__(self, program: Program, weights: ConstantMemory) -> None:
+    def __init__(self, weights: ConstantMemory, arena: int, scratchpad: int) -> None:
         self._weights = weights
-        self._arena = TaggedMemory("arena", program.arena)
-        self._scratchpad = TaggedMemory("scratchpad", program.scratchpad)
+        try:
+            self._arena = TaggedMemory("arena", arena)
+            self._scratchpad = TaggedMemory("scratchpad", scratchpad)
+        except MemoryError:
+            what = f"an arena of {arena} bytes and a scratchpad of {scratchpad}"
+            raise SimulationError(f"{what}, with their tags, are more than there is room for") from None
 
     def put(self, box: Operand, values: Array) -> None:
         try:
@@ -102,6 +125,8 @@ class _Run:
         boxes = reads(command)
         for name, box in (*boxes.items(), ("to be written", target)):
             check_box(name, box)
+        if isinstance(command, Load | Store):
+            _check_rows(command)
         read = {name: self._source(command).read(box) for name, box in boxes.items()}
         values = read["source"] if isinstance(command, Load | Store) else compute(command, read)
         (self._arena if isinstance(command, Store) else self._scratchpad).write(target, values)
@@ -110,3 +135,30 @@ class _Run:
         if not isinstance(command, Load):
             return self._scratchpad
         return self._weights if command.memory is Memory.WEIGHTS else self._arena
+
+
+def _check_rows(command: Load | Store) -> None:
+    """Raise FaultError for a copy of a tensor that calls its rows something else."""
+    source, target = command.source, command.target
+    constant = isinstance(command, Load) and command.memory is Memory.WEIGHTS
+    if not constant and source.tensor == target.tensor and source.first_row != target.first_row:
+        rows = f"row {source.first_row} of tensor {source.tensor} is copied as row {target.first_row}"
+        raise FaultError(f"{rows} of the same")
+
+
+def _touched(command: Command) -> Iterator[tuple[Memory | None, Operand]]:
+    """Yield the operands of a command with the memory of each; None is the scratchpad."""
+    memory = command.memory if isinstance(command, Load) else None
+    yield from ((memory, box) for box in reads(command).values())
+    target = written(command)
+    if target is not None:
+        yield Memory.ARENA if isinstance(command, Store) else None, target
+
+
+def _end(box: Operand) -> int:
+    """Return one past the last byte of a box, 0 for one that no run gets to."""
+    try:
+        check_box("", box)
+    except FaultError:
+        return 0
+    return end_of(box)

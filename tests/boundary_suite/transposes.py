@@ -2,8 +2,8 @@
 
 Without names, every model of the zoo that is there, but those of over 20,000 nodes. Each is cut by the
 rules of tests/vanilla.yaml with everything that they take on the accelerator, and the regions are put
-in NHWC. All numbers are of the host's graphs, the user's own Transposes included, after onnxruntime's basic
-optimizations without its transpose optimizer, so that what constants fold to counts for nobody:
+in NHWC. All numbers are of the host's graphs, the user's own Transposes included, after onnxruntime's
+basic optimizations without its transpose optimizer, so that what constants fold to counts for nobody:
 
 - `put in`: as the layouts were put in, a Transpose for each tensor and form;
 - `left`: after `byoc.boundary.transposes.fewer`;

@@ -7,8 +7,10 @@ from xml.etree import ElementTree
 
 import onnx
 import pytest
-from cutting import CHAIN, cut
+from cutting import CHAIN, HOST_ONLY, cut
 from support import Ran, parse
+
+from byoc import partition
 
 NETS = {
     "branches": """branches (float[1, 4, 8, 8] x) => (float[1, 12, 8, 8] y) {
@@ -102,6 +104,97 @@ def test_a_bundle_has_a_plan_for_the_whole_and_each_region(byoc: Cli, here: Path
     assert drawn == sorted(["p.whole.svg", *(f"p.{name}.svg" for name in regions)])
 
 
+RULES = """target: {name}
+codegen: reference
+cost_model: dla
+dtype: float32
+ops:
+  - op: {op}
+"""
+
+
+def test_pictures_of_regions_whose_names_differ_in_capitals_are_files_of_their_own(
+    byoc: Cli, here: Path
+) -> None:
+    rules = []
+    for name, op in (("dla", "Relu"), ("DLA", "Exp"), ("whole", "Sin")):
+        rules.append(here / f"{op}.yaml")
+        rules[-1].write_text(RULES.format(name=name, op=op))
+    net = parse("g (float[1, 4] x) => (float[1, 4] y) { a = Relu(x) b = Exp(a) y = Sin(b) }")
+    partition(net, rules, output=here / "b", strategy="all-supported")
+
+    ran = byoc("plan-memory", "b", "--svg", "p.svg")
+
+    assert (ran.code, ran.err) == (0, "")
+    drawn = sorted(path.name for path in here.glob("p.*"))
+    assert drawn == ["p.DLA_0-2.svg", "p.dla_0.svg", "p.whole.svg", "p.whole_0.svg"]
+
+
+def test_a_bundle_without_regions_has_a_picture_of_the_whole(byoc: Cli, here: Path) -> None:
+    cut(parse(HOST_ONLY), here / "b", codegen="reference")
+
+    assert byoc("plan-memory", "b", "--svg", "p.svg").code == 0
+    assert [path.name for path in here.glob("p.*")] == ["p.whole.svg"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "why"),
+    [
+        ("flat", [], "nothing is computed by rows, so there is no striped execution"),
+        ("quantized", ["--fused"], "steps of several nodes are not computed by rows, so there is no "),
+    ],
+)
+def test_striped_execution_that_there_is_not_is_no_other_picture(
+    byoc: Cli, here: Path, name: str, options: list[str], why: str
+) -> None:
+    onnx.save(parse("flat (float[4] x) => (float[4] y) { y = Exp(x) }"), "flat.onnx")
+    asked = ["plan-memory", f"{name}.onnx", *options]
+    ran = byoc(*asked, "--method", "striped", "--svg", "p.svg")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert f"byoc: {name}.onnx: {why}" in ran.err
+    assert not list(here.glob("p.*"))
+    assert f"note: {why}" in byoc(*asked).out  # without being asked for it is no error
+
+
+def test_of_a_bundle_what_is_striped_is_drawn(byoc: Cli, here: Path) -> None:
+    net = """g (float[1, 2, 8, 8] x) => (float[1, 64] y, float[1, 2, 7, 7] z) {
+        a = Relu(x)
+        z = MaxPool <kernel_shape = [2, 2]> (a)
+        b = Flatten(x)
+        c = Sigmoid(b)
+        y = Gemm(c, w)
+    }"""
+    proto = parse(net)
+    proto.graph.initializer.append(onnx.helper.make_tensor("w", 1, [128, 64], [0.0] * 128 * 64))
+    cut(proto, here / "b", codegen="reference")
+
+    ran = byoc("plan-memory", "b", "--method", "striped", "--svg", "p.svg", "--format", "json")
+
+    assert (ran.code, ran.err) == (0, "")
+    plans = {p["name"].rpartition(": ")[2]: p for p in json.loads(ran.out)["plans"]}
+    striped = {name.rpartition(" ")[2] for name, p in plans.items() if p["striped"]}
+    assert 0 < len(striped) < len(plans)
+    assert {path.name for path in here.glob("p.*")} == {f"p.{name}.svg" for name in striped}
+    assert all("no striped execution" in p["notes"][-1] for p in plans.values() if not p["striped"])
+
+
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        ([], "branches.onnx: 6 KiB of activations, proven minimal; 3.38 KiB in bands of rows"),
+        (["--no-striped"], "branches.onnx: 6 KiB of activations, proven minimal"),
+        (
+            ["--convention", "A", "--method", "no-reuse", "--no-striped"],
+            "branches.onnx: 7 KiB of activations, no plan needs less than 6 KiB",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_the_first_line_says_what_it_comes_to(byoc: Cli, options: list[str], first: str) -> None:
+    assert byoc("plan-memory", "branches.onnx", *options).out.splitlines()[0] == first
+
+
 @pytest.mark.usefixtures("here")
 def test_a_symbolic_dimension_is_asked_for(byoc: Cli) -> None:
     onnx.save(parse("g (float[N, 4] x) => (float[N, 4] y) { y = Exp(x) }"), "n.onnx")
@@ -120,8 +213,10 @@ def test_a_symbolic_dimension_is_asked_for(byoc: Cli) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (["--convention", "E"], 1, "byoc: no convention is named 'E': there are A, B, C, D\n"),
-        (["--method", "exakt"], 1, "did you mean exact?"),
+        (["--convention", "E"], 2, "--convention: no convention is named 'E': there are A, B, C, D\n"),
+        (["--method", "exakt"], 2, "--method: no method is named 'exakt' (did you mean exact?): there "),
+        (["--method", "foo"], 2, "'foo': there are no-reuse, best-fit, by-size, reordered, exact, str"),
+        (["--method", "striped", "--no-striped"], 2, "--no-striped: --method striped asks for it"),
         (["--svg", "none/p.svg"], 1, "none"),
         (["--dim", "N=2"], 1, "no input has a dimension named 'N'"),
         (["--size", "much"], 2, "'much': bytes are expected, such as 512KiB or 2MiB"),

@@ -173,6 +173,16 @@ def test_a_turn_that_needs_more_than_there_is_is_named() -> None:
         plan_levels(residual(pinned=True), size=15)
 
 
+def _updating() -> Turn:
+    """A turn that writes one buffer over another that it changes in place."""
+    return Turn("t", (Access(0, writes=True), Access(1, writes=True)), over=((1, 0),))
+
+
+def _reading() -> Turn:
+    """A turn that writes a buffer over itself, and writes nothing."""
+    return Turn("t", (Access(0),), over=((0, 0),))
+
+
 def test_what_cannot_be_executed_is_refused() -> None:
     good = chain(8, 6, 4)
     wrong: list[tuple[dict[str, Any], str]] = [
@@ -187,6 +197,8 @@ def test_what_cannot_be_executed_is_refused() -> None:
         ({"turns": (Turn("t", (Access(0),), staging=-1),)}, "turn t: staging of -1"),
         ({"turns": (Turn("t", (Access(0, staging=-1),)),)}, "turn t: b0 has -1 bytes of staging"),
         ({"turns": (Turn("t", (Access(0),), over=((1, 0),)),)}, "turn t: over"),
+        ({"sizes": (8, 8, 4), "turns": (_updating(), *good.turns[1:])}, "b1 is to be written, and b0"),
+        ({"sizes": (8, 8, 4), "turns": (_reading(), *good.turns)}, "b0 is to be written, and b0"),
     ]
     for change, complaint in wrong:
         with pytest.raises(InputError, match=complaint):

@@ -7,7 +7,19 @@ import pytest
 from memory_levels_random import random_schedule
 
 from byoc.errors import InputError
-from byoc.memory.levels import Action, Levels, Load, Run, Store, check, objections, plan_levels
+from byoc.memory.levels import (
+    Access,
+    Action,
+    Levels,
+    Load,
+    Run,
+    Schedule,
+    Store,
+    Turn,
+    check,
+    objections,
+    plan_levels,
+)
 
 
 @pytest.fixture(scope="module")
@@ -139,3 +151,23 @@ def test_what_is_pinned_cannot_be_streamed() -> None:
 
     with pytest.raises(InputError, match="is streamed, and has to be resident"):
         check(replace(plan, schedule=replace(schedule, turns=pinned)))
+
+
+def test_what_is_in_both_memories_can_be_read_in_either() -> None:
+    """A plan changed to another one that moves as many bytes is no wrong plan."""
+    turns = (
+        Turn("make", (Access(0, writes=True),)),
+        Turn("glance", (Access(0, streamed=0),)),
+        Turn("use", (Access(0, streamed=24),)),
+    )
+    plan = plan_levels(Schedule(("a",), (8,), turns, outputs=frozenset({0})), size=8)
+    stored = next(n for n, action in enumerate(plan.actions) if isinstance(action, Store))
+    glance = next(n for n, a in enumerate(plan.actions) if isinstance(a, Run) and a.turn == 1)
+    actions = list(plan.actions)
+    actions[glance] = Run(1, (None,), 0)
+
+    assert stored < glance
+    check(plan)
+    check(replace(plan, actions=tuple(actions)))
+    with pytest.raises(InputError, match="does not hold it"):
+        check(replace(plan, actions=tuple(a for n, a in enumerate(actions) if n != stored)))

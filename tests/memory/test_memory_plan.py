@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from problems import branches, chain, least_peak, problems
 
 from byoc.errors import InputError
-from byoc.memory.plan import METHODS, plan
+from byoc.memory.order.best import Ordered, best_order
+from byoc.memory.plan import METHODS, plan, plans
 from byoc.memory.problem import Problem, Step
 
 
@@ -44,6 +45,31 @@ def test_without_time_there_is_a_plan_and_a_bound() -> None:
     assert found.bound <= found.size < branches(32).total
 
 
+def test_what_ran_out_of_time_is_searched_again() -> None:
+    problem = branches(8)
+
+    assert not plan(problem, time_limit=0.0).is_minimal
+    assert plan(problem).is_minimal
+
+
+def test_several_methods_have_one_search_of_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = branches(16)
+    alone = {method: plan(problem, method) for method in METHODS}
+    searched: list[Problem] = []
+
+    def counted(asked: Problem, *, deadline: float) -> Ordered:
+        searched.append(asked)
+        return best_order(asked, deadline=deadline)
+
+    monkeypatch.setattr("byoc.memory.plan.best_order", counted)
+    together = plans(problem, METHODS)
+
+    assert searched == [problem]
+    assert {m: (p.order, p.size, p.bound) for m, p in together.items()} == {
+        m: (p.order, p.size, p.bound) for m, p in alone.items()
+    }
+
+
 def test_an_empty_problem_is_its_inputs() -> None:
     inputs = frozenset({0, 1})
 
@@ -71,7 +97,9 @@ def test_concat_in_place_costs_nothing_where_its_operands_can_lie_side_by_side()
 
 
 def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(InputError, match="no memory planning method exakt"):
+    with pytest.raises(
+        InputError, match=r"method is named 'exakt' \(did you mean exact\?\): there are no-"
+    ):
         plan(chain(1, 2), "exakt")
 
 

@@ -52,7 +52,22 @@ def test_rows_say_what_each_way_needs_and_what_the_bound_is() -> None:
     assert rows["no reuse"].bound == rows["reordered"].bound
     assert rows["no reuse"].ratio == 5.5 / 4
     assert rows["Concat in place"].size == 3 * IMAGE  # a with b and c
-    assert rows["striped"].size < rows["in place"].bound == rows["striped"].bound
+
+
+def test_striped_execution_has_no_bound_and_is_compared_with_that_of_whole_tensors() -> None:
+    report = _report()
+    by_name = {row.name: row for row in report.rows}
+    whole, row = by_name["in place"], by_name["striped"]
+
+    assert (row.bound, row.ratio, row.proof) == (None, None, None)
+    assert row.of_c == row.size / (whole.bound or 0) < 1
+    assert {each.of_c for each in report.rows if each is not row} == {None}
+    document = memory_document(report)
+    told = next(each for each in document["rows"] if each["name"] == "striped")
+    assert (told["bound"], told["ratio"], told["proof"]) == (None, None, None)
+    assert told["of_c_bound"] == row.of_c
+    assert document["striped"] is not None
+    assert "scratch of kernels" in document["striped"]["counts"]
 
 
 def test_the_plan_that_is_told_is_the_one_that_was_asked_for() -> None:
@@ -80,7 +95,19 @@ def test_where_nothing_goes_by_rows_there_is_no_striped_row(op: str) -> None:
     assert report.striped is None
     assert report.notes == ("nothing is computed by rows, so there is no striped execution",)
     assert [row.size for row in report.rows if row.convention == "C"] == [16]
+    assert report.unstriped == report.notes[0]
     ElementTree.fromstring(svg(picture(report.plan, "none")))
+
+
+def test_steps_of_several_nodes_are_not_striped_and_it_is_said() -> None:
+    index = prepared(NET).index
+    report = memory_report(index, "net", None, [(0, 1)])
+    unasked = memory_report(index, "net", Asked(striped=False), [(0, 1)])
+
+    assert (report.striped, [row.name for row in report.rows][-1]) == (None, "Concat in place")
+    assert report.notes == (report.unstriped,)
+    assert "steps of several nodes are not computed by rows" in (report.unstriped or "")
+    assert (unasked.unstriped, unasked.notes) == (None, ())
 
 
 def test_two_levels_move_less_than_without_a_scratchpad() -> None:

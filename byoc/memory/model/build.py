@@ -1,18 +1,17 @@
 """From a model to a problem: which tensors need bytes, which share them, who reads and makes them."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from onnx import ModelProto
-from onnx.defs import OpSchema
 
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import prepare
 from byoc.graph.walk import bodies, describe
 from byoc.memory.model.conventions import CONVENTIONS, Convention
 from byoc.memory.model.links import Row, Rows
-from byoc.memory.model.operators import is_view
+from byoc.memory.model.operators import is_view, outputs_made
 from byoc.memory.model.pointwise import Functions, needs
 from byoc.memory.model.stages import staged
 from byoc.memory.model.tensors import Tensors
@@ -65,7 +64,8 @@ def read_memory(
 
     Not counted either: weights (all that is stored, even where a caller may override it), what is
     computed of constants or of shapes alone, inputs and optional outputs that nothing reads. Any other
-    output that nothing reads is there while its step runs.
+    output that nothing reads is there while its step runs. An output of the graph may be among what is
+    not counted, and a note says so then.
 
     Raises InputError, beginning with `source`, for a tensor whose bytes are not known; ValueError for an
     alignment below 1 and for groups that overlap or would have to wait for themselves.
@@ -112,7 +112,8 @@ class _Builder:
         made = self._made(nodes)
         shared = self._shared(nodes, made)
         if shared is not None:
-            self.rows[made[0]] = shared
+            if shared:
+                self.rows[made[0]] = shared
             made = made[1:]
             if not made:
                 return
@@ -136,7 +137,7 @@ class _Builder:
         problem = Problem(
             names=tuple(self.names),
             sizes=tuple(self.sizes),
-            steps=tuple(self.steps),
+            steps=tuple(self._possible()),
             inputs=inputs,
             outputs=frozenset(b for name in outputs for b in self.rows[name]),
             links=self.joins.links,
@@ -151,6 +152,13 @@ class _Builder:
             notes=tuple(self._notes()),
         )
 
+    def _possible(self) -> Iterator[Step]:
+        """Yield the steps without take-overs between buffers of one row, which lie side by side."""
+        row_of = {buffer: row for row in self.joins.links for buffer in row}
+        for step in self.steps:
+            beside = row_of.get(step.makes[0], ()) if step.makes else ()
+            yield replace(step, over=tuple(b for b in step.over if b not in beside))
+
     def _new(self, name: str) -> Buffer:
         size = self.tensors.bytes(name)
         self.rows[name] = (len(self.names),)
@@ -161,7 +169,7 @@ class _Builder:
     def _made(self, nodes: Sequence[int]) -> list[str]:
         """Return what is made and is not between these nodes alone, the first output in front."""
         index, inside = self.index, set(nodes)
-        names = [name for node in nodes for name in self._outputs(node)]
+        names = [name for node in nodes for name in outputs_made(index, index.nodes[node])]
         return [
             name
             for name in names
@@ -169,17 +177,6 @@ class _Builder:
             or name not in index.consumers
             or not inside.issuperset(index.consumers[name])
         ]
-
-    def _outputs(self, number: int) -> list[str]:
-        """Return what a node writes: not the optional outputs that nothing reads."""
-        node = self.index.nodes[number]
-        schema = self.index.schema(node)
-        optional = {
-            name
-            for name, formal in zip(node.output, schema.outputs if schema else (), strict=False)
-            if formal.option == OpSchema.FormalParameterOption.Optional
-        }
-        return [n for n in node.output if n and (n not in optional or self.index.is_used(n))]
 
     def _read(self, nodes: Sequence[int]) -> list[str]:
         own = {name for node in nodes for name in self.index.nodes[node].output}
@@ -226,8 +223,12 @@ class _Builder:
         return {(f.domain, f.name, f.overload): f for f in self.index.proto.functions}
 
     def _notes(self) -> list[str]:
-        """Return what is not counted: what bodies and functions need inside."""
-        notes = []
+        """Return what is not counted: outputs known before a run, what bodies and functions need inside."""
+        notes = [
+            f"the output '{name}' is stored, or computed of constants or shapes alone, and is not counted"
+            for name in self.index.outputs
+            if self.tensors.is_constant(name)
+        ]
         calls: Counter[str] = Counter()
         for node in (self.index.nodes[number] for nodes in self.nodes for number in nodes):
             if any(True for _ in bodies(node)):

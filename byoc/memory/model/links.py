@@ -35,7 +35,8 @@ class Rows:
     def join(self, node: NodeProto, rows: Mapping[str, Row]) -> Row | None:
         """Return the row that a node's result is, None where it is no Concat that can be in place.
 
-        `rows` are the buffers of each tensor that has some.
+        `rows` are the buffers of each tensor that has some. A result that nobody reads needs no bytes
+        and asks for no row: its own is empty.
         """
         if not is_onnx(node) or node.op_type != "Concat" or not self._is_contiguous(node):
             return None
@@ -48,6 +49,8 @@ class Rows:
         ends = [self._tensors.bytes(name) for name in node.input[:-1]]
         if any(size % self._alignment for size in ends):
             return None  # the next would begin where this one ends, and not at a multiple of it
+        if not self._tensors.index.is_used(node.output[0]):
+            return ()
         if len(joined) > 1:
             self._row_of.update((buffer, joined) for buffer in joined)
         return joined

@@ -1,6 +1,7 @@
 """Which operators make no bytes of their own, and which may write over what they read."""
 
 from onnx import NodeProto
+from onnx.defs import OpSchema
 
 from byoc.graph.attributes import written
 from byoc.graph.index import GraphIndex
@@ -43,6 +44,17 @@ def is_view(index: GraphIndex, node: NodeProto) -> bool:
     if not is_onnx(node) or node.op_type not in VIEWS:
         return False
     return node.op_type != "Dropout" or not _trains(index, node)
+
+
+def outputs_made(index: GraphIndex, node: NodeProto) -> list[str]:
+    """Return what a node writes: not the optional outputs that nothing reads."""
+    schema = index.schema(node)
+    optional = {
+        name
+        for name, formal in zip(node.output, schema.outputs if schema else (), strict=False)
+        if formal.option == OpSchema.FormalParameterOption.Optional
+    }
+    return [name for name in node.output if name and (name not in optional or index.is_used(name))]
 
 
 def pointwise_inputs(node: NodeProto) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from byoc.graph.index import GraphIndex
-from byoc.memory.model.operators import is_view
+from byoc.memory.model.operators import is_view, outputs_made
 from byoc.memory.model.rowwise import Look, Rule, rule_of, shuffled
 from byoc.memory.model.shapes import settled
 from byoc.memory.model.tensors import Tensors
@@ -97,8 +97,9 @@ class _Reader:
             self.skipped.update(shuffle[1:])
             last = self.index.nodes[shuffle[-1]]
             self._layer(shuffle, last, Rule(((node.input[0], SAME),)))
-        elif is_view(self.index, node) and data and self._same_bytes(look, node):
+        elif is_view(self.index, node) and data == (node.input[0],) and self._same_bytes(look, node):
             self.storage[node.output[0]] = self.storage[data[0]]
+            self._layer((number,), node, Rule(((data[0], SAME),)))  # of what it makes besides: a mask
         else:
             whole = Rule(tuple((name, ALL) for name in look.data), "whole")
             self._layer((number,), node, rule_of(look) or whole)
@@ -126,7 +127,7 @@ class _Reader:
         )
 
     def _layer(self, numbers: Sequence[int], node: NodeProto, rule: Rule) -> None:
-        writes = [name for name in node.output if name and self._counts(name)]
+        writes = [name for name in outputs_made(self.index, node) if name not in self.storage]
         for name in writes:
             self.add_tensor(name)
         if not writes:
@@ -138,8 +139,3 @@ class _Reader:
             Layer(name, tuple(reads), tuple(writes), rule.mode, tuple(over), rule.scratch)
         )
         self.nodes[name] = tuple(numbers)
-
-    def _counts(self, name: str) -> bool:
-        """Whether an output takes bytes: optional ones that nobody reads do not."""
-        first = name == self.index.nodes[self.index.producer[name]].output[0]
-        return first or self.index.is_used(name)

@@ -43,9 +43,9 @@ class Look:
         return attribute_facts(self.index, self.node)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The extents, which are known."""
-        kind = self.index.types[name]
-        return tuple(dim for dim in kind.shape or () if isinstance(dim, int))
+        """The extents; none for a tensor of which nothing is known."""
+        kind = self.index.types.get(name)
+        return tuple(dim for dim in (kind and kind.shape) or () if isinstance(dim, int))
 
     def is_image(self, name: str) -> bool:
         """Whether a tensor lies row after row."""
@@ -136,8 +136,9 @@ def _pool(look: Look) -> Rule | None:
     if rows is None or any(look.node.output[1:]):
         return None
     attributes, extents = look.attributes, list(look.shape(look.data[0])[2:])
-    if attributes["kernel_shape"] == extents and not any(attributes.get("pads", [])):
-        return _global_pool(look)
+    if look.shape(look.node.output[0])[2:] == (1, 1) and attributes["kernel_shape"] == extents:
+        padded = attributes.get("auto_pad", "NOTSET") == "NOTSET" and any(attributes.get("pads", []))
+        return Rule(((look.data[0], rows),)) if padded else _global_pool(look)
     return Rule(((look.data[0], rows),))
 
 
@@ -163,6 +164,8 @@ def _resize(look: Look) -> Rule | None:
     """Only pixels repeated a whole number of times: the nearest pixel is then the same by any rule."""
     attributes = look.attributes
     source, made = look.shape(look.data[0]), look.shape(look.node.output[0])
+    if 0 in source:
+        return None
     times = [b // a for a, b in zip(source, made, strict=True)]
     if attributes.get("mode") != "nearest" or [a * t for a, t in zip(source, times, strict=True)] != [
         *made

@@ -9,7 +9,7 @@ Way = tuple[str, str]
 """The letter of a convention, and a method."""
 
 STRIPED = "striped"
-STRIPED_COUNTS = "as C, in bands of rows; what kernels need for themselves is counted here alone"
+STRIPED_COUNTS = "as C, in bands of rows; scratch of kernels is counted, too, as in no other row"
 """What the row of striped execution counts: more than those above it."""
 
 # What it is called, its convention and method, as they stand in the table.

@@ -26,11 +26,13 @@ def check(
 ) -> None:
     """Raise PlanError at the first thing wrong.
 
-    Refused are: a band out of turn, or a row computed twice or never; a row read that nobody has
-    made, that is not complete or of which a byte was overwritten; a row written over one that the same
-    band reads, unless the layer may; scratch over either; a byte outside the arena.
+    Refused are: a band out of turn, or a row computed twice; a layer left out, or rows of it, unless
+    others of its rows are read and these are not; a row read that nobody has made, that is not complete
+    or of which a byte was overwritten; a row written over one that the same band reads, unless the layer
+    may; scratch over either; a tensor without a place, and a place that is not inside the arena.
     """
     replay = _Replay({each.name: each for each in tensors}, {each.name: each for each in layers}, plan)
+    replay.refuse_places()
     replay.give(inputs)
     for number, band in enumerate(plan.bands):
         replay.run(number, band)
@@ -61,7 +63,21 @@ class _Replay:
         }
         self.done = dict.fromkeys(layers, 0)
         self.complete: set[str] = set()
+        self.seen: set[str] = set()
         self.where = "the inputs"
+
+    def refuse_places(self) -> None:
+        """Every tensor, and the scratch of every layer that needs some, lies inside the arena."""
+        for name, tensor in self.tensors.items():
+            place = self.plan.places.get(name)
+            if place is None or place.row_bytes < tensor.row_bytes or place.window < 1:
+                raise PlanError(f"{name!r} has no place for its rows")
+            if place.offset < 0 or place.offset + place.window * place.row_bytes > self.plan.size:
+                raise PlanError(f"{name!r} lies outside the arena")
+        for layer in self.layers.values():
+            begin = self.plan.scratch.get(layer.name, -1) if layer.scratch else 0
+            if begin < 0 or begin + layer.scratch > self.plan.size:
+                raise PlanError(f"the scratch of {layer.name!r} lies outside the arena")
 
     def give(self, names: Iterable[str]) -> None:
         """All rows of the inputs are there at once."""
@@ -96,8 +112,13 @@ class _Replay:
             self.complete.update(layer.writes)
 
     def finish(self, outputs: Iterable[str]) -> None:
-        """All outputs are there, whole."""
+        """All layers have run, and all outputs are there, whole."""
         self.where = "the end"
+        for layer in self.layers.values():
+            done, height = self.done[layer.name], self._height(layer)
+            is_read = layer.mode == "rows" and not self.seen.isdisjoint(layer.writes)
+            if done < height and not is_read:
+                raise PlanError(f"{self.where}: {layer.name!r} has run for {done} rows of {height}")
         for name in outputs:
             for row in range(self.tensors[name].rows):
                 self._read(name, row)
@@ -115,7 +136,9 @@ class _Replay:
                 first = 0 if layer.mode == "whole" else result * rows.stride // rows.repeat - rows.before
                 end = height if layer.mode == "whole" else min(first + rows.extent, height)
                 wanted.update(dict.fromkeys((name, row) for row in range(max(first, 0), end)))
-        for name in dict.fromkeys(name for name, _ in wanted):
+        names = dict.fromkeys(name for name, _ in wanted)
+        self.seen.update(names)
+        for name in names:
             self._refuse_half_a_sum(name)
         return list(wanted)
 
@@ -128,8 +151,6 @@ class _Replay:
             return []
         begin = self.plan.scratch[layer.name]
         there = slice(begin // self.unit, (begin + layer.scratch) // self.unit)
-        if begin < 0 or there.stop > len(self.holds):
-            raise PlanError(f"{self.where}: its scratch lies outside the arena")
         if any(there.start < cells.stop and cells.start < there.stop for cells in used):
             raise PlanError(f"{self.where}: its scratch lies over rows that it reads")
         self.holds[there] = -1
@@ -169,7 +190,4 @@ class _Replay:
         return there
 
     def _write(self, name: str, row: int) -> None:
-        there = self._cells(name, row)
-        if there.start < 0 or there.stop > len(self.holds):
-            raise PlanError(f"{self.where}: row {row} of {name!r} lies outside the arena")
-        self.holds[there] = self.base[name] + row
+        self.holds[self._cells(name, row)] = self.base[name] + row

@@ -2,7 +2,9 @@
 
 Nothing runs before it is asked for. The units at the end of the cascade, whose results somebody else
 reads, advance evenly; a row of theirs asks for the rows that it reads, those for theirs, and so on: of
-two orders, the one that makes rows later holds fewer of them.
+two orders, the one that makes rows later holds fewer of them. The last rows of a tensor may never be
+asked for, below a stride of two for instance, and are not computed. A layer of which no row at all is
+asked for, under a convolution that reads padding alone, runs when all that read its result are done.
 """
 
 from collections.abc import Sequence
@@ -42,6 +44,9 @@ class _Demands:
         self.moments: list[int] = []
         self.done = [0] * (end - first)
         self.needs = [self._needs(unit) for unit in range(first, end)]
+        self.readers = [0] * (end - first)
+        for maker in (maker for needs in self.needs for maker in {maker for maker, _ in needs}):
+            self.readers[maker] += 1
 
     def ask(self, number: int, rows: int) -> None:
         """Run until a unit has computed so many rows."""
@@ -59,6 +64,22 @@ class _Demands:
             else:
                 self.done[unit] = row + 1
                 self.moments.append(unit + self.first)
+                if row + 1 == self._steps(unit):
+                    asked += self._unread(unit)
+
+    def _steps(self, unit: int) -> int:
+        return self.units.units[unit + self.first].steps
+
+    def _unread(self, unit: int) -> list[tuple[int, int]]:
+        """What to ask for once a unit is done: all rows of those that nobody has read, or will."""
+        makers = list(dict.fromkeys(maker for maker, _ in self.needs[unit]))
+        for maker in makers:
+            self.readers[maker] -= 1
+        return [
+            (maker, self._steps(maker))
+            for maker in makers
+            if not self.readers[maker] and not self.done[maker]
+        ]
 
     def _needs(self, number: int) -> list[tuple[int, Sequence[int]]]:
         """For each operand made in this cascade its maker and, row by row, how far it has to be."""

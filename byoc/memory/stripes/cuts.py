@@ -8,7 +8,7 @@ the first unit to the last over cuts whose dearest cascade is cheapest is found 
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,10 @@ _NEAR = 0.01
 """Budgets closer to one another than this part are one."""
 _EFFORT = 250_000
 """Moments of cascades that are looked at for one budget; DenseNet-121 takes 0.5 million for all."""
+_WORK, _CASCADE = 100_000_000, 2_000_000
+"""Moments times storages that are looked at for all budgets, and for one cascade (DenseNet-121: 72 and
+1.2 million); a storage takes as long as so many moments more:"""
+_STORAGE = 100
 _UNKNOWN = 1 << 60
 _MORE = (1.0, 1.02, 1.05)
 """Budgets from the least on, whose ways may be packed better."""
@@ -37,6 +41,8 @@ class Cuts:
         self.clocks: dict[tuple[int, int], Clock] = {}
         self.costs: dict[tuple[int, int], int] = {}
         self.effort = self.allowed = 0
+        self.left = _WORK
+        self.is_cut_short = False
 
     @cached_property
     def cut(self) -> NDArray[np.int64]:
@@ -65,6 +71,11 @@ class Cuts:
         return np.array(last, dtype=np.int64)
 
     @cached_property
+    def steps(self) -> list[int]:
+        """Rows of the units before each position."""
+        return [0, *accumulate(unit.steps for unit in self.units.units)]
+
+    @cached_property
     def touched(self) -> list[list[int]]:
         """For each unit the storages that it reads or makes."""
         found: list[list[int]] = [[] for _ in self.units.units]
@@ -82,14 +93,30 @@ class Cuts:
     def cost(self, first: int, end: int) -> int:
         """The most bytes in use at any moment of a cascade; too many to fit when it is late to ask."""
         if (first, end) not in self.costs:
-            if self.effort > self.allowed and end > first + 1:
+            if end > first + 1 and self._is_too_much(first, end):
                 return _UNKNOWN
             self.costs[first, end] = self._cost(first, end)
         return self.costs[first, end]
 
+    def _is_too_much(self, first: int, end: int) -> bool:
+        """Whether it is late to ask, or the cascade too long."""
+        if self.effort > self.allowed:
+            return True
+        # a storage is touched by two units or more; only then they are counted
+        moments = self.steps[end] - self.steps[first] + _STORAGE
+        if moments * (end - first) > 2 * _CASCADE or moments * self._width(first, end) > _CASCADE:
+            self.is_cut_short = True
+            return True
+        self.is_cut_short |= self.left <= 0
+        return self.left <= 0
+
+    def _width(self, first: int, end: int) -> int:
+        return len(set().union(*self.touched[first:end]))
+
     def _cost(self, first: int, end: int) -> int:
         clock = self.clock(first, end)
         self.effort += len(clock.moments)
+        self.left -= (len(clock.moments) + _STORAGE) * self._width(first, end)
         counts = Counts.of(clock)
         scratch = np.array([unit.scratch for unit in self.units.units[first:end]], dtype=np.int64)
         total = scratch[clock.moments - first]

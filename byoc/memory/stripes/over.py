@@ -17,6 +17,9 @@ from byoc.memory.stripes.problem import SAME, Layer, Network, Rows
 
 _Rows = NDArray[np.int64]
 
+_FAR = 64
+"""A layer writes over an operand that others read only if it is made at most so many layers before."""
+
 
 def written_over(network: Network) -> dict[str, str]:
     """For each tensor that is written over another one, the other one.
@@ -52,7 +55,7 @@ def _fits(network: Network, layer: Layer, name: str) -> bool:
 
 def _is_last(network: Network, maker: int, number: int, name: str, others: Sequence[int]) -> bool:
     """Whether the other readers have read a row before the layer's row of that number can run."""
-    if max(others) > number:
+    if max(others) > number or number - maker > _FAR:
         return False
     done = _done_before(network, number, maker)
     rows = np.arange(network.tensors[name].rows)

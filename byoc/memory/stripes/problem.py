@@ -104,6 +104,7 @@ class StripedPlan:
     `groups` are the layers of each cascade, for people: those whose bands take turns. `scratch` is for
     each layer that needs some the byte at which it lies. `live` are the most bytes in use at any moment
     of this execution, scratch and windows included: no places can give a smaller arena than that.
+    `limits` say, for people, where the search was cut short because the network is large.
     """
 
     bands: tuple[Band, ...]
@@ -112,6 +113,7 @@ class StripedPlan:
     size: int
     groups: tuple[tuple[str, ...], ...]
     live: int = 0
+    limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ class Network:
     """Tensors, and the layers in an order that can be executed.
 
     `inputs` are there before the first layer, `outputs` are read after the last one. Raises ValueError,
-    naming the layer, when that is not so, or a layer's rows and its tensors' do not fit together.
+    naming the layer, when that is not so, or a layer's rows and its tensors' do not fit together, and
+    for a tensor without a row.
     """
 
     tensors: dict[str, Tensor]
@@ -130,6 +133,9 @@ class Network:
 
     def __post_init__(self) -> None:
         """Check, and count each layer's rows."""
+        flat = [each.name for each in self.tensors.values() if each.rows < 1 or each.row_bytes < 0]
+        if flat:
+            raise ValueError(f"tensor {flat[0]!r} has no rows")
         there = set(self.inputs)
         steps: dict[str, int] = {}
         for layer in self.layers:

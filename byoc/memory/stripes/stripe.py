@@ -32,8 +32,10 @@ def stripe(
     """Choose the cascades, the order of their bands and the places that need the smallest arena found.
 
     `layers` are in an order that can be executed, which is kept where layers do not take turns.
-    Offsets are multiples of `alignment`; rows are as long as the tensors say. Every row is computed
-    once. Raises ValueError as `Network` does.
+    Offsets are multiples of `alignment`; rows are as long as the tensors say. No row is computed
+    twice; those behind the last one that is read are not computed, unless nobody reads any. Each search
+    ends after so many operations, so that the plan is the same on any machine, and `limits` of the plan
+    say where one did. Raises ValueError as `Network` does.
     """
     network = Network(
         {each.name: each for each in tensors}, tuple(layers), tuple(inputs), tuple(outputs)

@@ -85,12 +85,12 @@ def test_what_was_made_for_another_machine_does_not_fit(tmp_path: Path) -> None:
     assert str(FOUND.compatible(made, other)).startswith("the program is for version 0 of the")
 
 
-def test_loading_asks_nothing_of_the_region(tmp_path: Path) -> None:
+def test_loading_asks_nothing_of_the_regions_model(tmp_path: Path) -> None:
     made, artifact = compiled(tmp_path)
     x = {"x": floats(1, 3, 8, 8)}
     (tmp_path / "dla_0.onnx").unlink()
 
-    found = FOUND.load(None, artifact)(x)
+    found = FOUND.load(replace(made), artifact)(x)
 
     np.testing.assert_array_equal(found["y"], FOUND.load(made, artifact)(x)["y"])
 

@@ -101,3 +101,10 @@ def test_a_memory_one_byte_too_small_is_found(box: Operand):
     assert weights(end).read(box).size
     with pytest.raises(FaultError, match=f"it needs byte {end - 1} of the weights, which has {end - 1}"):
         weights(end - 1).read(box)
+
+
+def test_more_elements_than_bytes_are_refused_before_they_are_read():
+    """A pitch of 0 makes a small memory look as large as one likes."""
+    box = Operand(7, 0, 0, 2**31, 2**31, 2**31, 2**31, 0, 0, 0, DType.INT8)
+    with pytest.raises(FaultError, match=f"it has {2**93} bytes, and the weights {SIZE} in all"):
+        weights().read(box)

@@ -296,3 +296,18 @@ def test_inputs_and_outputs_have_their_place():
 def test_end_is_the_last_command_and_no_other(commands: tuple[Command, ...]):
     with pytest.raises(SimulationError, match="END is to be the last"):
         run(Program(commands, 4096, 4096, 0))
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_a_copy_of_a_tensor_keeps_its_rows(stores: bool):
+    """A LOAD whose source begins a row off reads a row of the same tensor, which is there, too."""
+    values = floats(3, 2, 2)
+    x, near = box(1, 0, (3, 2, 2), F32), box(1, 0, (3, 2, 2), F32)
+    off, two = replace(x, rows=2, first_row=1), replace(near, rows=2)
+    load, store = Load(0, Memory.ARENA, x, near), Store(0, two, off)
+    commands = (load, store) if stores else (Load(0, Memory.ARENA, off, two),)
+    rows = (0, 1) if stores else (1, 0)
+    with pytest.raises(
+        SimulationError, match=f"row {rows[0]} of tensor 1 is copied as row {rows[1]} of"
+    ):
+        run(program(*commands), (x, values))

@@ -1,0 +1,125 @@
+"""Networks of very many rows are planned by blocks of rows, all rows of a block at once.
+
+What planning costs grows with the rows of all tensors, and with how many tensors live at a time. Rows
+are halved in number, two becoming one, until both are small. A block of `n` rows is a row to the
+planner, of `n` times the bytes: the last one may be filled only in part. The number of rows in a block
+is a power of two, so that a layer with a stride of two makes blocks of half as many rows as it reads.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import gcd
+
+from byoc.memory.stripes.problem import ALL, Band, Layer, Network, Place, Rows, StripedPlan, Tensor
+
+_ROWS = 4096
+"""The most rows of a tensor,"""
+_STEPS = 32_768
+"""the most rows of all layers together, of which DenseNet-121 has 13,729,"""
+_ALIVE = 2_000_000
+"""and the most of the sum, over all tensors, of the rows computed while one lives."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A network, the same one of blocks, and how many rows of each tensor are one block."""
+
+    fine: Network
+    coarse: Network
+    heights: Mapping[str, int]
+
+    @property
+    def highest(self) -> int:
+        """The rows of the largest block."""
+        return max(self.heights.values(), default=1)
+
+    def rows(self, plan: StripedPlan) -> StripedPlan:
+        """A plan of the blocks, as one of rows."""
+        layers = {layer.name: layer for layer in self.fine.layers}
+        return replace(
+            plan,
+            bands=tuple(self._band(layers[band.layer], band) for band in plan.bands),
+            places={name: self._place(name, place) for name, place in plan.places.items()},
+        )
+
+    def _band(self, layer: Layer, band: Band) -> Band:
+        if layer.mode == "whole":
+            return replace(band, rows=self.fine.tensors[layer.writes[0]].rows)
+        height, steps = self.heights[_counted(layer)], self.fine.steps[layer.name]
+        first = band.first_row * height
+        return Band(layer.name, first, min(first + band.rows * height, steps) - first)
+
+    def _place(self, name: str, place: Place) -> Place:
+        tensor = self.fine.tensors[name]
+        return replace(
+            place, window=min(place.window * self.heights[name], tensor.rows), row_bytes=tensor.row_bytes
+        )
+
+
+def blocks_of(network: Network) -> Blocks:
+    """Blocks of as few rows as can be planned."""
+    most = _ROWS
+    while True:
+        heights = {name: _height(tensor.rows, most) for name, tensor in network.tensors.items()}
+        if most == 1 or _is_small(network, heights):
+            break
+        most //= 2
+    if all(height == 1 for height in heights.values()):
+        return Blocks(network, network, heights)
+    tensors = {name: _tensor(tensor, heights[name]) for name, tensor in network.tensors.items()}
+    layers = tuple(_layer(network, layer, heights) for layer in network.layers)
+    return Blocks(network, Network(tensors, layers, network.inputs, network.outputs), heights)
+
+
+def _height(rows: int, most: int) -> int:
+    return 1 << (-(-rows // most) - 1).bit_length()
+
+
+def _is_small(network: Network, heights: Mapping[str, int]) -> bool:
+    steps = [
+        1 if layer.mode == "whole" else -(-network.steps[layer.name] // heights[_counted(layer)])
+        for layer in network.layers
+    ]
+    before = [0, *accumulate(steps)]
+    made = dict.fromkeys(network.inputs, 0)
+    last: dict[str, int] = {}
+    for number, layer in enumerate(network.layers):
+        made.update(dict.fromkeys(layer.writes, before[number]))
+        last.update({name: before[number + 1] for name in (*layer.writes, *(n for n, _ in layer.reads))})
+    last.update(dict.fromkeys(network.outputs, before[-1]))
+    alive = sum(last.get(name, 0) - start for name, start in made.items())
+    return before[-1] <= _STEPS and alive <= _ALIVE
+
+
+def _counted(layer: Layer) -> str:
+    """The tensor whose rows are the layer's."""
+    return layer.reads[0][0] if layer.mode == "reduction" else layer.writes[0]
+
+
+def _tensor(tensor: Tensor, height: int) -> Tensor:
+    return Tensor(tensor.name, -(-tensor.rows // height), tensor.row_bytes * height)
+
+
+def _layer(network: Network, layer: Layer, heights: Mapping[str, int]) -> Layer:
+    if layer.mode == "whole":
+        return layer
+    makes, result = heights[_counted(layer)], network.tensors[layer.writes[0]]
+    reads = tuple((name, _rows(rows, makes, heights[name])) for name, rows in layer.reads)
+    # a block of more rows may be as large as one of the result, which its rows are not written over
+    over = tuple(name for name in layer.over if network.tensors[name].rows == result.rows)
+    return replace(layer, reads=reads, over=over)
+
+
+def _rows(rows: Rows, makes: int, reads: int) -> Rows:
+    """The blocks of `reads` rows that hold what `makes` rows from a multiple of it on read."""
+    if rows == ALL or makes == reads == 1:
+        return rows
+    stride, repeat = rows.stride * makes, rows.repeat * reads
+    common = gcd(stride, repeat)
+    stride, repeat = stride // common, repeat // common
+    before = -(-rows.before // reads)
+    beyond = (makes - 1) * rows.stride // rows.repeat - rows.before + rows.extent
+    # a block that begins inside of an operand's block may end one further on
+    extent = before - (-beyond // reads) + (repeat > 1)
+    return Rows(extent, stride, before, repeat)
