@@ -37,6 +37,9 @@ def wrap(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> lis
         if not quantized or _is_border(index, unit):
             continue
         around, reason = grouper.around(unit.nodes)
+        floats = [n for n in unit.nodes if not (marks[n].quantized or is_border(index.nodes[n]))]
+        if floats and not reason:
+            reason = f"no rule for quantized operators takes {describe(index.nodes[floats[0]])}"
         if not reason:
             between = order.join((*unit.nodes, *around))
             if between is not None:

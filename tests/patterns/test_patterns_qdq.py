@@ -142,6 +142,16 @@ def test_a_composite_is_refused_whole() -> None:
     )
 
 
+@pytest.mark.parametrize("plain", ["c", "y"])
+def test_a_composite_with_an_operator_for_floats_alone_is_no_group(plain: str) -> None:
+    """Such as a Conv whose weights are floats beside a Relu that has both kinds of rules."""
+    body = "c = Conv (xd, wd)\n y = Relu (c)\n" + ENDING
+    units = grouped(body, CONV_RELU, **{plain: PLAIN})
+    kinds = {unit.kind for unit in units.values() if unit.name in {"c", "y"} and unit.verdict}
+    assert "qdq" not in kinds
+    assert grouped(body, CONV_RELU)["y"].kind == "qdq"
+
+
 def test_what_is_accepted_as_it_stands_needs_no_group() -> None:
     units = grouped("c = Conv (xd, wd)\n y = Tanh (c)\n" + ENDING, c=BOTH, y=NO)
     assert units["c"].verdict
