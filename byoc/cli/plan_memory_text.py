@@ -52,7 +52,7 @@ def _summary(report: MemoryReport) -> str:
     proven = f"no plan needs less than {quantity(plan.bound, 'B')}"
     told = f"{quantity(plan.size, 'B')} of activations, "
     told += "proven minimal" if plan.is_minimal else proven
-    if report.striped is not None:
+    if report.striped is not None and report.striped.plan.size < plan.size:
         told += f"; {quantity(report.striped.plan.size, 'B')} in bands of rows"
     return f"{report.name}: {told}"
 

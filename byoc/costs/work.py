@@ -16,6 +16,7 @@ from onnx import NodeProto
 from byoc.graph.attributes import written
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
+from byoc.graph.unshare import is_dequantize, is_quantize
 from byoc.graph.values import constant_value
 from byoc.graph.walk import is_onnx
 
@@ -180,6 +181,7 @@ def work(index: GraphIndex, sizes: Sizes, nodes: tuple[int, ...]) -> Work:
 
     Operations add up; bytes are those of the tensors that enter and leave, since what is made and used
     inside never reaches memory. What is looked up in (Gather, Slice) counts as what is taken from it.
+    Constants that a QDQ group dequantizes count as they are stored, with their scales and zero points.
     """
     entering, leaving = border(index, nodes)
     made = [name for i in nodes for name in index.nodes[i].output if index.is_used(name)]
@@ -191,7 +193,7 @@ def work(index: GraphIndex, sizes: Sizes, nodes: tuple[int, ...]) -> Work:
         estimated |= not exact
     touched = 0
     if moved:
-        read = _read(index, sizes, nodes)
+        read = {**_read(index, sizes, nodes), **_stored(index, sizes, nodes, entering)}
         touched = sum(read[name] for name in entering) + sum(map(sizes.bytes, leaving))
     return Work(_float(operations), _float(touched), estimated)
 
@@ -210,6 +212,25 @@ def _read(index: GraphIndex, sizes: Sizes, nodes: Collection[int]) -> dict[str, 
                 size = min(size, sizes.bytes(node.output[0]))
             result[name] = max(result.get(name, 0), size)
     return result
+
+
+def _stored(
+    index: GraphIndex, sizes: Sizes, nodes: Collection[int], entering: Collection[str]
+) -> dict[str, int]:
+    """Return the bytes of each dequantized constant that a QDQ group reads, nothing for other nodes."""
+    if not any(_is_border(index.nodes[i]) for i in nodes):
+        return {}
+    result: dict[str, int] = {}
+    for name in entering:
+        behind = [index.nodes[i] for i in index.constants_behind([name])]
+        read = {each for node in behind if is_dequantize(node) for each in node.input if each}
+        if read:
+            result[name] = sum(map(sizes.bytes, read))
+    return result
+
+
+def _is_border(node: NodeProto) -> bool:
+    return is_dequantize(node) or is_quantize(node)
 
 
 def _float(count: int) -> float:

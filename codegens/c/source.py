@@ -87,7 +87,7 @@ def take_apart(region: Region) -> Parts:
     for value in (*region.inputs, *region.outputs):
         if value.type.elements is None:
             raise CompileError(
-                f"'{value.name}' is {value.type}: all extents must be known (--dims gives a model's)",
+                f"'{value.name}' is {value.type}: all extents must be known (--dim gives a model's)",
                 called(_open(region)),
             )
     model = _loaded(region)

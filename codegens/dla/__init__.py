@@ -27,7 +27,7 @@ from byoc.verdict import YES, Verdict, refuse
 from . import oracle
 from .artifact import ISA, executor, packed
 from .binary import VERSION
-from .build import build
+from .build import build_region
 from .cycles import read_figures
 from .options import DLAOptions
 
@@ -46,7 +46,7 @@ class DLA:
         Raises CompileError for what the machine does not do, with the nodes at fault, and ResourceError
         for a layer of which no tile fits into the scratchpad.
         """
-        return packed(build(region, options, read_figures()), options)
+        return packed(build_region(region, options, read_figures()), options)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the program on the simulator; the region's model is not asked.
@@ -71,4 +71,4 @@ class DLA:
 
         They are those of the program that the default options give.
         """
-        return build(region, DLAOptions(), read_figures()).statistics.seconds
+        return build_region(region, DLAOptions(), read_figures()).statistics.seconds

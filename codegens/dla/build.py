@@ -54,25 +54,25 @@ class Built:
     statistics: Statistics
 
 
-def build(region: Region, options: DLAOptions, figures: Figures) -> Built:
-    """Return a region's program.
+def build_region(region: Region, options: DLAOptions, figures: Figures) -> Built:
+    """Return a region's program, with `resident` the faster of two: one keeps tensors in the scratchpad.
 
     Raises CompileError for what the machine does not do, and ResourceError for what is too large.
     """
     network = lower(region, RULES)
     schedule = (striped if options.stripes else whole)(network, options.memory)
     _check_addresses(network, schedule)
-    plain = programmed(network, schedule, options.scratchpad, figures)
+    plain = build_scheduled(network, schedule, options.scratchpad, figures)
     if options.stripes or not options.resident:
         return plain
     actions = resident(network, schedule, Budget(options.scratchpad, figures))
     if actions is None:
         return plain
-    other = programmed(network, schedule, options.scratchpad, figures, actions)
+    other = build_scheduled(network, schedule, options.scratchpad, figures, actions)
     return min(plain, other, key=lambda built: built.statistics.cycles)
 
 
-def programmed(
+def build_scheduled(
     network: Network,
     schedule: Schedule,
     scratchpad: int,

@@ -39,8 +39,9 @@ def fully_connected(lowering: Lowering, unit: Unit) -> None:
     axis = 0 if told.get("transB") else 1
     weights = _weights(lowering, unit, inputs[1], "", axis)
     weights = weights.scaled(np.array(told.get("alpha", 1.0)), np.array(0.0))
-    if inputs[2]:
-        addend = _bias(lowering, unit, inputs[2]) * told.get("beta", 1.0)
+    beta = told.get("beta", 1.0)
+    if inputs[2] and beta:
+        addend = _bias(lowering, unit, inputs[2]) * beta
         count = len(weights.stored)
         if addend.size not in (1, count) or (addend.ndim and addend.shape[-1] != addend.size):
             raise CompileError("C of a Gemm must be one number for each column, or one", unit.nodes)
@@ -99,11 +100,22 @@ def _convolve(lowering: Lowering, unit: Unit, weights: Weights, window: Window, 
 def _numbers(unit: Unit, weights: Weights, x: Tensor, y: Tensor) -> tuple[Array, Array, Array]:
     """Return weights, bias and multipliers as a layer has them."""
     if not y.is_integer:
-        return weights.real(), weights.bias.astype(np.float32), _NO_MULTIPLIERS
+        return _real(unit, weights), weights.bias.astype(np.float32), _NO_MULTIPLIERS
+    if not (np.isfinite(weights.factors).all() and np.isfinite(weights.bias).all()):
+        raise CompileError("a scale of its weights or a bias is not finite", unit.nodes)
     found = requantized(weights, x.scale, y.scale)
     if found is None:
         raise CompileError("the bias does not fit into an int32 at its scale", unit.nodes)
     return found.weights, found.bias, found.multipliers
+
+
+def _real(unit: Unit, weights: Weights) -> Array:
+    """Return the weights of a layer of floats, which are finite where what they are made of is."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        real = weights.real()
+    if np.isfinite(weights.stored).all() and not np.isfinite(real).all():
+        raise CompileError("its weights, times what follows it, are not finite", unit.nodes)
+    return real
 
 
 def _weights(lowering: Lowering, unit: Unit, name: str, bias: str, axis: int) -> Weights:
@@ -151,5 +163,8 @@ def _factors(lowering: Lowering, operation: Operation) -> tuple[Array, Array]:
         raise CompileError("the parameters of a BatchNormalization must be constant", [operation.name])
     scale, shift, mean, variance = (lowering.reading.array(name) for name in given)
     epsilon = operation.attributes.get("epsilon", 1e-5)
-    factors, shifts = factors_of(scale, shift, mean, variance, epsilon)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factors, shifts = factors_of(scale, shift, mean, variance, epsilon)
+    if not (np.isfinite(factors).all() and np.isfinite(shifts).all()):
+        raise CompileError("the factors of a BatchNormalization must be finite", [operation.name])
     return factors, shifts

@@ -38,7 +38,8 @@ def sums(lowering: Lowering, unit: Unit) -> None:
     total = operands[0]
     for number, other in enumerate(operands[1:-1], 1):
         name = lowering.fresh(f"{unit.output}/{number}")
-        extents: Any = tuple(map(max, total.extents, other.extents))
+        pairs = zip(total.extents, other.extents, strict=True)
+        extents: Any = tuple(n if m == 1 else m for m, n in pairs)
         interim = y.like(name, extents)
         total = lowering.add(Eltwise(name, unit.nodes, interim, total, other, multiplies=False))
     last = operands[-1]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from math import floor, log2
 
 from .boxes import Field, Span, field_of, images_of, spans
 from .emit import Emission, Machine, Step, emission, over_images
@@ -11,13 +10,11 @@ from .fixed_point import common_multipliers
 from .isa import Add, ConvFlags
 from .isa import Conv as Convolve
 from .layers import Array, Conv
+from .limits import residual_bits
 from .operand import ABSENT, DType, Operand, Pair
 from .pack import parameters
 from .tensors import Tensor
 from .tiles import Tiling, conv_needs, conv_tiling
-
-_WORD = 31  # bits of an int32 without its sign
-_WIDE = 20  # the most bits behind the point of a result to which a residual is yet to be added
 
 
 @dataclass(frozen=True)
@@ -177,7 +174,7 @@ def _parameters(result: _Result) -> Operand:
     """
     layer, made = result.layer, result.channels.made
     taken = slice(made.start, made.end)
-    finer = 2 ** _finer(layer) if layer.residual is not None else 1
+    finer = 2 ** residual_bits(layer) if layer.residual is not None else 1
 
     def array() -> Array:
         return parameters(layer.bias[taken], layer.multipliers[taken] * finer)
@@ -191,23 +188,12 @@ def _residual(result: _Result) -> Operand:
     return result.load("residual", result.layer.residual)
 
 
-def _finer(layer: Conv) -> int:
-    """Return the bits behind the point of a result to which a residual is yet to be added.
-
-    As many as leave room in an int32 for all that a residual could bring back to the 256 values of the
-    result: what is limited by the int32 is then limited by the result's type as well.
-    """
-    assert layer.residual is not None
-    most = 256 * (1 + layer.residual.scale / layer.y.scale)
-    return max(0, min(_WIDE, floor(_WORD - log2(most))))
-
-
 def _added(result: _Result, sums: Operand, made: Operand) -> Add:
     """Return the command that adds the residual to a result in finer units."""
     layer, residual = result.layer, result.layer.residual
     assert residual is not None
     y = layer.y
-    mantissas = common_multipliers(2.0 ** -_finer(layer), residual.scale / y.scale)
+    mantissas = common_multipliers(2.0 ** -residual_bits(layer), residual.scale / y.scale)
     low, high = layer.clamp.stored(y)
     return Add(
         layer=result.emitting.number,

@@ -28,7 +28,7 @@ def move(machine: Machine, number: int, layer: Move, rows: Span) -> Iterator[Ste
         for down in spans(Span(0, height), tiling.tile.rows):
             for part in spans(Span(0, channels), tiling.tile.channels):
                 step = emitting.begin()
-                _moved(emitting, layer, image, down, part)
+                _reordered(emitting, layer, image, down, part)
                 yield step
 
 
@@ -43,7 +43,7 @@ def _tiling(machine: Machine, layer: Move, height: int, width: int, channels: in
     return required(None, layer, machine.budget)
 
 
-def _moved(emitting: Emission, layer: Move, image: int, down: Span, part: Span) -> None:
+def _reordered(emitting: Emission, layer: Move, image: int, down: Span, part: Span) -> None:
     _, height, width, _ = layer.image
     pixels = Span(down.start * width, down.count * width)
     tile = emitting.room("tile", (1, pixels.count, part.count), dtype_of(layer.x))

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
+from . import isa
 from .boxes import Box, Span, field_of, images_of, spans
 from .emit import Emission, Machine, Step, emission, over_images
 from .fixed_point import common_multipliers, multiplier
 from .isa import Add, Command, Function, Mul, PoolKind, Scale, Table
-from .isa import Pool as Slide
 from .layers import Activation, Concat, Eltwise, Layer, Pool
 from .operand import DType, Operand, Pair
 from .tensors import Clamp, Tensor
@@ -25,7 +25,7 @@ def pool(machine: Machine, number: int, layer: Pool, rows: Span) -> Iterator[Ste
         low, high = layer.clamp.stored(y)
         made = _made(emitting, y, box)
         emitting.compute(
-            Slide(
+            isa.Pool(
                 layer=number,
                 kind=PoolKind.AVERAGE if layer.average else PoolKind.MAX,
                 x=emitting.load("x0", x, source, field.cols, box.channels),
@@ -132,14 +132,14 @@ def concat(machine: Machine, number: int, layer: Concat, rows: Span) -> Iterator
             step = emitting.begin()
             source = over_images(box.rows, box.image, part.height)
             tile = emitting.load(f"x{slot}", part, source, box.cols, box.channels)
-            target = _moved(box, layer.axis, offset)
+            target = _shifted(box, layer.axis, offset)
             made = _rescaled(emitting, layer, part, tile, target)
             _store(emitting, made, layer.y, target)
             yield step
         offset += part.extents[layer.axis]
 
 
-def _moved(box: Box, axis: int, offset: int) -> Box:
+def _shifted(box: Box, axis: int, offset: int) -> Box:
     """Return a box that lies further along one axis: images, rows, columns, channels."""
     numbered = enumerate((box.rows, box.cols, box.channels), 1)
     rows, cols, channels = (Span(s.start + offset * (axis == n), s.count) for n, s in numbered)

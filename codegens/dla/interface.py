@@ -96,7 +96,7 @@ def read_interface(
     inputs = _sockets("inputs", told.inputs, region.inputs, arena)
     outputs = _sockets("outputs", told.outputs, region.outputs, arena)
     for number, socket in enumerate(outputs):
-        if socket.box is None and prod(socket.shape):
+        if socket.box is None and 0 not in socket.shape:
             raise _wrong(f"outputs.{number}.box", f"{quoted(socket.name)} has no place in the arena")
     return inputs, outputs
 

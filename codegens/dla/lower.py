@@ -6,11 +6,14 @@ What no function takes is a CompileError that names the nodes.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from math import inf
+from math import isnan
 from typing import Any
+
+import numpy as np
 
 from byoc.codegen import CompileError, Contract, Operation, Region
 
+from . import limits
 from .layers import Activation, Array, Layer, Move, Network, Port, Restack
 from .layout import (
     check_dtype,
@@ -21,10 +24,12 @@ from .layout import (
     laid,
     plain_extents,
 )
-from .reading import Reading
+from .reading import Quantized, Reading
 from .shapes import Shape
 from .tensors import INTEGERS, Clamp, Extents, Tensor
 from .units import Unit, units
+
+_GREATEST = float(np.finfo(np.float32).max)
 
 
 class Lowering:
@@ -44,8 +49,12 @@ class Lowering:
         return self.reading.shapes
 
     def add(self, layer: Layer) -> Tensor:
-        """Append a layer, unless what it makes has no elements, and return what it makes."""
+        """Append a layer, unless what it makes has no elements, and return what it makes.
+
+        Raises CompileError for what `limits` refuses.
+        """
         if layer.y.nbytes:
+            limits.check(layer)
             self.layers.append(layer)
         self.tensors[layer.y.name] = layer.y
         return layer.y
@@ -62,7 +71,7 @@ class Lowering:
         if told is None:
             return self.tensors[name]
         x = self.tensors[told.name]
-        return replace(x.view(x.name), scale=one(told.scale, unit), zero=int(one(told.zero, unit)))
+        return replace(x.view(x.name), scale=scale_of(told, unit), zero=int(one(told.zero, unit)))
 
     def constant(self, unit: Unit, name: str, rank: int) -> Tensor:
         """Return a constant as a tensor beside others of a rank; as `operand`."""
@@ -75,7 +84,7 @@ class Lowering:
             stored = self.reading.array(name)
         else:
             stored, told = found
-            scale, zero = one(told.scale, unit), one(told.zero, unit)
+            scale, zero = scale_of(told, unit), one(told.zero, unit)
         lying = laid(stored, rank)
         called = self.fresh(name)
         self.constants[called] = lying
@@ -90,7 +99,7 @@ class Lowering:
         dtype = str(told.zero.dtype)
         if dtype not in INTEGERS:
             raise CompileError(f"'{unit.output}' is {dtype}, and not int8 or uint8", unit.nodes)
-        return Tensor(unit.output, extents, dtype, one(told.scale, unit), int(one(told.zero, unit)))
+        return Tensor(unit.output, extents, dtype, scale_of(told, unit), int(one(told.zero, unit)))
 
     def clamp(self, unit: Unit) -> Clamp:
         """Return what the Relus and Clips of a unit come to."""
@@ -100,19 +109,28 @@ class Lowering:
         return found
 
     def clamp_of(self, operation: Operation) -> Clamp:
-        """Return the bounds of a Relu or Clip. Raises CompileError for bounds that are computed."""
+        """Return the bounds of a Relu or Clip, which for a Clip are finite where it has none.
+
+        Raises CompileError for bounds that are computed, are no numbers, or are several.
+        """
         if operation.op == "Relu":
             return Clamp(low=0.0)
         told = operation.attributes
-        low, high = told.get("min", -inf), told.get("max", inf)  # before operator set 11
+        low, high = told.get("min", -_GREATEST), told.get("max", _GREATEST)  # before operator set 11
         bounds = [*operation.inputs[1:], "", ""][:2]
         if any(name and not self.reading.is_constant(name) for name in bounds):
             raise CompileError("the bounds of a Clip must be constant", [operation.name])
         if bounds[0]:
-            low = float(self.reading.array(bounds[0]))
+            low = self._bound(bounds[0], operation)
         if bounds[1]:
-            high = float(self.reading.array(bounds[1]))
+            high = self._bound(bounds[1], operation)
         return Clamp(low, high)
+
+    def _bound(self, name: str, operation: Operation) -> float:
+        bound = self.reading.array(name)
+        if bound.size != 1 or isnan(bound.item()):
+            raise CompileError("a bound of a Clip must be one number", [operation.name])
+        return float(bound.item())
 
     def is_read(self, name: str) -> bool:
         """Whether an operation reads a tensor, or the region gives it out."""
@@ -202,6 +220,7 @@ def lower(region: Region, rules: Mapping[str, Rule]) -> Network:
     Raises CompileError for what the machine does not do, with the nodes at fault.
     """
     reading = Reading(region)
+    reading.check_shapes()
     for contract in (*region.inputs, *region.outputs):
         check_dtype(contract.name, contract.type.dtype)
     lowering = Lowering(reading)
@@ -221,3 +240,11 @@ def one(values: Array, unit: Unit) -> Any:
     if values.size != 1:
         raise CompileError("activations have one scale for each channel, and not one", unit.nodes)
     return values.reshape(()).item()
+
+
+def scale_of(told: Quantized, unit: Unit) -> float:
+    """Return the one scale of a tensor. Raises CompileError where it is none, or leaves float32."""
+    scale = float(one(told.scale, unit))
+    if not 0 < scale <= _GREATEST / 256:
+        raise CompileError(f"a scale of {scale}: it must be positive, and 256 of it finite", unit.nodes)
+    return scale

@@ -21,8 +21,8 @@ class FaultError(Exception):
     """What a command may not do; the message says what it was."""
 
 
-class ConstantMemory:
-    """Bytes that are only read: the weights."""
+class PlainMemory:
+    """Bytes to be read, all of which are there: alone, it is that of the weights."""
 
     def __init__(self, name: str, content: NDArray[np.uint8]) -> None:
         """Take the bytes, and what the memory is called in messages."""
@@ -49,10 +49,10 @@ class ConstantMemory:
             raise FaultError(f"it has {box.nbytes} bytes, and the {self.name} {size} in all")
 
     def _check(self, box: Operand, run: "_Run") -> None:
-        """Constants are always there."""
+        """Raise FaultError where a box is not what lies there; of plain bytes all are."""
 
 
-class TaggedMemory(ConstantMemory):
+class TaggedMemory(PlainMemory):
     """Bytes and their tags, all of them 0 at first.
 
     A tag is tensor * 2**32 + row, 0 where nothing was ever written. Reading an operand checks that every

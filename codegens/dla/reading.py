@@ -1,11 +1,12 @@
 """A region taken apart: its operations without composites, its constants, and what is quantized how."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from byoc.codegen import CompileError, Contract, Operation, Region
@@ -15,6 +16,7 @@ from .shapes import Shape, made_shape
 Array = NDArray[Any]
 _PACKED = {"": (), "OHWI": (0, 3, 1, 2), "NHWC": (0, 3, 1, 2)}
 """For each layout that is taken, the permutation into ONNX's order of axes."""
+_UNTOLD = np.dtype(np.int32)  # the type of the zero point of a DequantizeLinear that has none
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +33,11 @@ class Quantized:
 
     def real(self, stored: Array) -> Array:
         """Return numbers as float32, as DequantizeLinear does."""
-        difference = stored.astype(np.int64) - self._along(self.zero, stored.ndim).astype(np.int64)
-        return difference.astype(np.float32) * self._along(self.scale, stored.ndim)
+        difference = stored.astype(np.int64) - self.along(self.zero, stored.ndim).astype(np.int64)
+        return difference.astype(np.float32) * self.along(self.scale, stored.ndim)
 
-    def _along(self, values: Array, rank: int) -> Array:
+    def along(self, values: Array, rank: int) -> Array:
+        """Return scales or zero points so that they stretch over a tensor of some rank."""
         if values.size == 1:
             return values.reshape(())
         extents = [1] * rank
@@ -61,7 +64,7 @@ class Reading:
         """The shape of each tensor that is computed, and of the region's inputs, as ONNX has them."""
         found: dict[str, Shape] = {}
         for contract in self.region.inputs:
-            crossing = _static(contract, self)
+            crossing = _static(contract, [each.name for each in self._flat])
             order = _PACKED.get(contract.layout, ())
             found[contract.inner] = tuple(crossing[i] for i in order) if order else crossing
         for each in self.operations:
@@ -69,6 +72,24 @@ class Reading:
             target = self.array(each.inputs[1]).tolist() if each.op == "Reshape" else ()
             found[each.outputs[0]] = made_shape(each, given, target)
         return found
+
+    def check_shapes(self) -> None:
+        """Raise CompileError, with the node, where the region states another shape than is made here."""
+        stated = dict(map(_stated, self.region.model.graph.value_info))
+        makers = {name: [each.name] for each in self.operations for name in each.outputs}
+        for contract in self.region.outputs:
+            if not self.is_constant(contract.inner):
+                crossing = _static(contract, makers.get(contract.inner, []))
+                order = _PACKED.get(contract.layout, ())
+                stated[contract.inner] = tuple(crossing[i] for i in order) if order else crossing
+        for each in self.operations:
+            name = each.outputs[0]
+            made = self.shapes[name]
+            told = stated.get(name) or made
+            if len(told) != len(made) or any(
+                extent not in {None, real} for extent, real in zip(told, made, strict=True)
+            ):
+                raise CompileError(f"'{name}' should be {told}, and {each.op} makes {made}", [each.name])
 
     @cached_property
     def dequantized(self) -> Mapping[str, Quantized]:
@@ -83,7 +104,9 @@ class Reading:
         """Return what a DequantizeLinear or QuantizeLinear says of the integers called `name`."""
         scale = self._plain(operation.inputs[1])
         has_zero = len(operation.inputs) > 2 and operation.inputs[2]
-        zero = self._plain(operation.inputs[2]) if has_zero else np.zeros(scale.shape, np.uint8)
+        zero = self._plain(operation.inputs[2]) if has_zero else np.zeros(scale.shape, _type(operation))
+        if scale.ndim > 1 or operation.attributes.get("block_size"):
+            raise CompileError("scales of blocks, and not of a tensor or an axis", [operation.name])
         return Quantized(name, scale, zero, operation.attributes.get("axis", 1))
 
     def is_constant(self, name: str) -> bool:
@@ -106,9 +129,11 @@ class Reading:
             return self._plain(found.name), found
         # They are computed. Dequantizing is exact to the last bit but one, so it can be undone.
         real = self._plain(name)
-        scale, zero = (found._along(each, real.ndim) for each in (found.scale, found.zero))
+        scale, zero = (found.along(each, real.ndim) for each in (found.scale, found.zero))
         stored = np.rint(real.astype(np.float64) / scale) + zero
-        return stored.astype(found.zero.dtype), found
+        kinds = (np.int8, np.uint8) if found.zero.dtype == _UNTOLD else ()
+        kind = next((k for k in kinds if _fits(stored, k)), found.zero.dtype)
+        return stored.astype(kind), found
 
     def _plain(self, name: str) -> Array:
         stored = self.region.constant(name)
@@ -140,14 +165,30 @@ class Reading:
         return frozenset(known - {""})
 
 
-def _static(contract: Contract, reading: Reading) -> Shape:
+def _stated(value: onnx.ValueInfoProto) -> tuple[str, tuple[int | None, ...]]:
+    """Return a tensor's name and its extents where they are known; () where not even the rank is."""
+    extents = value.type.tensor_type.shape.dim
+    return value.name, tuple(d.dim_value if d.HasField("dim_value") else None for d in extents)
+
+
+def _type(operation: Operation) -> Any:
+    """Return the type of integers that a QuantizeLinear without zero point makes."""
+    if operation.op == "DequantizeLinear":
+        return _UNTOLD
+    told = operation.attributes.get("output_dtype", 0)
+    return onnx.helper.tensor_dtype_to_np_dtype(told) if told else np.dtype(np.uint8)
+
+
+def _fits(stored: Array, kind: Any) -> bool:
+    info = np.iinfo(kind)
+    return bool((stored >= info.min).all() and (stored <= info.max).all())
+
+
+def _static(contract: Contract, nodes: Sequence[str]) -> Shape:
     """Return the shape in which a tensor crosses, or raise CompileError where an extent is not known."""
     shape = contract.type.shape
     extents = [] if shape is None else [extent for extent in shape if isinstance(extent, int)]
     if shape is None or len(extents) < len(shape):
-        nodes = [each.name for each in reading.region.operations(fold=False)]
-        what = (
-            f"'{contract.name}' is {contract.type}: all extents must be known (--dims gives a model's)"
-        )
+        what = f"'{contract.name}' is {contract.type}: all extents must be known (--dim gives a model's)"
         raise CompileError(what, nodes)
     return tuple(extents)

@@ -1,7 +1,7 @@
 """The machine in numpy: it runs programs as isa.py says, checks every access, and counts cycles."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,7 @@ from .binary import line
 from .cycles import Figures, Statistics, timed
 from .isa import Command, End, Load, Program, Store
 from .kernels import compute
-from .memory import Array, ConstantMemory, FaultError, TaggedMemory, check_box, end_of
+from .memory import Array, FaultError, PlainMemory, TaggedMemory, check_box, end_of
 from .operand import Memory, Operand
 
 
@@ -45,7 +45,7 @@ class Simulator:
                 f"the program is for {program.weights} bytes of weights, and there are {len(weights)}"
             )
         self._program = program
-        self._weights = ConstantMemory("weights", np.frombuffer(weights, np.uint8))
+        self._weights = PlainMemory("weights", np.frombuffer(weights, np.uint8))
         self._figures = figures
 
     def run(self, inputs: Sequence[tuple[Operand, Array]], outputs: Sequence[Operand]) -> Result:
@@ -83,13 +83,13 @@ class Simulator:
     @cached_property
     def _statistics(self) -> Statistics:
         """What each run takes, asked for when one has shown that the program is right."""
-        return timed(self._program, self._figures)
+        return timed(replace(self._program, scratchpad=self._room(None, [])), self._figures)
 
 
 class _Run:
     """The memories during one run."""
 
-    def __init__(self, weights: ConstantMemory, arena: int, scratchpad: int) -> None:
+    def __init__(self, weights: PlainMemory, arena: int, scratchpad: int) -> None:
         self._weights = weights
         try:
             self._arena = TaggedMemory("arena", arena)
@@ -131,7 +131,7 @@ class _Run:
         values = read["source"] if isinstance(command, Load | Store) else compute(command, read)
         (self._arena if isinstance(command, Store) else self._scratchpad).write(target, values)
 
-    def _source(self, command: Command) -> ConstantMemory:
+    def _source(self, command: Command) -> PlainMemory:
         if not isinstance(command, Load):
             return self._scratchpad
         return self._weights if command.memory is Memory.WEIGHTS else self._arena

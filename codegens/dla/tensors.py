@@ -142,5 +142,6 @@ class Clamp:
 def _stored(value: float, y: Tensor, info: Any) -> float:
     if not np.isfinite(value):
         return float(info.min if value < 0 else info.max)
-    rounded = np.rint(np.float32(value) / np.float32(y.scale)) + y.zero
+    with np.errstate(over="ignore"):  # a bound far from what the tensor can store
+        rounded = np.rint(np.float32(value) / np.float32(y.scale)) + y.zero
     return float(min(max(rounded, info.min), info.max))

@@ -157,7 +157,11 @@ def _largest(layer: Conv, rows: int, tile: Tile, doubled: bool, budget: Budget) 
 def _conv_cost(layer: Conv, rows: int, tiling: Tiling, budget: Budget) -> tuple[float, int]:
     """Return the seconds and the bytes that a tiling is estimated to take.
 
-    A tile stays in its slot as long as the next one wanted is the same.
+    A tile stays in its slot as long as the next one wanted is the same. So areas of the input are loaded
+    once where they are the outer loop, or there is one alone, and else for each tile of output channels.
+    Weights are loaded once where they are the outer loop, or one tile has them all, or there is one
+    area, and else for each area. Input channels in several tiles are the innermost loop, and push out
+    either.
     """
     tile, x, y, window = tiling.tile, layer.x, layer.y, layer.window
     down = ceil(min(rows, y.height) / tile.rows) * ceil(rows / y.height)

@@ -179,6 +179,15 @@ def test_of_a_bundle_what_is_striped_is_drawn(byoc: Cli, here: Path) -> None:
     assert all("no striped execution" in p["notes"][-1] for p in plans.values() if not p["striped"])
 
 
+@pytest.mark.usefixtures("here")
+def test_rows_that_save_nothing_are_not_in_the_first_line(byoc: Cli) -> None:
+    onnx.save(parse("g (float[1, 2, 8, 8] x) => (float[1, 2, 8, 8] y) { y = Relu(x) }"), "r.onnx")
+    ran = byoc("plan-memory", "r.onnx")
+
+    assert ran.out.splitlines()[0] == "r.onnx: 512 B of activations, proven minimal"
+    assert " striped " in ran.out
+
+
 @pytest.mark.parametrize(
     ("options", "first"),
     [

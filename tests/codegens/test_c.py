@@ -163,7 +163,7 @@ def test_an_artifact_of_another_region_is_not_run(tmp_path: Path) -> None:
     [
         (
             "g (float[N,3] x, float[2] z) => (float[N,3] y, float[2] w) { [n] y = Relu(x) w = Neg(z) }",
-            "'x' is float32[N, 3]: all extents must be known (--dims gives a model's)",
+            "'x' is float32[N, 3]: all extents must be known (--dim gives a model's)",
             ("n",),
         ),
         (

@@ -300,3 +300,33 @@ def test_published_counts(name: str, giga_macs: float) -> None:
     assert products == pytest.approx(2e9 * giga_macs, rel=0.01)
     assert sum(part.operations for part in found.values()) == pytest.approx(products, rel=0.02)
     assert not any(part.estimated for part in found.values())
+
+
+def stored(kind: str, name: str, count: int) -> str:
+    """Return an initializer of so many ones."""
+    return f"{kind}{f'[{count}]' if count > 1 else ''} {name} = {{{', '.join('1' * count)}}}"
+
+
+@pytest.mark.parametrize(("scales", "bias"), [(1, False), (6, False), (6, True)])
+def test_a_quantized_group_reads_its_weights_as_they_are_stored(scales: int, bias: bool) -> None:
+    weights = stored("int8", "w", 216).replace("[216]", "[6,4,3,3]")
+    quantization = f"{stored('float', 's', scales)}, {stored('int8', 'wz', scales)}"
+    axis = "<axis = 0>" if scales > 1 else ""
+    index = prepared(
+        f"""g (uint8[1,4,5,5] q) => (uint8[1,6,3,3] y)
+        <{weights}, {stored("int32", "b", 6)}, float t = {{1}}, uint8 z = {{1}}, {quantization}> {{
+            x = DequantizeLinear (q, t, z)
+            dw = DequantizeLinear {axis} (w, s, wz)
+            {"db = DequantizeLinear <axis = 0> (b, s)" if bias else ""}
+            c = Conv (x, dw{", db" if bias else ""})
+            y = QuantizeLinear (c, t, z)
+        }}""",
+    ).index
+    group = tuple(i for i, node in enumerate(index.nodes) if node.output[0] in ("x", "c", "y"))
+    conv = tuple(i for i in group if index.nodes[i].op_type == "Conv")
+    sizes = Sizes(index.types)
+
+    # 100 in, 54 out, and their scale and zero point; weights with 5 bytes a channel; 24 bytes of biases.
+    biases = 24 + 4 * scales if bias else 0
+    assert work(index, sizes, group).bytes == 100 + 54 + 5 + 216 + 5 * scales + biases
+    assert work(index, sizes, conv).bytes == 4 * (100 + 216 + 54 + 6 * bias)

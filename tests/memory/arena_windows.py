@@ -154,16 +154,17 @@ def pool(look: Look, node: NodeProto) -> Kernel:
     whole = list(source[2:])
     extents = given.get("kernel_shape", whole)
     takes_most = "Max" in node.op_type
-    if extents == whole and not any(given.get("pads", [])):
+    padded = given.get("auto_pad", "NOTSET") == "NOTSET" and any(given.get("pads", []))
+    if extents == whole and list(made[2:]) == [1, 1] and not padded:
         return _global_pool(look, node, takes_most)
     taps = _Taps.of(look, node)
     counts_pads = given.get("count_include_pad", 0)
-    padded = [a + b for a, b in zip(source[2:], _pads_after(given, taps, made[2:]), strict=True)]
+    ends = [a + b for a, b in zip(source[2:], _pads_after(given, taps, made[2:]), strict=True)]
 
     def count(axis: int, at: int) -> int:
         first = at * taps.strides[axis] - taps.before[axis]
         points = [first + tap * taps.dilations[axis] for tap in range(taps.kernel[axis])]
-        end = padded[axis] if counts_pads else taps.source[axis]
+        end = ends[axis] if counts_pads else taps.source[axis]
         return sum((bool(counts_pads) or point >= 0) and point < end for point in points)
 
     across = np.array([count(1, x) for x in range(made[3])], dtype=np.float32)

@@ -1,6 +1,8 @@
 """Plans told: rows, the document, the picture."""
 
 import json
+from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -13,12 +15,14 @@ from byoc.memory.problem import Plan, Problem, Step
 from byoc.memory.report import (
     Asked,
     MemoryReport,
+    Striped,
     memory_document,
     memory_report,
     picture,
     striped_picture,
     svg,
 )
+from byoc.memory.report.striped import striped
 
 SVG = "{http://www.w3.org/2000/svg}"
 NET = """net (float[1, 4, 16, 16] x) => (float[1, 8, 8, 8] y) {
@@ -108,6 +112,19 @@ def test_steps_of_several_nodes_are_not_striped_and_it_is_said() -> None:
     assert report.notes == (report.unstriped,)
     assert "steps of several nodes are not computed by rows" in (report.unstriped or "")
     assert (unasked.unstriped, unasked.notes) == (None, ())
+
+
+def test_what_the_search_of_striped_execution_left_out_is_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def limited(*asked: Any) -> Striped:
+        found = striped(*asked)
+        assert isinstance(found, Striped)
+        return replace(found, plan=replace(found.plan, limits=("this", "that")))
+
+    monkeypatch.setattr("byoc.memory.report.report.striped", limited)
+
+    assert _report().notes == ("the striped execution may be improved: this; that",)
 
 
 def test_two_levels_move_less_than_without_a_scratchpad() -> None:

@@ -173,3 +173,27 @@ def test_batches_and_flattened_images_are_not_rows() -> None:
     )
     assert model.tensors[0] == Tensor("x", 1, 800)
     assert [layer.mode for layer in model.layers] == ["rows", "whole"]
+
+
+def test_layer_below_padding_alone_is_run_and_lies_in_the_arena() -> None:
+    """No row of the result reads the operand: with a stride of 20 both read what is around it."""
+    tensors = [Tensor("x", 8, 4), Tensor("y", 8, 4), Tensor("z", 2, 4)]
+    layers = [
+        Layer("y", (("x", SAME),), ("y",), over=("x",)),
+        Layer("z", (("y", Rows(1, 20, 2)),), ("z",)),
+    ]
+    plan = planned(tensors, layers, ["z"])
+    assert sum(band.rows for band in plan.bands if band.layer == "y") == 8
+    assert all(p.offset + p.window * p.row_bytes <= plan.size for p in plan.places.values())
+
+
+def test_last_rows_that_nobody_reads_are_not_computed() -> None:
+    tensors = [Tensor("x", 8, 4), Tensor("y", 8, 4), Tensor("z", 3, 4)]
+    layers = [Layer("y", (("x", SAME),), ("y",)), Layer("z", (("y", Rows(1, 3)),), ("z",))]
+    plan = planned(tensors, layers, ["z"])
+    assert sum(band.rows for band in plan.bands if band.layer == "y") == 7
+
+
+def test_tensor_without_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match="tensor 'x' has no rows"):
+        Network({"x": Tensor("x", 0, 4)}, (), ("x",), ())

@@ -29,6 +29,7 @@ def test_plan_is_accepted(net: Numbers, alignment: int) -> None:
     for band in plan.bands:
         rows[band.layer] += band.rows
     steps = Network({each.name: each for each in net.tensors}, (*net.layers,), (*net.inputs,), ()).steps
+    assert all(rows.values())
     assert all(rows[name] <= max(steps[name], rows[name] * (steps[name] == 1)) for name in rows)
 
 
@@ -107,3 +108,26 @@ def test_a_byte_fewer_is_refused(net: Numbers) -> None:
     plan = planned(net)
     with pytest.raises(PlanError):
         checked(net, replace(plan, size=plan.size - 1))
+
+
+@settings(deadline=None, max_examples=50)
+@given(numbers(), st.data())
+def test_layer_left_out_is_refused_even_if_nobody_reads_it(net: Numbers, data: st.DataObject) -> None:
+    plan = planned(net)
+    name = data.draw(st.sampled_from(sorted({band.layer for band in plan.bands})))
+    without = tuple(band for band in plan.bands if band.layer != name)
+    with pytest.raises(PlanError):
+        checked(net, replace(plan, bands=without))
+
+
+@settings(deadline=None, max_examples=50)
+@given(numbers(), st.data())
+def test_place_that_is_not_inside_the_arena_is_refused(net: Numbers, data: st.DataObject) -> None:
+    plan = planned(net)
+    name = data.draw(st.sampled_from(sorted(plan.places)))
+    place = plan.places[name]
+    offset = data.draw(st.sampled_from([-1, plan.size - place.window * place.row_bytes + 1]))
+    with pytest.raises(PlanError, match="outside the arena"):
+        checked(net, replace(plan, places=plan.places | {name: replace(place, offset=offset)}))
+    with pytest.raises(PlanError, match="has no place"):
+        checked(net, replace(plan, places={n: p for n, p in plan.places.items() if n != name}))

@@ -185,6 +185,7 @@ def test_the_built_in_file(name: str) -> None:
         "conv_bn",
         "conv_relu",
         "conv_clip",
+        "bn_relu",
     ]
 
 

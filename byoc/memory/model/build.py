@@ -223,9 +223,9 @@ class _Builder:
         return {(f.domain, f.name, f.overload): f for f in self.index.proto.functions}
 
     def _notes(self) -> list[str]:
-        """Return what is not counted: outputs known before a run, what bodies and functions need inside."""
+        """Return what is not counted: outputs known before a run, and what bodies and functions need."""
         notes = [
-            f"the output '{name}' is stored, or computed of constants or shapes alone, and is not counted"
+            f"the output '{name}' is stored, or computed of constants or shapes, and is not counted"
             for name in self.index.outputs
             if self.tensors.is_constant(name)
         ]

@@ -83,6 +83,7 @@ def memory_report(
         notes.append(unstriped)
     if isinstance(banded, Striped):
         table.append(striped_row(banded.plan.size, best.bound))
+        notes += banded.notes
     levels = None
     if asked.size is not None:
         try:

@@ -16,8 +16,15 @@ class Striped:
     model: RowModel
     plan: StripedPlan
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the search left out of a large graph."""
+        if not self.plan.limits:
+            return ()
+        return (f"the striped execution may be improved: {'; '.join(self.plan.limits)}",)
 
-# The search grows faster than the number of layers: minutes beyond this.
+
+# The search ends after so many operations, but what it cannot do without grows with layers, too.
 _MOST_LAYERS = 3000
 
 

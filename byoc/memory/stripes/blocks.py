@@ -86,7 +86,7 @@ def _is_small(network: Network, heights: Mapping[str, int]) -> bool:
     last: dict[str, int] = {}
     for number, layer in enumerate(network.layers):
         made.update(dict.fromkeys(layer.writes, before[number]))
-        last.update({name: before[number + 1] for name in (*layer.writes, *(n for n, _ in layer.reads))})
+        last.update(dict.fromkeys((*layer.writes, *(n for n, _ in layer.reads)), before[number + 1]))
     last.update(dict.fromkeys(network.outputs, before[-1]))
     alive = sum(last.get(name, 0) - start for name, start in made.items())
     return before[-1] <= _STEPS and alive <= _ALIVE

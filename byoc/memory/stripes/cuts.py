@@ -21,9 +21,9 @@ _NEAR = 0.01
 """Budgets closer to one another than this part are one."""
 _EFFORT = 250_000
 """Moments of cascades that are looked at for one budget; DenseNet-121 takes 0.5 million for all."""
-_WORK, _CASCADE = 100_000_000, 2_000_000
-"""Moments times storages that are looked at for all budgets, and for one cascade (DenseNet-121: 72 and
-1.2 million); a storage takes as long as so many moments more:"""
+_WORK, _CASCADE = 200_000_000, 4_000_000
+"""Moments times storages that are looked at for all budgets, and for one cascade (DenseNet-121: 168 and
+2.7 million); a storage takes as long as so many moments more:"""
 _STORAGE = 100
 _UNKNOWN = 1 << 60
 _MORE = (1.0, 1.02, 1.05)
@@ -76,6 +76,11 @@ class Cuts:
         return [0, *accumulate(unit.steps for unit in self.units.units)]
 
     @cached_property
+    def touches(self) -> list[int]:
+        """Storages that the units before each position touch, counted again by each unit."""
+        return [0, *accumulate(map(len, self.touched))]
+
+    @cached_property
     def touched(self) -> list[list[int]]:
         """For each unit the storages that it reads or makes."""
         found: list[list[int]] = [[] for _ in self.units.units]
@@ -100,23 +105,18 @@ class Cuts:
 
     def _is_too_much(self, first: int, end: int) -> bool:
         """Whether it is late to ask, or the cascade too long."""
-        if self.effort > self.allowed:
-            return True
-        # a storage is touched by two units or more; only then they are counted
-        moments = self.steps[end] - self.steps[first] + _STORAGE
-        if moments * (end - first) > 2 * _CASCADE or moments * self._width(first, end) > _CASCADE:
-            self.is_cut_short = True
-            return True
-        self.is_cut_short |= self.left <= 0
-        return self.left <= 0
+        work = self._work(first, end)
+        self.is_cut_short |= work > min(_CASCADE, self.left)
+        return work > min(_CASCADE, self.left) or self.effort > self.allowed
 
-    def _width(self, first: int, end: int) -> int:
-        return len(set().union(*self.touched[first:end]))
+    def _work(self, first: int, end: int) -> int:
+        moments = self.steps[end] - self.steps[first]
+        return (moments + _STORAGE) * (self.touches[end] - self.touches[first])
 
     def _cost(self, first: int, end: int) -> int:
         clock = self.clock(first, end)
         self.effort += len(clock.moments)
-        self.left -= (len(clock.moments) + _STORAGE) * self._width(first, end)
+        self.left -= self._work(first, end)
         counts = Counts.of(clock)
         scratch = np.array([unit.scratch for unit in self.units.units[first:end]], dtype=np.int64)
         total = scratch[clock.moments - first]

@@ -21,7 +21,7 @@ _MOST = 1 << 60
 _LOOKED = 20_000_000
 """Moments at which pairs are compared, each pair as long as `_PAIR` more; then all of both lives is."""
 _PAIR = 300
-_MEETINGS = 10_000_000
+_MEETINGS = 8_000_000
 """Pairs that packing in one order after another looks at, of which DenseNet-121 has 11,850 an order."""
 
 
@@ -69,9 +69,9 @@ def distances(lives: Sequence[Life]) -> Distances:
 
 def _is_steady(life: Life) -> bool:
     """Whether the same bytes are in use all the time."""
-    return len(life.low) > 0 and bool(
-        np.all(life.low == life.low[0]) and np.all(life.high == life.high[0]) and life.high[0] > life.low[0]
-    )
+    low, high = life.low[:1], life.high[:1]
+    same = np.all(life.low == low) and np.all(life.high == high)
+    return len(low) > 0 and bool(same and high[0] > low[0])
 
 
 def _pair(one: Life, two: Life) -> tuple[int, int]:
@@ -111,7 +111,6 @@ class Packer:
     def pack(self, floor: int, tries: int) -> Packing:
         """The best that is found; trying ends at `floor`, below which no size can be."""
         affordable = _MEETINGS // max(self.meetings, 1)
-        self.is_cut_short |= affordable < tries
         size, start = self.sizes, self.starts
         items = [n for n, each in enumerate(size) if each]
         orders = [
@@ -133,6 +132,8 @@ class Packer:
             now = self._place(changed, meets, best.size)
             if now is not None:
                 best, order = now, changed
+        else:
+            self.is_cut_short |= affordable < max(tries, len(first))
         return self._real(best, meets)
 
     def _real(self, packing: Packing, meets: _Meets) -> Packing:

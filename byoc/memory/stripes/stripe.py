@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from byoc.memory.stripes.bands import joined
+from byoc.memory.stripes.blocks import blocks_of
 from byoc.memory.stripes.clock import Clock
 from byoc.memory.stripes.cuts import Cuts
 from byoc.memory.stripes.lives import Life, lives, scratches
@@ -20,6 +21,8 @@ _TRIED = 3
 """those of them for which more orders of packing are tried,"""
 _ORDERS = 600
 """and how many orders."""
+_MEETINGS = 200_000
+"""Pairs of storages of all these ways; one way of DenseNet-121 has 11,850."""
 
 
 def stripe(
@@ -40,14 +43,25 @@ def stripe(
     network = Network(
         {each.name: each for each in tensors}, tuple(layers), tuple(inputs), tuple(outputs)
     )
-    units = units_of(network)
+    blocks = blocks_of(network)
+    units = units_of(blocks.coarse)
     cuts = Cuts(units)
-    ways = [[cuts.clock(a, b) for a, b in pairwise(way)] for way in cuts.ways()[:_WAYS]]
-    packed = [_Packed.of(units, clocks, alignment) for clocks in ways]
+    packed: list[_Packed] = []
+    ways = cuts.ways()[:_WAYS]
+    for way in ways:
+        if sum(each.packer.meetings for each in packed) > _MEETINGS:
+            break
+        packed.append(_Packed.of(units, [cuts.clock(a, b) for a, b in pairwise(way)], alignment))
     best = sorted(packed, key=lambda each: each.packing.size)[:_TRIED]
-    return min((each.improved() for each in best), key=lambda each: each.packing.size).plan(
-        network, units
-    )
+    improved = [each.improved() for each in best]
+    plan = min(improved, key=lambda each: each.packing.size).plan(blocks.coarse, units)
+    limits = {
+        f"rows go in blocks of up to {blocks.highest}": blocks.highest > 1,
+        "not all cascades were looked at": cuts.is_cut_short,
+        "not all places were looked at": len(packed) < len(ways)
+        or any(each.packer.is_cut_short for each in packed),
+    }
+    return replace(blocks.rows(plan), limits=tuple(said for said, holds in limits.items() if holds))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from byoc.codegens.dla.boxes import Span
-from byoc.codegens.dla.build import Built, programmed
+from byoc.codegens.dla.build import Built, build_scheduled
 from byoc.codegens.dla.cycles import read_figures
 from byoc.codegens.dla.emit import Step, pipelined
 from byoc.codegens.dla.isa import Command, Conv, Load, Store
@@ -45,7 +45,7 @@ def built(
     for change, by in changes.items():
         field, name = change.split("_")
         places[name] = replace(places[name], **{field: getattr(places[name], field) + by})
-    return programmed(made, replace(schedule, places=places), scratchpad, FIGURES)
+    return build_scheduled(made, replace(schedule, places=places), scratchpad, FIGURES)
 
 
 def ran(made: Built) -> np.ndarray:
@@ -121,7 +121,7 @@ def test_a_stripe_one_row_short_is_caught(tmp_path: Path) -> None:
     turns = [*schedule.turns[:last], *([short] if short.rows.count else []), *schedule.turns[last + 1 :]]
 
     with pytest.raises(SimulationError, match=r"byte \d+ of the arena should hold row 19 of tensor"):
-        ran(programmed(made, replace(schedule, turns=tuple(turns)), 8192, FIGURES))
+        ran(build_scheduled(made, replace(schedule, turns=tuple(turns)), 8192, FIGURES))
 
 
 def test_a_stale_line_of_the_scratchpad_is_caught(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_what_stays_in_the_scratchpad_is_neither_stored_nor_loaded(tmp_path: Pat
     actions = resident(made, schedule, budget)
     assert actions is not None
 
-    plain = programmed(made, schedule, budget.scratchpad, FIGURES)
-    other = programmed(made, schedule, budget.scratchpad, FIGURES, actions)
+    plain = build_scheduled(made, schedule, budget.scratchpad, FIGURES)
+    other = build_scheduled(made, schedule, budget.scratchpad, FIGURES, actions)
 
     assert any(isinstance(each, Run) and each.near for each in actions)
     assert other.statistics.total("stored") < plain.statistics.total("stored") / 2
@@ -170,4 +170,4 @@ def test_a_tile_over_what_stays_is_caught(tmp_path: Path) -> None:
     ]
 
     with pytest.raises(SimulationError, match=r"byte \d+ of the scratchpad should hold row"):
-        ran(programmed(made, schedule, budget.scratchpad, FIGURES, moved))
+        ran(build_scheduled(made, schedule, budget.scratchpad, FIGURES, moved))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from byoc.codegens.dla import emit_conv
+from byoc.codegens.dla import limits
 from byoc.codegens.dla.binary import disassemble
 from dla_alone import Gaps, Values, gaps, layers_alone
 from dla_regions import floats, model
@@ -94,7 +94,7 @@ def test_each_layer_alone_is_within_one_unit_and_exact(tmp_path: Path) -> None:
 def test_a_residual_that_is_added_to_a_coarse_sum_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emit_conv, "_WIDE", 4)
+    monkeypatch.setattr(limits, "_WIDE", 4)
 
     off = all_layers(tmp_path)
 

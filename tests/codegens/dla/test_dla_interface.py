@@ -5,7 +5,6 @@ import struct
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,7 +65,7 @@ def setting(place: str, value: object) -> Change:
         (setting("outputs.0.box.dtype", "INT8"), "outputs.0.box: int8 of "),
         (setting("outputs.0.box.dtype", "NONE"), "outputs.0.box.dtype: Input should be 'FLOAT32'"),
         (setting("outputs.0.box.rows", 3), "outputs.0.box: float32 of 3 x "),
-        (setting("outputs.0.box.window", 1), "outputs.0.box: the operand y has "),
+        (setting("outputs.0.box.window", 0), "outputs.0.box: the operand y has "),
         (setting("outputs.0.box.tensor", 0), "outputs.0.box: the operand y has no tensor"),
         (setting("outputs.0.box.address", -4), "outputs.0.box.address: Input should be greater"),
         (setting("outputs.0.box.address", 2**31), "outputs.0.box: it ends at byte 21474"),

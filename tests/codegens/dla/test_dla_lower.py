@@ -207,7 +207,7 @@ def test_pools_and_rows_beside_one_another(tmp_path: Path) -> None:
         ),
         (
             "g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }",
-            "'x' is float32[N, 3]: all extents must be known (--dims gives a model's)",
+            "'x' is float32[N, 3]: all extents must be known (--dim gives a model's)",
             ("y",),
         ),
         (

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.memory import ConstantMemory, FaultError, TaggedMemory, array_type
+from byoc.codegens.dla.memory import FaultError, PlainMemory, TaggedMemory, array_type
 from byoc.codegens.dla.operand import DType, Operand
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,8 +34,8 @@ def boxes(draw: st.DrawFn) -> Operand:
     )
 
 
-def weights(size: int = SIZE) -> ConstantMemory:
-    return ConstantMemory("weights", np.frombuffer(CONTENT[:size], np.uint8))
+def weights(size: int = SIZE) -> PlainMemory:
+    return PlainMemory("weights", np.frombuffer(CONTENT[:size], np.uint8))
 
 
 def addresses(box: Operand) -> np.ndarray:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from byoc.codegens.dla.boxes import Span, field_of, images_of, spans
-from byoc.codegens.dla.build import programmed
+from byoc.codegens.dla.build import build_scheduled
 from byoc.codegens.dla.cycles import Figures
 from byoc.codegens.dla.isa import Load, Store
 from byoc.codegens.dla.layers import Conv, Network, Pool, Port
@@ -168,7 +168,7 @@ def test_the_bytes_that_are_estimated_are_moved(
         {},
     )
 
-    built = programmed(network, whole(network, "exact"), scratchpad, FIGURES)
+    built = build_scheduled(network, whole(network, "exact"), scratchpad, FIGURES)
 
     tiling = conv_tiling(layer, layer.y.rows, Budget(scratchpad, FIGURES))
     assert tiling is not None
@@ -187,7 +187,7 @@ def test_every_byte_of_the_result_is_stored_once() -> None:
     ports = [Port("x", "float32", (), layer.x)], [Port("y", "float32", (), layer.y)]
     network = Network([layer], *ports, {})
 
-    built = programmed(network, whole(network, "exact"), 16384, FIGURES)
+    built = build_scheduled(network, whole(network, "exact"), 16384, FIGURES)
 
     counts = np.zeros(layer.y.nbytes, int)
     start = built.arena.whole(layer.y).address

@@ -1,0 +1,132 @@
+"""What the machine's numbers can hold, asked of each layer while it is lowered.
+
+What passes here runs whatever its data: no sum leaves its range, and each factor is a multiplier.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from math import floor, log2, prod
+from typing import Any
+
+import numpy as np
+
+from byoc.codegen import CompileError
+from byoc.errors import InputError
+
+from .fixed_point import multiplier
+from .layers import Activation, Concat, Conv, Eltwise, Layer, Pool
+from .tensors import Tensor, Window
+
+_WORD = 31  # bits of an int32 without its sign
+_LONG = 63  # and of an int64
+_WIDE = 20  # the most bits behind the point of a result to which a residual is yet to be added
+_VALUES = 256  # of an int8 or uint8
+
+
+def check(layer: Layer) -> None:
+    """Raise CompileError, with a layer's nodes, where the machine cannot compute it for all data."""
+    if not all(x.nbytes for x in layer.reads):
+        raise CompileError("it makes numbers of a tensor without elements", layer.nodes)
+    checks = _CHECKS.get(type(layer))
+    reason = next(checks(layer), None) if checks else None
+    if reason is not None:
+        raise CompileError(reason, layer.nodes)
+
+
+def residual_bits(layer: Conv) -> int:
+    """Return the bits behind the point of a result to which a residual is yet to be added.
+
+    As many as leave room in an int32 for all that a residual could bring back to the 256 values of the
+    result: what is limited by the int32 is then limited by the result's type as well.
+    """
+    return max(0, min(_WIDE, floor(_WORD - log2(_residual_reach(layer)))))
+
+
+def _residual_reach(layer: Conv) -> float:
+    assert layer.residual is not None
+    return _VALUES * (1 + layer.residual.scale / layer.y.scale)
+
+
+def _conv(layer: Conv) -> Iterator[str]:
+    yield from _unread(layer.window, layer.x, layer.y, dense=True)
+    if not layer.y.is_integer:
+        return
+    if layer.residual is not None and _residual_reach(layer) >= 2**_WORD:
+        yield f"its residual's scale is {layer.residual.scale / layer.y.scale:.3g} times its result's"
+    finer = 1 if layer.residual is None else 2 ** residual_bits(layer)
+    for factor in np.unique(layer.multipliers):
+        yield from _refused(float(factor) * finer)
+    least, most = _sums(layer)
+    if least < -(2**_WORD) or most >= 2**_WORD:
+        yield f"its sums can be from {least} to {most}, and leave the range of int32"
+
+
+def _sums(layer: Conv) -> tuple[int, int]:
+    """Return the least and the greatest sum that an accumulator can have, whatever it has read yet.
+
+    What is read is zero or on either side of it, so that no part of a sum is beyond the whole.
+    """
+    info = np.iinfo(layer.x.dtype)
+    low, high = info.min - layer.x.zero, info.max - layer.x.zero
+    bias = layer.bias.astype(np.int64)
+    up = np.maximum(layer.weights, 0).sum(axis=(1, 2, 3), dtype=np.int64)
+    down = np.minimum(layer.weights, 0).sum(axis=(1, 2, 3), dtype=np.int64)
+    return int((bias + up * low + down * high).min()), int((bias + up * high + down * low).max())
+
+
+def _pool(layer: Pool) -> Iterator[str]:
+    yield from _unread(layer.window, layer.x, layer.y, dense=False)
+    if not layer.y.is_integer:
+        return
+    factor = layer.x.scale / layer.y.scale
+    yield from _refused(factor)
+    mantissa, shift = multiplier(factor)
+    count = prod(layer.window.kernel)
+    if layer.average and (count << shift >= 2 ** (_LONG - 1) or count * _VALUES * mantissa >= 2**_LONG):
+        yield f"the mean of {count} numbers by a scale of {factor:.3g} needs more than 64 bits"
+
+
+def _eltwise(layer: Eltwise) -> Iterator[str]:
+    a, b, y = layer.a, layer.b, layer.y
+    for x in (a, b):
+        if any(extent not in (1, made) for extent, made in zip(x.extents, y.extents, strict=True)):
+            yield "the machine has four axes, and here some in the middle are stretched and some are not"
+    if layer.multiplies:
+        yield from _refused(a.scale * b.scale / y.scale)
+    else:
+        yield from _refused(a.scale / y.scale)
+        yield from _refused(b.scale / y.scale)
+
+
+def _rescaled(layer: Activation | Concat) -> Iterator[str]:
+    if isinstance(layer, Concat) or layer.table is None:
+        for x in layer.reads:
+            yield from _refused(x.scale / layer.y.scale)
+
+
+def _refused(factor: float) -> Iterator[str]:
+    """Yield why a factor is no multiplier."""
+    try:
+        multiplier(factor)
+    except InputError as error:
+        yield str(error)
+
+
+def _unread(window: Window, x: Tensor, y: Tensor, dense: bool) -> Iterator[str]:
+    """Yield what is wrong with a window that reads nothing; where it is `dense`, its gaps count as read."""
+    if min(window.pads) < 0:
+        yield "its pads are negative"
+    for axis, (size, made) in enumerate(zip((x.height, x.width), (y.height, y.width), strict=True)):
+        starts = np.arange(made)[:, None] * window.strides[axis] - window.pads[axis]
+        step = 1 if dense else window.dilations[axis]
+        reached = starts + np.arange(0, window.extent[axis], step)[None, :]
+        if not ((reached >= 0) & (reached < size)).any(axis=1).all():
+            yield "a window lies in the padding alone"
+
+
+_CHECKS: Mapping[type[Layer], Callable[[Any], Iterator[str]]] = {
+    Conv: _conv,
+    Pool: _pool,
+    Eltwise: _eltwise,
+    Activation: _rescaled,
+    Concat: _rescaled,
+}

@@ -1,0 +1,100 @@
+"""Networks too large to be planned row by row, or to be searched to the end."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stripes_random import Numbers, numbers
+
+from byoc.memory.stripes import SAME, Layer, Network, Rows, Tensor, blocks, check, cuts, pack, stripe
+from byoc.memory.stripes.units import units_of
+
+
+def _planned_by_blocks(net: Numbers, most: int, alignment: int = 1) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_ROWS", most)
+        plan = stripe(net.tensors, net.layers, net.inputs, net.outputs, alignment)
+    check(net.tensors, net.layers, net.inputs, net.outputs, plan)
+    assert plan.live <= plan.size
+    highest = max(each.rows for each in net.tensors)
+    assert bool(plan.limits) == (highest > most)
+
+
+@settings(deadline=None, max_examples=100)
+@given(numbers(), st.sampled_from([1, 2, 3, 4]), st.sampled_from([1, 4]))
+def test_plan_of_blocks_is_a_plan_of_rows(net: Numbers, most: int, alignment: int) -> None:
+    _planned_by_blocks(net, most, alignment)
+
+
+def test_millions_of_rows_cost_no_more_than_thousands() -> None:
+    rows = 1 << 24
+    tensors = [Tensor("x", rows, 4), Tensor("y", rows, 4), Tensor("z", rows // 2, 4)]
+    layers = [
+        Layer("y", (("x", Rows(3, 1, 1)),), ("y",)),
+        Layer("z", (("y", Rows(2, 2)),), ("z",)),
+    ]
+    plan = stripe(tensors, layers, ["x"], ["z"])
+
+    assert plan.limits == ("rows go in blocks of up to 4096",)
+    assert len(plan.bands) < 3 * 4096
+    assert sum(band.rows for band in plan.bands if band.layer == "z") == rows // 2
+    assert plan.size < 1.01 * rows * 4
+
+
+def test_blocks_of_half_the_rows_below_a_stride_of_two_need_one_block_more() -> None:
+    rows = 1 << 13
+    tensors = {"x": Tensor("x", rows, 4), "y": Tensor("y", rows // 2, 4)}
+    layers = (Layer("y", (("x", Rows(2, 2)),), ("y",)),)
+    network = Network(tensors, layers, ("x",), ("y",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_ROWS", 1024)
+        made = blocks.blocks_of(network)
+
+    assert made.heights == {"x": 8, "y": 4}
+    assert made.coarse.layers[0].reads == (("x", SAME),)
+
+
+def _chain(count: int) -> Numbers:
+    tensors = [Tensor("x", 16, 8), *(Tensor(f"t{n}", 16, 8) for n in range(count))]
+    layers = [
+        Layer(
+            f"t{n}", ((tensors[n].name, Rows(3, 1, 1)), (tensors[max(n - 5, 0)].name, SAME)), (f"t{n}",)
+        )
+        for n in range(count)
+    ]
+    return Numbers(tensors, layers, ["x"], [tensors[-1].name])
+
+
+@pytest.mark.parametrize(
+    ("module", "limit", "said"),
+    [
+        (cuts, "_WORK", "not all cascades were looked at"),
+        (cuts, "_CASCADE", "not all cascades were looked at"),
+        (pack, "_MEETINGS", "not all places were looked at"),
+        (pack, "_LOOKED", "not all places were looked at"),
+    ],
+)
+def test_search_that_is_cut_short_says_so(module: object, limit: str, said: str) -> None:
+    net = _chain(30)
+    full = stripe(net.tensors, net.layers, net.inputs, net.outputs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, limit, 100)
+        plan = stripe(net.tensors, net.layers, net.inputs, net.outputs)
+
+    check(net.tensors, net.layers, net.inputs, net.outputs, plan)
+    assert full.limits == ()
+    assert plan.limits == (said,)
+    assert plan.size >= full.size
+
+
+def test_cascades_that_are_looked_at_are_counted() -> None:
+    net = _chain(60)
+    network = Network({each.name: each for each in net.tensors}, (*net.layers,), ("x",), (*net.outputs,))
+    found = cuts.Cuts(units_of(network))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(found, "left", 1_000_000)
+        found.ways()
+        longest = max(end - first for first, end in found.costs)
+
+    assert found.is_cut_short
+    assert found.left >= 0
+    assert 1 < longest < len(network.layers)
