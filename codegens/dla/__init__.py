@@ -8,7 +8,8 @@ It is there to be copied, and to be read in this order.
 3. The compiler, in its steps; `build` has them one after another:
    - a region becomes a network of `layers` of `tensors`: `reading` takes it apart, `units` groups its
      operations, and `lower` asks for each unit the function that `rules` names, from `convolutions`,
-     `pools`, `elementwise` or `views` (beside them `shapes`, `layout`, and `fold` for weights);
+     `pools`, `elementwise` or `views` (beside them `shapes`, `layout`, `fold` for weights, and
+     `limits` for what the machine cannot hold);
    - `schedule` orders the layers and places their tensors in the `arena`; or `striped`, rows at a time;
    - `tiles` cuts each layer into `boxes` that fit into the scratchpad; `resident` keeps tensors there;
    - `emit` writes a layer's commands, by `emit_conv`, `emit_simple` or `emit_moves`: tiles lie in

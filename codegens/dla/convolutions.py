@@ -105,7 +105,8 @@ def _numbers(unit: Unit, weights: Weights, x: Tensor, y: Tensor) -> tuple[Array,
         raise CompileError("a scale of its weights or a bias is not finite", unit.nodes)
     found = requantized(weights, x.scale, y.scale)
     if found is None:
-        raise CompileError("the bias does not fit into an int32 at its scale", unit.nodes)
+        reason = "the bias does not fit into an int32 at its scale, or is too fine for it"
+        raise CompileError(reason, unit.nodes)
     return found.weights, found.bias, found.multipliers
 
 

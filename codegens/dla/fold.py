@@ -70,14 +70,20 @@ def requantized(weights: Weights, input_scale: float, output_scale: float) -> Re
     """Return integer weights for an input and an output of some scales.
 
     An accumulator counts units of input_scale * |factor|; where a factor is negative its channel's
-    weights change their sign. None where a bias does not fit into an int32, or a sign cannot change.
+    weights change their sign. None where a bias does not fit into an int32, is rounded by more than
+    half a unit of the output, or a sign cannot change.
     """
     units = input_scale * np.abs(weights.factors)
     dead = units == 0
     units = np.where(dead, output_scale * _FINE, units)
     signs = np.where(dead, 0, np.sign(weights.factors)).astype(np.int64)
     stored = weights.stored.astype(np.int64) * signs.reshape(-1, 1, 1, 1)
-    bias = np.rint(weights.bias / units)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is infinite here does not fit
+        exact = weights.bias / units
+        bias = np.rint(exact)
+        coarse = np.abs(bias - exact) * units > output_scale / 2
+    if coarse.any():
+        return None
     if stored.max(initial=0) > 127 or np.abs(bias).max(initial=0) > _MOST:
         return None
     return Requantized(stored.astype(np.int8), bias.astype(np.int32), units / output_scale)

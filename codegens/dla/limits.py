@@ -112,7 +112,7 @@ def _refused(factor: float) -> Iterator[str]:
 
 
 def _unread(window: Window, x: Tensor, y: Tensor, dense: bool) -> Iterator[str]:
-    """Yield what is wrong with a window that reads nothing; where it is `dense`, its gaps count as read."""
+    """Yield why a window reads nothing; where it is `dense`, its gaps count as read."""
     if min(window.pads) < 0:
         yield "its pads are negative"
     for axis, (size, made) in enumerate(zip((x.height, x.width), (y.height, y.width), strict=True)):

@@ -220,9 +220,9 @@ def lower(region: Region, rules: Mapping[str, Rule]) -> Network:
     Raises CompileError for what the machine does not do, with the nodes at fault.
     """
     reading = Reading(region)
-    reading.check_shapes()
     for contract in (*region.inputs, *region.outputs):
         check_dtype(contract.name, contract.type.dtype)
+    reading.check_shapes()
     lowering = Lowering(reading)
     parts = units(reading)
     unknown = [unit for unit in parts if unit.main.domain or unit.main.op not in rules]

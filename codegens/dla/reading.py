@@ -75,6 +75,7 @@ class Reading:
 
     def check_shapes(self) -> None:
         """Raise CompileError, with the node, where the region states another shape than is made here."""
+        shapes = self.shapes
         stated = dict(map(_stated, self.region.model.graph.value_info))
         makers = {name: [each.name] for each in self.operations for name in each.outputs}
         for contract in self.region.outputs:
@@ -84,7 +85,7 @@ class Reading:
                 stated[contract.inner] = tuple(crossing[i] for i in order) if order else crossing
         for each in self.operations:
             name = each.outputs[0]
-            made = self.shapes[name]
+            made = shapes[name]
             told = stated.get(name) or made
             if len(told) != len(made) or any(
                 extent not in {None, real} for extent, real in zip(told, made, strict=True)

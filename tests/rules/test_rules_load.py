@@ -186,6 +186,7 @@ def test_the_built_in_file(name: str) -> None:
         "conv_relu",
         "conv_clip",
         "bn_relu",
+        "add_relu",
     ]
 
 

@@ -1,5 +1,6 @@
 """annotations/dla.yaml: each limit on both sides; what is taken compiles with the codegen `dla`."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from shipped_rules import plain, qdq, taken, target
 from support import LIGHT
 
 from byoc import partition
+from byoc.bundle.read import open_bundle
 from byoc.graph.load import Model
 from byoc.rules.annotate import Annotator
 
@@ -274,6 +276,26 @@ def test_older_operators(opset: int, line: str, constants: str, tmp_path: Path) 
 def test_a_normalization_that_trains() -> None:
     line = "y, m, v = BatchNormalization <training_mode = 1> (x, s, s, s, s)"
     assert "training_mode is 1; supported: 0" in said(plain(X, line, "float[8] s"))
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "constants", "layer"),
+    [
+        ("bn_relu", "n = BatchNormalization (x, s, s, s, s)", "float[8] s", "CONV"),
+        ("add_relu", "n = Add (x, x)", "", "ELTWISE"),
+        ("add_relu_sum", "n = Sum (x, x)", "", "ELTWISE"),
+    ],
+)
+def test_a_composite_is_one_layer(
+    name: str, line: str, constants: str, layer: str, tmp_path: Path
+) -> None:
+    model = plain(X, f"{line}\ny = Relu (n)", constants).proto
+    partition(model, FILE, strategy="all-supported", output=tmp_path / "b", verify=False)
+    ((_, region, artifact),) = open_bundle(tmp_path / "b").regions()
+    assert region.composites == (name,)
+    # Images that lie in ONNX's order of axes are moved, before the layer and behind it.
+    layers = json.loads(artifact.files["interface.json"])["layers"]
+    assert [each["operation"] for each in layers if each["operation"] != "MOVE"] == [layer]
 
 
 LEFT = {

@@ -103,10 +103,13 @@ class Packer:
         apart = compared.apart
         size = np.array(self.sizes, dtype=np.int64)
         turned = np.where(apart > _FREE, apart.T + size[None, :] - size[:, None], _FREE)
-        self.sides = [_meets(apart), _meets(turned)]
+        self.sides = [_meets(apart)]
         self.exact = [life.size for life in lives]
         self.meetings = sum(map(len, self.sides[0]))
         self.is_cut_short = not compared.is_exact
+        self.is_tried_once = 2 * self.meetings > _MEETINGS
+        if not self.is_tried_once:
+            self.sides.append(_meets(turned))
 
     def pack(self, floor: int, tries: int) -> Packing:
         """The best that is found; trying ends at `floor`, below which no size can be."""
@@ -139,7 +142,7 @@ class Packer:
     def _real(self, packing: Packing, meets: _Meets) -> Packing:
         """Offsets from below."""
         offsets = packing.offsets
-        if meets is self.sides[1]:
+        if meets is not self.sides[0]:
             both = zip(offsets, self.sizes, strict=True)
             offsets = tuple(max(packing.size - size - offset, 0) for offset, size in both)
         ends = (offset + size for offset, size in zip(offsets, self.exact, strict=True) if size)

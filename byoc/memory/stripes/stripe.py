@@ -82,6 +82,8 @@ class _Packed:
         return cls(clocks, each, live, packer, packer.pack(live, 0))
 
     def improved(self) -> "_Packed":
+        if self.packer.is_tried_once:
+            return self
         return replace(self, packing=self.packer.pack(self.live, _ORDERS))
 
     def plan(self, network: Network, units: Units) -> StripedPlan:
