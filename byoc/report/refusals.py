@@ -10,14 +10,19 @@ from byoc.report.units import count
 
 _SHOWN = 5
 
+# A node: where its graph is, and its number there.
+_Place = tuple[str, int]
+
 
 def refusals(plan: Plan) -> list[dict[str, Any]]:
     """Return what was refused before a plan was made: target, region, codegen, reason, nodes, ...
 
     The region is one of the plan at that time. `nodes` are those that the target does not get, by name
-    or first output, and `host` how many nodes are on the host for it; `split` is the most nodes that
-    regions have instead where one was too large, else null.
+    or first output, and `host` how many nodes are on the host for it, each counted for the first alone
+    that sent it there; `split` is the most nodes that regions have instead where one was too large,
+    else null.
     """
+    counted = set[_Place]()
     return [
         {
             "target": each.target,
@@ -25,7 +30,7 @@ def refusals(plan: Plan) -> list[dict[str, Any]]:
             "codegen": each.codegen,
             "reason": each.reason,
             "nodes": list(each.nodes),
-            "host": _on_host(plan, each),
+            "host": _on_host(plan, each, counted),
             "split": each.split or None,
         }
         for each in plan.refusals
@@ -61,14 +66,21 @@ def returned(refused: Sequence[Mapping[str, Any]]) -> str:
     return f"{nodes} went back to the host: {first}{more}; "
 
 
-def _on_host(plan: Plan, refused: Refused) -> int:
-    """Return how many nodes are on the host that a target would have had without a refusal."""
+def _on_host(plan: Plan, refused: Refused, counted: set[_Place]) -> int:
+    """Return how many nodes more are on the host that a target would have had without a refusal.
+
+    Those that are `counted` already are not counted again, and the others are added to it.
+    """
+    if refused.split:  # what does not fit in smaller regions either has a refusal of its own
+        return 0
     number = [target.name for target in plan.targets].index(refused.target)
-    found = 0
+    found = set[_Place]()
     for graph in plan.root.walk():
         names, keys = node_names(graph.index, graph.place), set(refused.nodes)
         for row, label in enumerate(graph.placement.labels.tolist()):
             if label == 0 and graph.posed.kept[number].get(row) == refused.why:
                 nodes = (n for n in graph.units[row].nodes if not is_ours(graph.index.nodes[n]))
-                found += sum(not keys or names.get(node) in keys for node in nodes)
-    return found
+                found.update((graph.place, n) for n in nodes if not keys or names.get(n) in keys)
+    found -= counted
+    counted |= found
+    return len(found)

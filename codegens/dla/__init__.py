@@ -30,13 +30,13 @@ from .artifact import ISA, executor, packed
 from .binary import VERSION
 from .build import build_region
 from .cycles import read_figures
-from .options import DLAOptions
+from .options import NAME, DLAOptions
 
 
 class DLA:
     """Compiles regions for the vanilla accelerator, and runs them on its simulator."""
 
-    name = "dla"
+    name = NAME
     api = 1
     Options = DLAOptions
     concurrent = True

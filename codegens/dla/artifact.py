@@ -46,8 +46,8 @@ def packed(built: Built, options: DLAOptions) -> Artifact:
         "layers": str(len(built.network.layers)),
         "cycles": str(statistics.cycles),
         "seconds": f"{statistics.seconds:.9f}",
-        "loaded": str(statistics.total("loaded")),
-        "stored": str(statistics.total("stored")),
+        "bytes_loaded": str(statistics.total("loaded")),
+        "bytes_stored": str(statistics.total("stored")),
     }
     files = {
         PROGRAM: assemble(built.program),

@@ -14,8 +14,9 @@ from typing import Any, get_type_hints
 
 from byoc.errors import InputError
 
-from .isa import COMMANDS, Command, End, Program
-from .operand import Operand, Signed
+from .isa import COMMANDS, Command, End, Load, Program
+from .operand import Memory, Operand, Signed
+from .options import NAME
 
 MAGIC = b"DLA1"
 VERSION = 1
@@ -43,7 +44,7 @@ def assemble(program: Program) -> bytes:
 def disassemble(content: bytes) -> Program:
     """Return the program that bytes hold. Raises InputError where they are no program."""
     if len(content) < _HEADER.size or content[: len(MAGIC)] != MAGIC:
-        raise InputError("not a program of the dla: it does not start as one")
+        raise InputError(f"not a program of the {NAME}: it does not start as one")
     _, version, *sizes = _HEADER.unpack_from(content)
     if version != VERSION:
         raise InputError(f"a program of version {version}, and this is version {VERSION}")
@@ -67,7 +68,10 @@ def line(command: Command) -> str:
         for field in fields(command)
         if field.name != "layer" and getattr(command, field.name) != field.default
     ]
-    return " ".join([f"[{command.layer}]", _title(command), *shown])
+    text = " ".join([f"[{command.layer}]", _title(command), *shown])
+    if isinstance(command, Load) and command.memory is Memory.WEIGHTS:  # which has no tags
+        return text.replace(f"source=t{command.source.tensor}[", "source=[")
+    return text
 
 
 def _commands(content: bytes) -> Iterator[Command]:

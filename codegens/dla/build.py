@@ -38,7 +38,7 @@ EMITTERS: Mapping[type[Layer], Emitter] = {
 }
 """What writes the commands of some rows of a layer."""
 
-_ADDRESSES = 2**32  # addresses are words of 32 bits
+_ADDRESSES = 2**32  # addresses and sizes are words of 32 bits
 _MOST_COMMANDS = 2**18  # the simulator takes about a minute for so many
 
 
@@ -100,9 +100,9 @@ def build_scheduled(
 
 def _check_addresses(network: Network, schedule: Schedule) -> None:
     """Raise ResourceError, with the nodes of the largest result, for an arena past any address."""
-    if schedule.size > _ADDRESSES:
+    if schedule.size >= _ADDRESSES:
         largest = max(network.layers, key=lambda layer: layer.y.nbytes)
-        what = f"its arena has {schedule.size} bytes, and addresses reach {_ADDRESSES}"
+        what = f"its arena has {schedule.size} bytes, and must have less than {_ADDRESSES}"
         raise ResourceError(what, largest.nodes)
 
 

@@ -20,6 +20,7 @@ from byoc.errors import InputError
 from .access import Engine, engine, reads, written
 from .isa import Command, Conv, Function, Load, Pool, Program, Store
 from .operand import DType, Operand
+from .options import NAME
 
 FREQUENCY = 500e6
 """Cycles per second."""
@@ -44,7 +45,7 @@ class Figures:
     frequency: float = FREQUENCY
 
 
-def read_figures(name: str = "dla") -> Figures:
+def read_figures(name: str = NAME) -> Figures:
     """Return the figures of a cost model of kind roofline: a file, or the name of an installed one.
 
     Raises InputError where it cannot be loaded, is of another kind, or lacks one of the types.

@@ -79,7 +79,7 @@ class Pool(Layer):
 
 @dataclass(frozen=True, eq=False)
 class Eltwise(Layer):
-    """The sum or product of two tensors; `b` is as large as `a`, or one pixel, or one element."""
+    """The sum or product of two tensors, each stretched: an extent of 1 serves all of the result's."""
 
     operation = "ELTWISE"
 

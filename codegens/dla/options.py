@@ -2,9 +2,15 @@
 
 from dataclasses import dataclass, field
 
+from typing import Literal
+
 from byoc.memory.plan import METHODS
 
+NAME = "dla"
+"""The codegen, its rule file and its cost model."""
+
 _LEAST = 1024
+_MOST = 2**30  # the simulator keeps a tag of eight bytes for each byte
 
 
 @dataclass(frozen=True)
@@ -12,8 +18,8 @@ class DLAOptions:
     """Options of the codegen `dla`: the size of the machine, and how its memory is planned."""
 
     scratchpad: int = field(default=512 * 1024, metadata={"help": "bytes of the scratchpad"})
-    memory: str = field(
-        default="exact", metadata={"help": f"how the arena is planned: {', '.join(METHODS)}"}
+    memory: Literal["no-reuse", "best-fit", "by-size", "reordered", "exact"] = field(
+        default="exact", metadata={"help": "how the arena is planned"}
     )
     resident: bool = field(
         default=True, metadata={"help": "keep tensors in the scratchpad between layers where they fit"}
@@ -24,8 +30,10 @@ class DLAOptions:
     )
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a scratchpad that is none, and for a method that there is not."""
+        """Raise ValueError for a scratchpad too small or large, and for a method that there is not."""
         if self.scratchpad < _LEAST:
             raise ValueError(f"scratchpad is {self.scratchpad}, but must be at least {_LEAST} bytes")
+        if self.scratchpad > _MOST:
+            raise ValueError(f"scratchpad is {self.scratchpad}, but must be at most {_MOST} bytes")
         if self.memory not in METHODS:
             raise ValueError(f"memory is '{self.memory}', but must be one of {', '.join(METHODS)}")

@@ -14,6 +14,7 @@ from byoc.graph.unshare import is_dequantize, is_quantize
 from byoc.verdict import YES, Verdict, refuse
 
 from .lower import lower
+from .options import NAME
 from .rules import RULES
 
 
@@ -44,7 +45,7 @@ def _lowered(model: onnx.ModelProto) -> Verdict:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.SerializeToString())
         try:
-            lower(read_region(path, "dla_0", "dla"), RULES)
+            lower(read_region(path, f"{NAME}_0", NAME), RULES)
         except CompileError as error:
             return refuse(str(error))
     return YES

@@ -14,6 +14,8 @@ from byoc.codegen import CompileError, Operation
 from .reading import Reading
 
 _CLAMPS = ("Relu", "Clip")
+# What a clamp becomes part of, since its command has `low` and `high`. Behind anything else, a Relu is a
+# layer of its own, and nobody says so.
 _CLAMPED = (
     *("Conv", "Gemm", "MatMul", "BatchNormalization", "Add", "Sum", "Mul", "Concat"),
     *("MaxPool", "AveragePool", "GlobalAveragePool", "Relu", "Clip"),

@@ -213,7 +213,7 @@ def test_a_symbolic_dimension_is_asked_for(byoc: Cli) -> None:
 
     assert asked.code == 1
     assert asked.err == (
-        "byoc: n.onnx: 'x' is float32[N, 4]: an extent is not known, which --dim N=N may settle\n"
+        "byoc: n.onnx: 'x' is float32[N, 4]: an extent is not known, which --dim N=SIZE may settle\n"
     )
     assert json.loads(given.out)["plans"][0]["rows"][0]["arena"] == 32
 

@@ -120,6 +120,6 @@ def _simulated(bundle: Path) -> Simulated | None:
         arena=max(arena for arena, _ in plans),
         bound=max(bound for _, bound in plans),
         planned=all(arena == bound for arena, bound in plans),
-        moved=sum(int(told["loaded"]) + int(told["stored"]) for told in noted),
+        moved=sum(int(told["bytes_loaded"]) + int(told["bytes_stored"]) for told in noted),
         seconds=sum(float(told["seconds"]) for told in noted),
     )

@@ -249,12 +249,12 @@ def test_a_second_row_cannot_have_a_part_of_the_first() -> None:
     [
         (
             "g (float[N, 4] x) => (float[N, 4] y) { y = Exp(x) }",
-            "test: 'x' is float32[N, 4]: an extent is not known, which --dim N=N may settle",
+            "test: 'x' is float32[N, 4]: an extent is not known, which --dim N=SIZE may settle",
         ),
         (
             "g (float[4] x) => (int64[1, K] y) { y = NonZero(x) }",
             "test: 'y' is int64[1, ?]: an extent is not known before the model runs, "
-            "and no --dim NAME=N settles it",
+            "and no --dim NAME=SIZE settles it",
         ),
         ("g (string[4] x) => (string[4] y) { y = Identity(x) }", "test: 'x' holds strings"),
         (

@@ -99,7 +99,7 @@ def test_extents_that_are_not_known_leave_the_constants(files: Files) -> None:
     result = placed("n (float[N] x) => (float[N] y) { y = Relu(x) }", files, 3)
     assert device(result) == {"y"}
     assert any(
-        note.startswith("limits.memory holds for constants alone: ") and "--dim N=N" in note
+        note.startswith("limits.memory holds for constants alone: ") and "--dim N=SIZE" in note
         for note in notes(result)
     )
 

@@ -80,6 +80,6 @@ class Tensors:
         named = symbols(self.index.proto)
         wanted = [dim for dim in dict.fromkeys(dims) if dim in named] or named
         if not wanted:
-            return "an extent is not known before the model runs, and no --dim NAME=N settles it"
-        asked = " ".join(f"--dim {dim}=N" for dim in wanted)
+            return "an extent is not known before the model runs, and no --dim NAME=SIZE settles it"
+        asked = " ".join(f"--dim {dim}=SIZE" for dim in wanted)
         return f"an extent is not known, which {asked} may settle"

@@ -73,7 +73,7 @@ def test_predicted_cycles_are_those_of_the_simulator(
 
     statistics = results[0].statistics
     assert artifact.metadata["cycles"] == str(statistics.cycles)
-    assert artifact.metadata["loaded"] == str(statistics.total("loaded"))
+    assert artifact.metadata["bytes_loaded"] == str(statistics.total("loaded"))
     assert FOUND.cost(made) == statistics.seconds
 
 

@@ -119,7 +119,7 @@ def test_the_listing_has_a_line_for_each_command():
     )
     assert listing(Program(commands, 1, 2, 3)) == (
         "arena 1, scratchpad 2, weights 3 bytes\n"
-        "    0 [0] LOAD memory=WEIGHTS source=t1[0:2,3,4]int8@64+12/4/1 target=t2[0:1,1,9]int8@0+9/9/1\n"
+        "    0 [0] LOAD memory=WEIGHTS source=[0:2,3,4]int8@64+12/4/1 target=t2[0:1,1,9]int8@0+9/9/1\n"
         "    1 [1] POOL kind=MAX x=t3[5:7%4,3,4]int8@0+12/4/1 y=t2[0:1,1,9]int8@0+9/9/1"
         " kernel=3,2 low=-1.5\n"
         "    2 [2] ADD a=t2[0:1,1,9]int8@0+9/9/1 b=none y=t2[0:1,1,9]int8@0+9/9/1 a_zero=-3\n"
