@@ -112,11 +112,11 @@ def _region_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
 
 
 def _noted(manifest: Manifest) -> list[dict[str, str]]:
-    """Return the metadata of the artifacts, of those that have some."""
+    """Return the metadata of the artifacts, one note a row; the first has the region's name."""
     return [
-        {"region": region.name, "noted": ", ".join(f"{name} {told}" for name, told in noted.items())}
+        {"region": "" if number else region.name, "note": name, "value": value}
         for region in manifest.regions
-        if (noted := region.artifact_metadata)
+        for number, (name, value) in enumerate(region.artifact_metadata.items())
     ]
 
 

@@ -23,17 +23,18 @@ def codegens(
 ) -> None:
     """List the installed codegens, or show one: what it can do, and the options that it takes.
 
-    "can run" says that it has a way to run what it compiles; the package that it needs may be missing.
+    "executable" says that it has a way to run what it compiles; the package that this needs may not be
+    there.
     """
     if name is not None:
         _print_codegen(name, form)
         return
     rows = []
     for called, point in installed(CODEGENS).items():
-        row: Row = {"name": called, "from": distribution(point), "can_run": None, "problem": ""}
+        row: Row = {"name": called, "from": distribution(point), "executable": None, "problem": ""}
         try:
             with own_stdout():
-                row["can_run"] = isinstance(find_codegen(called), Executable)
+                row["executable"] = isinstance(find_codegen(called), Executable)
         except InputError as error:
             row["problem"] = str(error)
         rows.append(row)

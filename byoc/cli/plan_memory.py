@@ -20,6 +20,7 @@ from byoc.cli.common import (
     sizes,
 )
 from byoc.cli.plan_memory_text import convention_told, legend, print_report
+from byoc.codegen.sizes import SIZE_UNITS, read_size
 from byoc.errors import InputError, nearest
 from byoc.graph.dims import symbols
 from byoc.graph.load import Model, prepare, read_file
@@ -40,12 +41,6 @@ from byoc.memory.report import (
 from byoc.pipeline import load_model
 from byoc.report.units import quantity
 from byoc.textfile import write_text
-
-_SIZE = re.compile(r"([0-9]{1,18})\s*(|B|KiB|MiB|GiB|kB|MB|GB)")
-_UNITS = {
-    **{"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30},
-    **{"kB": 10**3, "MB": 10**6, "GB": 10**9},
-}
 
 
 def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
@@ -156,11 +151,15 @@ def _one_of(name: str, known: Collection[str], what: str) -> None:
 
 
 def _bytes(text: str) -> int:
-    found = _SIZE.fullmatch(text.strip())
-    if found is None or not int(found[1]):
-        what = f"'{text}': bytes are expected, such as 512KiB or 2MiB"
+    try:
+        found = read_size(text)
+    except ValueError:
+        found = 0
+    if not found:
+        units = f"with {', '.join(SIZE_UNITS)} or no unit behind it"
+        what = f"'{text}': a whole number above 0 is expected, {units}, such as 512KiB"
         raise typer.BadParameter(what, param_hint="--size")
-    return int(found[1]) * _UNITS[found[2]]
+    return found
 
 
 def _draw(path: Path, reports: Mapping[str, MemoryReport], as_striped: bool) -> None:

@@ -22,6 +22,14 @@ from byoc.textfile import check_output, write_text
 _RANDOM = "random"
 
 
+class _MissingError(typer.BadParameter):
+    """An option is missing; typer would say of it that its value is invalid."""
+
+    def format_message(self) -> str:
+        """Return the message alone."""
+        return self.message
+
+
 def run(  # noqa: PLR0913, PLR0917 - the options of the verb
     bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` or `byoc pack` wrote.")],
     inputs: Annotated[
@@ -47,7 +55,7 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
     """Run a bundle, and show what its segments took."""
     files = pairs(single or [], "--input")
     if inputs is None and not files:
-        raise typer.BadParameter("give a file, or random", param_hint="--inputs")
+        raise _MissingError("--inputs is missing: a file, or random")
     for path in (output, trace):
         if path is not None:
             check_output(path)

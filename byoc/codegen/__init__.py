@@ -26,13 +26,14 @@ from byoc.codegen.arena import Arena, Place
 from byoc.codegen.dispatch import Emitters
 from byoc.codegen.find import chosen_options, find_codegen
 from byoc.codegen.operations import Operation
-from byoc.codegen.options import NoOptions, read_options, written_options
+from byoc.codegen.options import Bytes, NoOptions, read_options, written_options
 
 __all__ = [
     "ABILITIES",
     "API_VERSION",
     "Arena",
     "Artifact",
+    "Bytes",
     "Codegen",
     "CompileError",
     "Context",

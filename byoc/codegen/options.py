@@ -1,6 +1,7 @@
 """A codegen's options: a frozen dataclass of its own, made from what the user wrote as text.
 
-A field is a str, int, float, bool, an Enum or a Literal, each of them or None; `field(default=...,
+A field is a str, int, `Bytes` (an int that users may write with a unit, such as 128KiB), float, bool, an
+Enum or a Literal, each of them or None; `field(default=...,
 metadata={"help": "..."})` says what it is for.
 """
 
@@ -9,11 +10,14 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
 from math import isnan
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from byoc.codegen.sizes import read_size
 from byoc.errors import InputError, described, nearest, shortened
 
 T = TypeVar("T")
+
+Bytes = Annotated[int, "bytes"]
 
 NONE = "none"
 _MOST_SHOWN = 80
@@ -53,7 +57,7 @@ def options_of(cls: Any) -> tuple[Option, ...]:
     if not (isinstance(cls, type) and is_dataclass(cls)):
         raise TypeError("its `Options` is not a dataclass")
     try:
-        kinds = get_type_hints(cls)
+        kinds = get_type_hints(cls, include_extras=True)
     except Exception as error:  # whatever names the annotations use
         raise TypeError(f"its `Options` cannot be read: {described(error)}") from None
     return tuple(_option(field, kinds[field.name]) for field in fields(cls) if field.init)
@@ -130,6 +134,8 @@ def _text(value: Any) -> str:
 
 def _reader(annotation: Any, name: str) -> tuple[Callable[[str], Any], str]:
     """Return what reads a field's value from text, and what it takes, in words."""
+    if get_origin(annotation) is Annotated and annotation != Bytes:
+        return _reader(get_args(annotation)[0], name)
     if get_origin(annotation) in (Union, UnionType):
         parts = [part for part in get_args(annotation) if part is not NoneType]
         if len(parts) == 1:
@@ -178,6 +184,7 @@ _CONVERSIONS: Mapping[Any, tuple[Callable[[str], Any], str]] = MappingProxyType(
     {
         str: (str, "text"),
         int: (int, "a whole number"),
+        Bytes: (read_size, "bytes, such as 131072 or 128KiB"),
         float: (_number, "a number"),
         bool: (lambda text: _TRUTH[text.strip().lower()], "true or false"),
     }

@@ -1,23 +1,31 @@
 """Verifying: the original on plain onnxruntime against the bundle on its executors."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
 
 from byoc.bundle.read import Bundle
-from byoc.errors import InputError
+from byoc.errors import InputError, shortened
 from byoc.graph.load import Model
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 from byoc.runtime.samples import samples_for
-from byoc.runtime.session import executors, load_bundle
+from byoc.runtime.session import Session, executors, load_bundle
+from byoc.runtime.values import mismatch
 from byoc.verify.compare import Verification, accuracy, compare
 from byoc.verify.quantized import quantized_tensors
 from byoc.verify.regions import NotVerifiableError, Watched, alone, boundary, reference_runs
 from byoc.verify.thresholds import DEFAULT, Thresholds
 
 __all__ = ["Against", "NotVerifiableError", "inputs_for", "run_plain", "verify"]
+
+
+_MOST_SHOWN = 80
+
+
+class _OtherInputsError(InputError):
+    """The bundle and what it is compared with do not have the same inputs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +55,7 @@ def verify(  # noqa: PLR0913, PLR0917 - each has a default
     are right each, add up through a network. With `regions` every tensor at a border and each region
     alone are compared, too. Whatever runs on onnxruntime does so with its optimizations off, since they
     move results. Raises MissingRuntimeError, NotVerifiableError when the model does not run, and
-    InputError when the bundle does not.
+    InputError when the bundle does not, or has other inputs.
     """
     thresholds = thresholds.lowered(computed)
     integers = quantized_tensors(model.proto)
@@ -66,7 +74,10 @@ def verify(  # noqa: PLR0913, PLR0917 - each has a default
             runs = executors(bundle)
             seen = {name: watch.watching(runs[name]) for name, watch in watched.items()}
             session = load_bundle(bundle, {**runs, **seen})
+        _check_inputs(model, given, session)
         actual = session(given)
+    except _OtherInputsError:
+        raise
     except InputError as error:
         raise InputError(f"the bundle does not run: {error}") from error
     found = Verification(
@@ -101,3 +112,22 @@ def run_plain(proto: onnx.ModelProto, model: Model, inputs: Mapping[str, Any]) -
     with unoptimized():
         session = open_session(proto, model.folder)
     return run_session(session, inputs)
+
+
+def _check_inputs(model: Model, given: Mapping[str, Any], session: Session) -> None:
+    """Raise _OtherInputsError when a bundle does not have the inputs that a model was given."""
+    optional = session.program.constants
+    wanted = [name for name in session.inputs if name in given or name not in optional]
+    if set(wanted) != set(given):
+        told = f"{model.source} has {_listed(given)}, the bundle {_listed(wanted, '')}"
+        raise _OtherInputsError(told)
+    for name, kind in session.types.items():
+        found = mismatch(given[name], kind) if name in given else ""
+        if found:
+            raise _OtherInputsError(
+                f"{model.source} has input '{name}' as {found}, the bundle as {kind}"
+            )
+
+
+def _listed(names: Collection[str], what: str = "input ") -> str:
+    return what + shortened(", ".join(names), _MOST_SHOWN) if names else "no input"

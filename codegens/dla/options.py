@@ -1,9 +1,9 @@
 """What a user may choose of the vanilla accelerator."""
 
 from dataclasses import dataclass, field
-
 from typing import Literal
 
+from byoc.codegen import Bytes
 from byoc.memory.plan import METHODS
 
 NAME = "dla"
@@ -17,7 +17,7 @@ _MOST = 2**30  # the simulator keeps a tag of eight bytes for each byte
 class DLAOptions:
     """Options of the codegen `dla`: the size of the machine, and how its memory is planned."""
 
-    scratchpad: int = field(default=512 * 1024, metadata={"help": "bytes of the scratchpad"})
+    scratchpad: Bytes = field(default=512 * 1024, metadata={"help": "bytes of the scratchpad"})
     memory: Literal["no-reuse", "best-fit", "by-size", "reordered", "exact"] = field(
         default="exact", metadata={"help": "how the arena is planned"}
     )

@@ -228,8 +228,11 @@ def test_a_symbolic_dimension_is_asked_for(byoc: Cli) -> None:
         (["--method", "striped", "--no-striped"], 2, "--no-striped: --method striped asks for it"),
         (["--svg", "none/p.svg"], 1, "none"),
         (["--dim", "N=2"], 1, "no input has a dimension named 'N'"),
-        (["--size", "much"], 2, "'much': bytes are expected, such as 512KiB or 2MiB"),
-        (["--size", "0"], 2, "bytes are expected"),
+        (["--size", "much"], 2, "'much': a whole number above 0 is expected, with B, "),
+        (["--size", "0"], 2, "'0': a whole number above 0 is expected"),
+        (["--size", "0KiB"], 2, "'0KiB': a whole number above 0 is expected"),
+        (["--size", "0.5MiB"], 2, "TB or no unit behind it, such as 512KiB"),
+        (["--size", "512kb"], 2, "'512kb': a whole number above 0 is expected, with B, KiB, MiB, GiB"),
         (["--alignment", "0"], 2, "alignment"),
     ],
 )

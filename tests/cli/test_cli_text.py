@@ -170,7 +170,7 @@ def test_inspect_as_json_is_the_manifest(byoc: Cli) -> None:
         ("zoo", ["name", "family", "nodes", "licence", "source", "present", "weights"]),
         ("strategies", ["name", "from", "description", "honours", "problem"]),
         ("cost-models", ["name", "from", "kind", "description", "problem"]),
-        ("codegens", ["name", "from", "can_run", "problem"]),
+        ("codegens", ["name", "from", "executable", "problem"]),
         (
             "rules",
             [

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 import vendors
@@ -17,7 +17,7 @@ from support import Ran, parse
 
 from byoc import partition
 from byoc.bundle.read import open_bundle
-from byoc.codegen import Artifact, Region, find_codegen, read_options, written_options
+from byoc.codegen import Artifact, Bytes, Region, find_codegen, read_options, written_options
 from byoc.codegen.options import options_of
 from byoc.errors import InputError
 
@@ -38,6 +38,8 @@ class Options:
     speed: Literal["low", "high"] = "low"
     memory: Memory = Memory.SRAM
     limit: int | None = None
+    room: Bytes = 4096
+    spare: Annotated[Bytes | None, ["room for more"]] = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -78,6 +80,11 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> None:
         ("speed", "high", "high"),
         ("memory", "dram", Memory.DRAM),
         ("limit", "7", 7),
+        ("room", "131072", 131072),
+        ("room", "128KiB", 131072),
+        ("room", " 2 MB ", 2_000_000),
+        ("spare", "1GiB", 1 << 30),
+        ("spare", "none", None),
         ("limit", "None", None),
     ],
 )
@@ -106,6 +113,9 @@ def test_values_are_read_by_the_kind_of_their_field(name: str, text: str, value:
         ),
         ({"memory": "SRAM"}, "takes as option 'memory' one of sram, dram (did you mean sram?), not"),
         ({"limit": "all"}, "takes as option 'limit' a whole number, or none, not 'all'"),
+        ({"room": "128kb"}, "takes as option 'room' bytes, such as 131072 or 128KiB, not '128kb'"),
+        ({"room": "-1"}, "takes as option 'room' bytes, such as 131072 or 128KiB, not '-1'"),
+        ({"room": "0.5MiB"}, "takes as option 'room' bytes, such as 131072 or 128KiB, not '0.5MiB'"),
         ({"tiles": "0"}, "refuses its options: tiles is 0, and must be at least 1"),
         ({"tiles": "x" * 1000}, "takes as option 'tiles' a whole number, not 'xxxxxxx"),
     ],
@@ -154,6 +164,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         speed=st.sampled_from(["low", "high"]),
         memory=st.sampled_from(Memory),
         limit=st.none() | st.integers(),
+        room=st.integers(0, 10**18 - 1),
     )
 )
 def test_written_options_are_read_again(options: Options) -> None:
@@ -222,7 +233,7 @@ def test_the_command_line_wins_over_the_rule_file(tuned: None, tmp_path: Path) -
     (told,) = _told(tmp_path, file, codegen_options=options)
     assert told == {
         **{"name": "npu", "tiles": "8", "share": "0.25", "fast": "true", "speed": "high"},
-        **{"memory": "sram", "limit": "none"},
+        **{"memory": "sram", "limit": "none", "room": "4096", "spare": "none"},
     }
 
 
@@ -252,7 +263,7 @@ def test_wrong_options_in_a_rule_file_are_told_with_their_place(
     file.write_text('{"extends": "base.yaml", "codegen_options": {"fast": "never", "tiles": 5}}')
     expected = [
         f"{file}: base.yaml: codegen_options.tile: codegen tuned has no option 'tile' "
-        "(did you mean tiles?); it has: name, tiles, share, fast, speed, memory, limit",
+        "(did you mean tiles?); it has: name, tiles, share, fast, speed, memory, limit, room, spare",
         f"{file}: codegen_options.fast: codegen tuned takes as option 'fast' true or false, not 'never'",
     ]
     ran = byoc("rules", "check", file)
@@ -302,6 +313,10 @@ def test_the_command_line_shows_a_codegen(
         **{"distribution": None, "version": None, "abilities": ["stamped"]},
     }
     assert [option["option"] for option in options] == [option.name for option in options_of(Options)]
+    assert [each["takes"] for each in options if each["option"] in {"room", "spare"}] == [
+        "bytes, such as 131072 or 128KiB",
+        "bytes, such as 131072 or 128KiB, or none",
+    ]
     assert options[1] == {
         **{"option": "tiles", "takes": "a whole number", "default": "4"},
         "help": "How many tiles to use.",

@@ -83,6 +83,7 @@ def test_one_unit_that_is_too_large_goes_back(tmp_path: Path) -> None:
     result = working(model, tmp_path / "b", codegen_options={"fault": "large"})
     assert on_devices(result) == {"a": "host", "y": "host"}
     assert [refusal["split"] for refusal in result.report["refusals"]] == [1, None, None]
+    assert "; 2 nodes went back to the host: " in summary(result.report)
     (why,) = {item["reason"] for item in result.report["host_reasons"]}
     assert why == "codegen faulty refused: 1 operations of at most 0"
 
@@ -129,6 +130,7 @@ def test_both_targets_refuse(files_of_rules: Path, tmp_path: Path) -> None:
         "two: codegen faulty refused: failed with ZeroDivisionError: division by zero"
     ]
     assert [refusal["target"] for refusal in result.report["refusals"]] == ["one", "two"]
+    assert "; 1 node went back to the host: " in summary(result.report)
 
 
 @pytest.mark.usefixtures("faulty")

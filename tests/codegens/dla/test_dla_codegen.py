@@ -106,7 +106,8 @@ def test_another_shape_is_refused(tmp_path: Path) -> None:
     ("options", "reason"),
     [
         ({"scratchpad": "100"}, "scratchpad is 100, but must be at least 1024 bytes"),
-        ({"memory": "worst"}, "memory is 'worst', but must be one of no-reuse, best-fit, by-size"),
+        ({"scratchpad": "1073741825"}, "but must be at most 1073741824 bytes"),
+        ({"memory": "worst"}, "'memory' one of no-reuse, best-fit, by-size, reordered, exact, not"),
     ],
 )
 def test_options_are_checked(options: dict[str, str], reason: str) -> None:

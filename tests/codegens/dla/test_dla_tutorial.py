@@ -143,7 +143,9 @@ def test_the_machine_s_page_prints_what_it_says(
     exec(compile(compared[0], str(MACHINE), "exec"), {})  # noqa: S102 - a page of ours
     assert capsys.readouterr().out == compared[1]
     exec(compile(listed[0], str(MACHINE), "exec"), {})  # noqa: S102 - a page of ours
-    assert capsys.readouterr().out.startswith("arena 3928576, scratchpad 524288, weights ")
+    printed = capsys.readouterr().out
+    assert printed.startswith("arena 3928576, scratchpad 524288, weights ")
+    assert set(listed[1].splitlines()) <= set(printed.splitlines())
 
 
 @pytest.mark.parametrize("page", ["dla.md", "codegens.md"])
