@@ -1,5 +1,6 @@
 """Fixtures for all tests: golden files, the command line in process."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--regenerate", action="store_true", help="write the golden files anew instead of comparing"
     )
+
+
+def pytest_configure() -> None:
+    """With `-n` there is a process for each core, whose BLAS would start a thread for each once more."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @pytest.fixture
