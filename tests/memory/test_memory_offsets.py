@@ -1,6 +1,6 @@
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from problems import chain, linked, problems
 
@@ -64,6 +64,13 @@ def test_exact_offsets_are_the_lowest_there_are(parts: list[Compound]) -> None:
 
 
 @settings(deadline=None)
+@example(
+    [
+        Compound((Part(0, 2, 1, 1),)),
+        Compound((Part(0, 1, 1, 1), Part(1, 2, 0, 0))),
+        Compound((Part(0, 2, 0, 0), Part(2, 2, 1, 1))),
+    ]
+)
 @given(mixed)
 def test_climbing_finds_the_lowest_of_a_few_compounds(parts: list[Compound]) -> None:
     packing = Packing(parts)

@@ -5,6 +5,7 @@ from math import inf
 from random import Random
 from time import monotonic
 
+from byoc.memory.offsets.few import FEW, lowest
 from byoc.memory.offsets.packing import Packing
 
 _MOST_PLACED = 8_000
@@ -36,6 +37,8 @@ def climbed(packing: Packing, goal: int, deadline: float = inf) -> list[int]:
             break
         found = _climb(packing, sequence, goal, (tries, deadline))
         best = min(best, found, key=packing.height)
+    if packing.height(best) > goal and len(packing.compounds) <= FEW:
+        return lowest(packing)
     return best
 
 
