@@ -17,6 +17,9 @@ _LEAST_SECONDS, _LEAST_JOULES = 1e-6, 1e-9
 # How much a coefficient that is off the line leaned on by its own size weighs, against a measurement
 # that the fit is off by its own size: next to nothing where measurements tell the coefficients apart.
 _PULL = 1e-3
+# A coefficient that adds less than this share to every measurement is rounding of the linear algebra,
+# which differs from one processor to the next: it is 0.
+_ROUNDING = 1e-9
 
 
 def fitted(entries: Sequence[Entry], around: Line | None = None, typical: Floats | None = None) -> Line:
@@ -89,7 +92,8 @@ def _solved(
         targets = np.concatenate([targets, np.sqrt(_PULL) * line / size])
     scale = rows.max(axis=0, initial=0.0)  # operations are 1e9 times calls: bring both near 1
     scale[scale == 0] = 1.0
-    solution, _ = nnls(rows / scale, targets)
+    solution, _ = nnls(rows / scale, targets)  # targets are at most 1, and so is each scaled row
+    solution[solution < _ROUNDING] = 0.0
     return np.asarray(solution / scale, np.float64)
 
 
