@@ -1,1 +1,1 @@
-"""Running a bundle here. `byoc.load(path)` gives a function from inputs to outputs."""
+"""Running a bundle on this machine: `byoc.load(path)` returns a function from inputs to outputs."""

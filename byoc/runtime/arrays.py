@@ -1,7 +1,7 @@
-"""Arrays by name in files: .npz and .npy, as numpy writes them. Nothing pickled is read or written.
+"""Arrays by name in .npz and .npy files, in numpy's formats; pickled objects are refused.
 
-Elements that numpy has no dtype for (bfloat16, ...) lie in such files as bytes without a name, which
-`recovered` gives back to their type.
+Elements that numpy has no dtype for (bfloat16, ...) are stored as untyped bytes, which `recovered` turns
+back into their type.
 """
 
 import zipfile
@@ -19,7 +19,7 @@ from byoc.graph.types import NUMBERS, TensorType
 from byoc.textfile import write_whole
 
 _NPY, _ZIP = b"\x93NUMPY", b"PK"
-# What numpy and zipfile raise for headers that are wrong in ways they do not look for.
+# Exceptions of numpy and zipfile for malformed headers that they do not check for.
 _WRONG = (TypeError, ArithmeticError, LookupError, RuntimeError, SyntaxError)
 _UNREADABLE = (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, *_WRONG)
 
@@ -50,7 +50,7 @@ def read_npy(path: Path) -> NDArray[Any]:
 
 
 def recovered(array: NDArray[Any], kind: TensorType | None) -> NDArray[Any]:
-    """Return an array of nameless bytes as the dtype that a type has for them; any other as it is."""
+    """Return an array of untyped bytes with the dtype of `kind`; return any other array as it is."""
     if kind is None or array.dtype.kind != "V" or kind.dtype == "string":
         return array
     dtype = onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[kind.dtype])
@@ -58,16 +58,16 @@ def recovered(array: NDArray[Any], kind: TensorType | None) -> NDArray[Any]:
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write arrays by name, whole or not at all; what was there is replaced at once.
+    """Write arrays by name; an existing file is replaced atomically.
 
-    The elements of a sequence become `NAME[0]`, `NAME[1]`, ...; an optional that holds nothing is left
-    out. Raises InputError when the file cannot be written.
+    The elements of a sequence become `NAME[0]`, `NAME[1]`, ...; an empty optional is left out. Raises
+    InputError when the file cannot be written.
     """
     write_whole(path, lambda file: _write_members(file, _plain(arrays)))
 
 
 def _write_members(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write what `numpy.savez` would, which takes the names as arguments and so not every name."""
+    """Write the members as `numpy.savez` does; that takes names as arguments, so not every name."""
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
@@ -75,7 +75,7 @@ def _write_members(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _plain(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Return arrays alone: sequences taken apart, texts in numpy's kind, foreign elements as bytes."""
+    """Return plain arrays: sequences flattened, strings in numpy's dtype, foreign elements as bytes."""
     found: dict[str, NDArray[Any]] = {}
     for name, value in arrays.items():
         if isinstance(value, list | tuple):

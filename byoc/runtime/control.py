@@ -1,7 +1,7 @@
-"""If, Loop and Scan in whose bodies there are regions: onnxruntime cannot call those, so we run them.
+"""Execution of If, Loop and Scan nodes with regions in their bodies, which onnxruntime cannot call.
 
-The semantics are those of the operators' documentation (If since opset 1, Loop since 1, Scan since 9).
-A body is a function from the values around it, its own inputs among them, to its outputs in order.
+The semantics are those of the ONNX operators (If since opset 1, Loop since 1, Scan since 9).
+A body is a function from the values in scope, its own inputs included, to its outputs in order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class ReadyBody:
-    """A body made ready: the names of its own inputs, the types of its outputs, what runs it."""
+    """A body ready to run: the names of its inputs, the types of its outputs, its function."""
 
     inputs: Sequence[str]
     types: Sequence[TensorType | None]
@@ -29,18 +29,18 @@ class ReadyBody:
 
 
 Bodies = Mapping[str, ReadyBody]
-"""By attribute."""
+"""The bodies of a node by attribute name."""
 
 
 def control(node: NodeProto, bodies: Bodies) -> Callable[[Values], Values]:
-    """Return what runs a node with some bodies."""
+    """Return a function that runs a control flow node with its bodies."""
     run = {"If": _if, "Loop": _loop, "Scan": _scan}[node.op_type]
 
-    def named(values: Values) -> Values:
+    def run_node(values: Values) -> Values:
         outputs = run(node, bodies, values)
         return {name: value for name, value in zip(node.output, outputs, strict=False) if name}
 
-    return named
+    return run_node
 
 
 def _if(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
@@ -51,15 +51,15 @@ def _if(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
 def _loop(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
     body = bodies["body"]
     given = [values[name] if name else None for name in node.input]
-    most = None if given[0] is None else int(np.asarray(given[0]).item())
-    goes_on = True if len(given) < 2 or given[1] is None else bool(np.asarray(given[1]).item())
+    limit = None if given[0] is None else int(np.asarray(given[0]).item())
+    condition = True if len(given) < 2 or given[1] is None else bool(np.asarray(given[1]).item())
     carried = list(given[2:])
     scanned: list[list[Any]] = [[] for _ in range(len(node.output) - len(carried))]
     trip = 0
-    while goes_on and (most is None or trip < most):
-        own = [np.array(trip, np.int64), np.array(goes_on), *carried]
+    while condition and (limit is None or trip < limit):
+        own = [np.array(trip, np.int64), np.array(condition), *carried]
         outputs = body.run({**values, **dict(zip(body.inputs, own, strict=True))})
-        goes_on = bool(np.asarray(outputs[0]).item())
+        condition = bool(np.asarray(outputs[0]).item())
         carried = outputs[1 : 1 + len(carried)]
         for into, value in zip(scanned, outputs[1 + len(carried) :], strict=False):
             into.append(value)
@@ -103,7 +103,10 @@ def _scan(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
 
 
 def _stacked(parts: Sequence[Any], axis: int, kind: TensorType | None) -> Any:
-    """Return what the trips gave on a new axis; of no trips, an empty array of what is known."""
+    """Stack the values of all trips on a new axis; without trips, return an empty array of the type.
+
+    Raises InputError when there was no trip and the type or rank is not known.
+    """
     if parts:
         return np.stack(parts, axis)
     if kind is None or kind.shape is None:

@@ -1,7 +1,7 @@
-"""Tensors whose elements numpy has no dtype for: bfloat16, float8, int4 and the like.
+"""Tensors with element types that numpy lacks: bfloat16, float8, int4 and the like.
 
-Here they are numpy arrays with the dtypes of ml_dtypes, which onnx uses; onnxruntime takes and gives
-them only as OrtValues, sub-byte elements packed.
+In byoc they are numpy arrays with the dtypes of ml_dtypes, as in onnx; onnxruntime takes and returns
+them only as OrtValues, with elements below one byte packed.
 """
 
 import ctypes
@@ -19,12 +19,12 @@ _FOREIGN = frozenset(name for name in NUMBERS if name.startswith(_PREFIXES))
 
 
 def is_foreign(kind: str) -> bool:
-    """Return whether onnxruntime's name of a type, such as `tensor(bfloat16)`, is one of these."""
+    """Return whether onnxruntime's type name, such as `tensor(bfloat16)`, is one that numpy lacks."""
     return kind.startswith("tensor(") and kind.removeprefix("tensor(").removesuffix(")") in _FOREIGN
 
 
 def run_foreign(ort: Any, session: Any, names: Sequence[str], inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the named outputs of a session that takes or gives such tensors."""
+    """Run a session that has such tensors among its inputs or outputs; return the named outputs."""
     kinds = {value.name: value.type for value in session.get_inputs()}
     held = {name: _give(ort, np.asarray(value), kinds[name]) for name, value in inputs.items()}
     results = session.run_with_ort_values(names, {name: value for name, (value, _) in held.items()})
@@ -32,11 +32,11 @@ def run_foreign(ort: Any, session: Any, names: Sequence[str], inputs: Mapping[st
 
 
 def _give(ort: Any, array: Any, kind: str) -> tuple[Any, Any]:
-    """Return an OrtValue, and the array whose memory it shares."""
+    """Return an OrtValue and the array that owns its memory."""
     if not is_foreign(kind):
         return ort.OrtValue.ortvalue_from_numpy(array), array
     number = NUMBERS[kind.removeprefix("tensor(").removesuffix(")")]
-    raw = numpy_helper.from_array(array).raw_data  # packed, as onnxruntime keeps it
+    raw = numpy_helper.from_array(array).raw_data  # packed, as in onnxruntime
     carrier = np.empty(array.shape, helper.tensor_dtype_to_np_dtype(number))
     carrier.reshape(-1).view(np.uint8)[: len(raw)] = np.frombuffer(raw, np.uint8)
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(carrier, number), carrier

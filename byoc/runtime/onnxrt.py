@@ -1,4 +1,4 @@
-"""The only door to onnxruntime, which is not installed everywhere: users bring the build they need."""
+"""Access to onnxruntime, an optional dependency: users install the build they need."""
 
 import json
 import os
@@ -31,9 +31,9 @@ _threads: ContextVar[int] = ContextVar("threads", default=0)
 
 @contextmanager
 def unoptimized() -> Iterator[None]:
-    """Open sessions that run the graph as it is written, on one thread, for comparing results.
+    """Open sessions without graph optimizations, on one thread, to compare results.
 
-    onnxruntime's own optimizations move them, those of quantized models most.
+    onnxruntime's optimizations change results slightly, those of quantized models most.
     """
     token = _optimized.set(False)
     try:
@@ -44,7 +44,7 @@ def unoptimized() -> Iterator[None]:
 
 @contextmanager
 def many(sessions: int) -> Iterator[None]:
-    """Open sessions that are to be open together: each has a thread for every core, but not too many."""
+    """Open `sessions` sessions that are alive together: one thread a core each, limited in total."""
     token = _sessions.set(max(sessions, 1))
     try:
         yield
@@ -54,7 +54,7 @@ def many(sessions: int) -> Iterator[None]:
 
 @contextmanager
 def on_threads(count: int) -> Iterator[None]:
-    """Open sessions that run on so many threads; 0 is one for each core."""
+    """Open sessions with `count` threads each; 0 means one for each core."""
     token = _threads.set(count)
     try:
         yield
@@ -80,11 +80,11 @@ def calibrators() -> Any:
 
 
 def open_session(model: Path | ModelProto, folder: Path | None = None) -> Any:
-    """Return an onnxruntime session on the CPU for a model file, or for a model in memory.
+    """Return an onnxruntime session on the CPU for a model file or a model in memory.
 
-    `folder` is where the external data of a model in memory lies. Inside `unoptimized()` onnxruntime
-    runs the graph as it is written. Raises MissingRuntimeError, and InputError when onnxruntime refuses
-    the model.
+    `folder` holds the external data of a model in memory. Inside `unoptimized()` the session runs the
+    graph without optimizations. Raises MissingRuntimeError without onnxruntime, and InputError when
+    onnxruntime refuses the model.
     """
     ort = _onnxruntime()
     options = _options(ort, folder)
@@ -97,10 +97,10 @@ def open_session(model: Path | ModelProto, folder: Path | None = None) -> Any:
 def node_seconds(
     model: ModelProto, folder: Path | None, use: Callable[[Any], object]
 ) -> dict[str, list[float]]:
-    """Return how long each node of a model took, by name, each time that it ran.
+    """Measure the nodes of a model: return the seconds of each execution, by node name.
 
-    `use` is called with a session that runs the graph as it is written, on all threads, with
-    onnxruntime's profiler on; it counts in microseconds. Raises as `open_session` and `use` do.
+    `use` is called with a session without graph optimizations, on all threads, with onnxruntime's
+    profiler on, whose resolution is a microsecond. Raises as `open_session` and `use` do.
     """
     ort = _onnxruntime()
     options = _options(ort, folder)
@@ -129,7 +129,7 @@ def _options(ort: Any, folder: Path | None) -> Any:
     threads = _threads.get() or os.cpu_count() or 1
     if _threads.get() or share < threads:
         options.intra_op_num_threads = min(share, threads)
-    # A session has threads of its own; of many sessions, those that spin take the others' time.
+    # Each session has its own threads; spinning threads of idle sessions slow down the others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if folder is not None:
         options.add_session_config_entry(
@@ -155,10 +155,10 @@ def _serialized(model: ModelProto) -> bytes:
 
 
 def runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Return what runs a session: its inputs by name to its outputs by name.
+    """Return a function that runs a session: from inputs by name to outputs by name.
 
-    Outputs share onnxruntime's memory, and inputs theirs when they are contiguous: nothing is copied,
-    which IO binding would not better. It raises InputError when onnxruntime refuses to run.
+    Outputs, and contiguous inputs, share memory with onnxruntime: nothing is copied, so IO binding would
+    gain nothing. The function raises InputError when onnxruntime refuses to run.
     """
     names = [output.name for output in session.get_outputs()]
     foreign = any(is_foreign(v.type) for v in (*session.get_inputs(), *session.get_outputs()))
@@ -177,17 +177,17 @@ def runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
 
 
 def run_session(session: Any, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
-    """Return the outputs of a session by name. Raises InputError when onnxruntime refuses to run."""
+    """Run a session once; return its outputs by name. Raises InputError when onnxruntime refuses."""
     return runner(session)(inputs)
 
 
 def output_types(session: Any) -> dict[str, TypeProto]:
-    """Return the types of a session's outputs; without shapes, which may differ from run to run."""
+    """Return the types of a session's outputs by name, without shapes, since these may vary by run."""
     return {output.name: _type(output.type) for output in session.get_outputs()}
 
 
 def _type(text: str) -> TypeProto:
-    """Return the type that onnxruntime writes as `seq(tensor(float))`."""
+    """Parse a type as onnxruntime writes it, such as `seq(tensor(float))`."""
     kind, _, inner = text.removesuffix(")").partition("(")
     if kind == "seq":
         return helper.make_sequence_type_proto(_type(inner))
@@ -199,7 +199,7 @@ def _type(text: str) -> TypeProto:
     return helper.make_tensor_type_proto(_NUMBERS[inner], None)
 
 
-# onnxruntime spells dtypes as C does where it can, and as ONNX otherwise.
+# onnxruntime names dtypes as C does where it can, and otherwise as ONNX.
 _NUMBERS = {**NUMBERS, "float": NUMBERS["float32"], "double": NUMBERS["float64"]}
 
 

@@ -1,4 +1,4 @@
-"""Regions run by their codegen, which is somebody else's code: what it gives is held to its word."""
+"""Executors of regions: a codegen's executor is third-party code, so its outputs are checked."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -22,11 +22,11 @@ from byoc.errors import ByocError, InputError, MissingRuntimeError, described, g
 from byoc.runtime.values import mismatch
 from byoc.verdict import Verdict
 
-_SILENT = "it does not say why"
+_NO_REASON = "it does not say why"
 
 
 class RegionFailedError(InputError):
-    """A region cannot be loaded, or failed as it ran: which one, and why, without what names it."""
+    """A region cannot be loaded or failed while running: its name, and the reason alone."""
 
     def __init__(self, message: str, region: str, reason: str) -> None:
         """Keep both beside the message."""
@@ -36,20 +36,20 @@ class RegionFailedError(InputError):
 
 
 def executable(name: str) -> Executable:
-    """Return a codegen that can run its artifacts. Raises InputError when it is missing or cannot."""
+    """Find a codegen that can run its artifacts. Raises InputError when it is missing or cannot."""
     codegen = find_codegen(name)
     if not isinstance(codegen, Executable):
         raise InputError(f"codegen {name} cannot run what it compiles here (it has no `load`)")
     return codegen
 
 
-_TURNS: dict[str, RLock] = {}  # of all sessions of this process, by codegen
+_TURNS: dict[str, RLock] = {}  # shared by all sessions of this process, by codegen
 
 
 def takes_turns(codegen: object) -> bool:
-    """Return whether a codegen's executors are to be called by one thread at a time.
+    """Return whether a codegen's executors must be called by one thread at a time.
 
-    A codegen whose executors may run at the same time says so by `concurrent = True` in its class.
+    A codegen whose executors may run at the same time has the class attribute `concurrent = True`.
     """
     return not getattr(codegen, "concurrent", False)
 
@@ -61,56 +61,55 @@ def executor(
     artifact: Artifact,
     options: Mapping[str, str] | None = None,
 ) -> Executor:
-    """Return what runs a region; at each run its outputs are checked against their declared types.
+    """Load a region: return an executor that checks outputs against their declared types at each run.
 
-    An artifact that was stored comes with the `options` that it was compiled with, as text: where the
-    codegen says that it does not fit here, the region is compiled anew with them, in memory.
+    A stored artifact comes with the `options` that it was compiled with, as text: where the codegen says
+    that the artifact is not compatible with this machine, the region is recompiled in memory.
 
-    Raises RegionFailedError when the codegen fails to load it, and so does the run when it fails.
+    Raises RegionFailedError when the codegen fails to load it; the executor raises it when a run fails.
     """
     who = f"codegen {codegen_name}"
     try:
         if options is not None:
-            artifact = _fitting(codegen, region, artifact, options)
+            artifact = _fit_artifact(codegen, region, artifact, options)
         run = codegen.load(region, artifact)
         if not callable(run):
             raise TypeError(f"`load` gave a {type(run).__name__} instead of a function")
     except MissingRuntimeError:
         raise
-    except ByocError as error:
-        why = told(error) or _SILENT
-        raise RegionFailedError(f"{who}: {region.name}: {why}", region.name, why) from error
-    except BaseException as error:  # a plug-in can fail in any way; say whose fault it was
-        if goes_on(error):
-            raise
-        why = f"loading failed with {described(error)}"
-        raise RegionFailedError(f"{who}: {region.name}: {why}", region.name, why) from error
+    except BaseException as error:  # a plug-in can fail in any way; name the one at fault
+        raise _failure(error, f"{who}: {region.name}", region, "loading failed") from error
 
-    turn = _TURNS.setdefault(codegen_name, RLock()) if takes_turns(codegen) else nullcontext()
+    lock = _TURNS.setdefault(codegen_name, RLock()) if takes_turns(codegen) else nullcontext()
 
-    def checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run_checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            with turn:
+            with lock:
                 given = run(inputs)
             if not isinstance(given, Mapping):
                 raise TypeError(f"it gave a {type(given).__name__} instead of outputs by name")
             return {value.name: _output(value, given) for value in region.outputs}
-        except ByocError as error:
-            why = told(error) or _SILENT
-            raise RegionFailedError(f"{who}: {why}", region.name, why) from error
         except BaseException as error:  # as above
-            if goes_on(error):
-                raise
-            why = f"failed with {described(error)}"
-            raise RegionFailedError(f"{who}: {why}", region.name, why) from error
+            raise _failure(error, who, region, "failed") from error
 
-    return checked
+    return run_checked
 
 
-def _fitting(
+def _failure(error: BaseException, who: str, region: Region, what: str) -> RegionFailedError:
+    """Return the error for an exception of a codegen. Raises it again when it is not the codegen's."""
+    if isinstance(error, ByocError):
+        why = told(error) or _NO_REASON
+    elif goes_on(error):
+        raise error
+    else:
+        why = f"{what} with {described(error)}"
+    return RegionFailedError(f"{who}: {why}", region.name, why)
+
+
+def _fit_artifact(
     codegen: Executable, region: Region, artifact: Artifact, options: Mapping[str, str]
 ) -> Artifact:
-    """Return an artifact, or another of its region where it does not fit the library or machine here."""
+    """Return the artifact, or a recompiled one where it does not fit the library or machine here."""
     if not isinstance(codegen, Stamped) or getattr(codegen, "recompiles", False):
         return artifact
     verdict = codegen.compatible(region, artifact)
@@ -121,25 +120,25 @@ def _fitting(
     try:
         assert isinstance(codegen, Codegen)
         return Compiler(codegen, options).compile(region)
-    except ByocError as error:  # a compiler that is not installed is one more reason
-        why = f"its artifact does not fit here ({verdict}) and compiling it anew failed"
-        raise InputError(f"{why}: {told(error) or _SILENT}") from error
+    except ByocError as error:  # a compiler that is not installed included
+        why = f"its artifact does not fit here ({verdict}) and recompiling it failed"
+        raise InputError(f"{why}: {told(error) or _NO_REASON}") from error
 
 
 def twin(run: Executor, own: Region, other: Region) -> Executor:
-    """Return what runs a region that is the same as `own` but for names, given what runs that one."""
+    """Return an executor of `other`, a region identical to `own` except for names, that calls `run`."""
     inputs = [(theirs.name, mine.name) for theirs, mine in zip(own.inputs, other.inputs, strict=True)]
     outputs = [(mine.name, theirs.name) for theirs, mine in zip(own.outputs, other.outputs, strict=True)]
 
-    def renamed(given: Mapping[str, Any]) -> dict[str, Any]:
+    def run_renamed(given: Mapping[str, Any]) -> dict[str, Any]:
         made = run({theirs: given[mine] for theirs, mine in inputs})
         return {mine: made[theirs] for mine, theirs in outputs}
 
-    return renamed
+    return run_renamed
 
 
 def _output(value: Contract, given: Mapping[str, Any]) -> Any:
-    """Return an output, which must have the dtype and, as far as it is known, the shape of its type."""
+    """Return an output. Raises InputError unless it has the declared dtype and known extents."""
     if value.name not in given:
         raise InputError(f"gave no output '{value.name}'")
     made = mismatch(given[value.name], value.type)

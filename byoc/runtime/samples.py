@@ -1,4 +1,4 @@
-"""Seeded inputs for any model, from the types of its inputs."""
+"""Sample inputs for any model: seeded random arrays of the types of its inputs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,12 @@ from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model
 from byoc.graph.types import NUMBERS, TensorType
 
-# Of one input. Samples are drawn in float64 first.
+# The size limit of one input. Samples are drawn in float64 first.
 _MOST_BYTES = 2**30
 
 
 def samples_for(model: Model, seed: int = 0) -> Mapping[str, Any]:
-    """Return inputs for a model: those that suit it where somebody knows, else seeded ones.
+    """Return sample inputs for a model: its own where it brings some, otherwise seeded random ones.
 
     Raises InputError as `sample_inputs` does.
     """
@@ -25,10 +25,10 @@ def samples_for(model: Model, seed: int = 0) -> Mapping[str, Any]:
 
 
 def sample_inputs(index: GraphIndex, seed: int = 0) -> dict[str, NDArray[np.generic]]:
-    """Return an array for each graph input that has no default: the same ones for the same seed.
+    """Return a seeded random array for each graph input without a default.
 
     Floats are standard normal, integers 0 or 1, booleans either; an unknown dimension gets extent 1.
-    Raises InputError for an input that is no tensor, or of a type for which there are no samples.
+    Raises InputError for an input that is not a tensor, is too large, or has strings or complex numbers.
     """
     generator = np.random.default_rng(seed)
     defaults = {tensor.name for tensor in index.proto.graph.initializer}

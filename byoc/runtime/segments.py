@@ -1,4 +1,4 @@
-"""The order of execution of a partitioned graph: host segments and single steps in turn."""
+"""The order of execution of a partitioned graph: host segments alternate with single nodes."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from byoc.graph.index import GraphIndex
 
 @dataclass(frozen=True)
 class Step:
-    """What runs next: one node on its own (a region, or a Loop around some), or a host segment."""
+    """One step of a graph: a single node (a region, or control flow around some) or a host segment."""
 
     nodes: tuple[int, ...]
     single: bool
@@ -17,13 +17,12 @@ class Step:
 def steps(
     index: GraphIndex, calls: Collection[int], controls: Collection[int] = frozenset()
 ) -> list[Step]:
-    """Return the steps that run a graph whose nodes in `calls` are regions.
+    """Return the steps that run a graph in which the nodes in `calls` are regions.
 
-    `controls` are the nodes that have regions in their bodies: each is a step of its own, too. Host
-    nodes wait until every single step they need has run, and those that can then run form one segment:
-    a node's segment is the number of single steps' levels before it. What no output depends on is left
-    out. Constant nodes take part only where their output is wanted from outside, or by a control node;
-    otherwise each segment computes those that it reads.
+    `controls` are the nodes with regions in their bodies: each is a step of its own, too. All host nodes
+    with the same number of single steps on their longest path from an input form one segment. Nodes that
+    no output depends on are left out. Constant nodes take part only where an output of the graph or a
+    control node needs them; otherwise each segment computes those that it reads.
     """
     alone = {*calls, *controls}
     needed = _needed(index)
@@ -51,7 +50,7 @@ def steps(
 
 
 def _needed(index: GraphIndex) -> set[int]:
-    """Return the nodes that some output of the graph depends on."""
+    """Return the nodes that an output of the graph depends on."""
     needed: set[int] = set()
     pending = list(index.outputs)
     while pending:

@@ -1,4 +1,4 @@
-"""Running a bundle: host segments on onnxruntime, regions on their codegen's executor."""
+"""A session runs a bundle: host segments on onnxruntime, regions on their codegens' executors."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor as Pool
@@ -17,9 +17,8 @@ from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.types import TensorType, write_type
 from byoc.graph.walk import describe
 from byoc.runtime.onnxrt import many
-from byoc.runtime.program import HOST, Program, Stage, Values
+from byoc.runtime.program import HOST, MOST_AT_ONCE, Program, Stage, Values
 from byoc.runtime.regions import executable, executor, takes_turns, twin
-from byoc.runtime.scheduling import MOST_AT_ONCE
 from byoc.runtime.stages import Loader, data_inputs
 from byoc.runtime.trace import Trace, traced
 from byoc.runtime.values import mismatch
@@ -29,8 +28,8 @@ from byoc.runtime.values import mismatch
 class Session:
     """A loaded bundle. Call it with inputs by name to get outputs by name.
 
-    `types` holds those of the inputs that are tensors. `bundle` is what it was loaded from, whose files
-    it may still read.
+    `types` holds the types of the inputs that are tensors. `bundle` is where it was loaded from,
+    whose files it may still read.
     """
 
     inputs: tuple[str, ...]
@@ -45,14 +44,14 @@ class Session:
 
     @property
     def stages(self) -> Sequence[Stage]:
-        """What runs, in order."""
+        """The stages of the main graph, in order."""
         return self.program.stages
 
     @property
     def borders(self) -> tuple[str, ...]:
-        """The tensors that the main graph's regions read and make, in order of execution.
+        """The boundary tensors of the main graph's regions, in order of execution.
 
-        Regions in bodies of control flow are left out: their tensors have a value for each trip.
+        Regions in bodies of control flow are left out: their tensors have a value in each trip.
         """
         regions = [stage for stage in self.stages if stage.device != HOST]
         return tuple(dict.fromkeys(n for stage in regions for n in (*stage.inputs, *stage.made)))
@@ -60,13 +59,13 @@ class Session:
     def __call__(self, inputs: Values) -> dict[str, Any]:
         """Return the outputs for inputs given as numpy arrays.
 
-        Raises InputError naming an input that is missing, unknown or of another dtype or shape, or the
+        Raises InputError naming an input that is missing, unknown or has a wrong dtype or shape, or the
         stage that failed.
         """
         return self.run(inputs)
 
     def run(self, inputs: Values, trace: Trace | None = None) -> dict[str, Any]:
-        """Return the outputs, and note in a trace what ran when; raises as a call does.
+        """Return the outputs, and record each stage in a trace; raises as a call does.
 
         A session may be called by several threads at once.
         """
@@ -78,8 +77,8 @@ class Session:
     def tensors(self, inputs: Values, names: Collection[str] | None = None) -> dict[str, Any]:
         """Return the values of tensors by name, in the order of the names; by default of `borders`.
 
-        Any tensor that passes between two stages of the main graph, into it or out of it can be asked
-        for. Raises InputError for another one, and as a call does.
+        Only inputs, outputs and tensors between two stages of the main graph are available. Raises
+        InputError for any other, and as a call does.
         """
         wanted = tuple(self.borders if names is None else dict.fromkeys(names))
         known = {
@@ -94,7 +93,7 @@ class Session:
         return {name: found[name] for name in wanted}
 
     def _checked(self, inputs: Values) -> dict[str, Any]:
-        """Return the inputs, tensors as contiguous arrays, which for most is what they are."""
+        """Return the inputs, tensors as contiguous arrays. Raises InputError for a wrong input."""
         missing = [name for name in self.inputs if name not in {**self.program.constants, **inputs}]
         unknown = [name for name in inputs if name not in self.inputs]
         if missing or unknown:
@@ -110,7 +109,7 @@ class Session:
         return {n: np.asarray(v, order="C") if n in self.types else v for n, v in inputs.items()}
 
     def _own(self, name: str, value: Any) -> Any:
-        """Return an output, copied where it is stored: what the caller does with it is its affair."""
+        """Return an output; copy a stored constant, since the caller may write to its outputs."""
         return np.array(value) if value is self.program.constants.get(name) else value
 
     def _threads(self) -> Pool:
@@ -118,22 +117,22 @@ class Session:
 
     @cached_property
     def _pool(self) -> Pool:
-        return ThreadPoolExecutor(MOST_AT_ONCE - 1, thread_name_prefix="byoc")
+        return ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="byoc")
 
 
 def load(path: str | Path) -> Session:
-    """Return a bundle made ready to run.
+    """Load a bundle to run it.
 
-    Raises InputError when it is not a whole bundle or a codegen is missing or cannot run artifacts, and
-    MissingRuntimeError without onnxruntime when the host has something to run.
+    Raises InputError when it is not a complete bundle, or a codegen is missing or cannot run artifacts,
+    and MissingRuntimeError when the host needs onnxruntime and it is not installed.
     """
     return load_bundle(open_bundle(Path(path)))
 
 
 def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> Session:
-    """Return an opened bundle made ready to run; raises as `load` does.
+    """Load an opened bundle to run it; raises as `load` does.
 
-    `runs` has what runs the regions, by name; by default what their codegens load, see `executors`.
+    `runs` maps the regions' names to executors; by default their codegens load them (`executors`).
     """
     proto = bundle.model()
     index = GraphIndex(proto, stated_types(proto))
@@ -150,14 +149,14 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
 
 
 def executors(bundle: Bundle) -> dict[str, Executor]:
-    """Return what runs each region, by name, loaded by its codegen; raises as `load` does."""
+    """Load all regions by their codegens; return the executors by name. Raises as `load` does."""
     found = bundle.regions()
     codegens = {name: executable(name) for name in dict.fromkeys(name for name, _, _ in found)}
     twins = bundle.twins
     options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
     runs: dict[str, tuple[Region, Executor]] = {}
     for name, region, artifact in found:
-        if region.name in twins:  # loaded once, for the first of them
+        if region.name in twins:  # loaded once, for the first of the identical regions
             own, run = runs[twins[region.name]]
             runs[region.name] = region, twin(run, own, region)
         else:
@@ -169,7 +168,7 @@ def executors(bundle: Bundle) -> dict[str, Executor]:
 
 
 def _check_order(bundle: Bundle, graphs: Iterable[GraphIndex]) -> None:
-    """Raise InputError unless all nodes of the model stand after those whose outputs they read."""
+    """Raise InputError unless the model's nodes are topologically sorted."""
     for graph in graphs:
         for number, node in enumerate(graph.nodes):
             late = [name for name in graph.reads[number] if graph.producer.get(name, -1) >= number]
@@ -181,7 +180,7 @@ def _check_order(bundle: Bundle, graphs: Iterable[GraphIndex]) -> None:
 
 
 def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[str, Stage]) -> None:
-    """Raise InputError unless model and manifest agree on the regions and what these read."""
+    """Raise InputError unless model and manifest agree on the regions and their inputs."""
     domains = _domains(bundle)
     calls = [(g, node) for g in graphs for node in g.nodes if node.domain.startswith("byoc.")]
     if {n.op_type for _, n in calls} != set(regions) or any(n.domain not in domains for _, n in calls):
@@ -202,7 +201,7 @@ def _domains(bundle: Bundle) -> frozenset[str]:
 def _turn(codegen: str) -> str:
     try:
         return codegen if takes_turns(find_codegen(codegen)) else ""
-    except InputError:  # it is not installed: what runs its regions is somebody else's
+    except InputError:  # it is not installed: its regions run on executors from elsewhere
         return codegen
 
 

@@ -1,4 +1,4 @@
-"""Making a partitioned graph ready to run: a stage for each step, bodies of control nodes included."""
+"""Preparing a partitioned graph to run: a stage for each step, bodies of control flow included."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from byoc.runtime.segments import steps
 
 @dataclass(frozen=True, eq=False)
 class Loader:
-    """Makes programs of the graphs of one bundle: its folder, its regions and their domains."""
+    """Builds programs from the graphs of one bundle, given its folder, its regions and their domains."""
 
     folder: Path
     regions: Mapping[str, Stage]
@@ -32,12 +32,12 @@ class Loader:
     segments: Iterator[int] = field(default_factory=count)
 
     def calls(self, index: GraphIndex) -> dict[int, str]:
-        """Return the regions that a graph calls, by node."""
+        """Return the regions that a graph calls, by node number."""
         nodes = enumerate(index.nodes)
         return {i: node.op_type for i, node in nodes if node.domain in self.domains}
 
     def program(self, index: GraphIndex, values: Mapping[str, TypeProto]) -> Program:
-        """Return a graph made ready to run; `values` are the types known so far."""
+        """Return a graph ready to run; `values` holds the types of tensors around it."""
         calls = self.calls(index)
         controls = {
             i
@@ -64,16 +64,16 @@ class Loader:
         stored = {name: index.stored[name] for name in read & index.stored.keys()}
         stored |= {t.name: t for t in index.graph.initializer if t.name in read}
         constants = {name: _value(tensor, self.folder) for name, tensor in stored.items()}
-        outputs = tuple(value.name for value in index.graph.output)  # one may stand twice
+        outputs = tuple(value.name for value in index.graph.output)  # one may occur twice
         types = {name: known[name] for name in outputs if name in known}
         return Program(stages, constants, outputs, types)
 
     def _segment(
         self, index: GraphIndex, nodes: tuple[int, ...], values: Mapping[str, TypeProto]
     ) -> Stage:
-        """Return a host segment made ready, with the types that onnxruntime finds for its outputs.
+        """Return the stage of a host segment, with the output types that onnxruntime infers.
 
-        ONNX has no types for the outputs of operators that it does not know; onnxruntime knows its own.
+        Shape inference of ONNX finds no types behind operators that only onnxruntime knows.
         """
         number = next(self.segments)
         session = open_session(nodes_model(index, nodes, f"host_{number}", values), self.folder)
@@ -82,7 +82,7 @@ class Loader:
         return Stage(name, inputs, runner(session), output_types(session))
 
     def _control(self, index: GraphIndex, number: int, values: Mapping[str, TypeProto]) -> Stage:
-        """Return a node with regions inside made ready, with what its bodies tell of its outputs."""
+        """Return the stage of a node with regions in its bodies; their outputs give its output types."""
         node: NodeProto = index.nodes[number]
         bodies = {}
         found: dict[str, TypeProto] = {}
@@ -107,12 +107,12 @@ class Loader:
 
 
 def data_inputs(index: GraphIndex, call: NodeProto) -> list[str]:
-    """Return what a call hands to its region as inputs: all but the constants, which are in it."""
+    """Return the inputs of a region's call without its constants, which are stored in the region."""
     return [name for name in call.input if not index.is_constant(name)]
 
 
 def _called(region: Stage, index: GraphIndex, call: NodeProto) -> Stage:
-    """Return a region's stage with the names that the graph around its call has for what crosses."""
+    """Return a region's stage with its boundary tensors named as in the graph around its call."""
     inputs = dict(zip(region.inputs, data_inputs(index, call), strict=True))
     outputs = dict(zip(region.types, call.output, strict=True))
 
@@ -125,7 +125,7 @@ def _called(region: Stage, index: GraphIndex, call: NodeProto) -> Stage:
 
 
 def _with(own: Values, program: Program) -> Callable[[Values], list[Any]]:
-    """Return what runs a body, whose own constants hide what is called so around it."""
+    """Return a function that runs a body; its constants shadow values of the same name around it."""
     return lambda values: program({**values, **own})
 
 

@@ -1,7 +1,7 @@
-"""What ran when and where, in the trace event format of Chrome that Perfetto opens.
+"""Execution traces in Chrome's trace event format, which Perfetto opens.
 
 The fields are those of "Trace Event Format" (Google, 2016), sections "Complete Events" and "Metadata
-Events": `ts` and `dur` in microseconds, which may be fractions.
+Events": `ts` and `dur` are microseconds and may be fractions.
 """
 
 import json
@@ -17,9 +17,9 @@ _PROCESS = 1
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One run of a stage: when it began and how long it took in seconds, on which thread.
+    """One execution of a stage: its thread, and its start and duration in seconds.
 
-    `read` and `made` are the bytes of the arrays that it was given and that it gave.
+    `read` and `made` are the bytes of its input and output arrays.
     """
 
     name: str
@@ -33,23 +33,23 @@ class Event:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Collects the events of the runs that it is handed to, of several threads too."""
+    """A collection of the events of one or more runs, filled by several threads."""
 
     events: list[Event] = field(default_factory=list)
 
     def add(self, stage: Any, start: float, end: float, given: Any, made: Any) -> None:
-        """Note that a stage with a name and a device ran, by seconds of one clock."""
+        """Record one execution of a stage; `start` and `end` are seconds of one clock."""
         size = (_bytes(given), _bytes(made))
         self.events.append(Event(stage.name, stage.device, get_native_id(), start, end - start, *size))
 
     @property
     def seconds(self) -> float:
-        """From the beginning of the first event to the end of the last."""
+        """The time from the start of the first event to the end of the last, in seconds."""
         ends = [event.start + event.seconds for event in self.events]
         return max(ends, default=0.0) - min((event.start for event in self.events), default=0.0)
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON object format of the trace: times since the first event, a track a thread."""
+        """Return the trace in the JSON object format: times from the first event, a track per thread."""
         ordered = sorted(self.events, key=lambda event: (event.start, -event.seconds))
         origin = ordered[0].start if ordered else 0.0
         tracks = {thread: i for i, thread in enumerate(dict.fromkeys(e.thread for e in ordered))}
@@ -71,7 +71,7 @@ class Trace:
         return {"traceEvents": [*names, *complete], "displayTimeUnit": "ms"}
 
     def text(self) -> str:
-        """Return the document as the text of a file."""
+        """Return the document as JSON text."""
         return json.dumps(self.document(), indent=1, allow_nan=False) + "\n"
 
 
@@ -79,13 +79,13 @@ _current: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
 def current() -> Trace | None:
-    """Return the trace that stages are to be noted in here, if any."""
+    """Return the trace that is active in this context, if any."""
     return _current.get()
 
 
 @contextmanager
 def traced(trace: Trace | None) -> Iterator[None]:
-    """Have what runs inside note its stages in a trace, those of bodies of control flow too."""
+    """Record all stages that run inside in a trace, those of control flow bodies included."""
     token = _current.set(trace)
     try:
         yield

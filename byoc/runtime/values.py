@@ -1,4 +1,4 @@
-"""Holding arrays against the types that they are meant to have."""
+"""Comparison of arrays with declared types."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from byoc.graph.types import NUMBERS, TensorType
 
 
 def mismatch(value: Any, kind: TensorType) -> str:
-    """Return what a value is, such as `float64[1, 3]`, when that is not of a type; else nothing.
+    """Describe a value that does not have a type, such as `float64[1, 3]`; return "" when it has.
 
-    A dimension that is not known fits any extent; strings may come as numpy objects or as text.
+    An unknown dimension matches any extent; strings may be numpy objects, bytes or text.
     """
     array = np.asarray(value)
     if _same_dtype(array, kind.dtype) and _same_shape(array.shape, kind):

@@ -39,8 +39,8 @@ def plus(number: int) -> Callable[[int], int]:
 def test_a_chain_has_nothing_to_run_at_once() -> None:
     stages = [stage("one", ["x"], "a", plus(1)), stage("two", ["a"], "y", plus(2))]
     program = Program(stages, {}, ("y",), {})
-    assert (program.order.waits, program.order.next) == ([0, 1], [[1], []])
-    assert not program.order.at_once
+    assert (program.dependencies.waits, program.dependencies.followers) == ([0, 1], [[1], []])
+    assert not program.dependencies.at_once
     assert program.run({"x": 1}, pool=lambda: pytest.fail("a pool was asked for")) == {"y": 4}
 
 
@@ -58,7 +58,7 @@ def test_branches_run_at_the_same_time() -> None:
         stage("join", ["a", "b"], "y", lambda a, b: 10 * a + b),
     ]
     program = Program(stages, {}, ("y",), {})
-    assert program.order.at_once
+    assert program.dependencies.at_once
     assert run(program, {"x": 1}) == {"y": 22}
 
 

@@ -82,8 +82,8 @@ def test_where_that_fails_both_reasons_are_told(vendor: type[Versioned], tmp_pat
     with pytest.raises(InputError) as caught:
         load(tmp_path / "b")
     assert str(caught.value) == (
-        "codegen versioned: dla_0: its artifact does not fit here (made by version 1) and compiling it "
-        "anew failed: version 2 knows no Relu"
+        "codegen versioned: dla_0: its artifact does not fit here (made by version 1) and recompiling "
+        "it failed: version 2 knows no Relu"
     )
 
 
