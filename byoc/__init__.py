@@ -2,9 +2,9 @@
 
 from pathlib import Path as _Path
 
-# In a checkout annotations/, cost_models/ and codegens/ stand beside this package rather than in it.
-if not (_Path(__file__).parent / "codegens").is_dir():
-    __path__.append(str(_Path(__file__).parent.parent))
+from byoc._checkout import find_beside
+
+find_beside(_Path(__file__).parent)
 
 from byoc.errors import ByocError, InputError, MissingRuntimeError
 from byoc.pipeline import Result, load_model, partition, verify_against

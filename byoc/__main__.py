@@ -1,0 +1,5 @@
+"""`python -m byoc`: the command line."""
+
+from byoc.cli import main
+
+main()

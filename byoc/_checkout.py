@@ -1,0 +1,36 @@
+"""In a checkout `annotations/`, `cost_models/` and `codegens/` stand beside `byoc/`, not in it.
+
+The wheel has them inside the package. `find_beside` makes an editable install import them by the same
+names, and nothing else of the checkout: neither `byoc.tests` nor `byoc.tools`.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+_FOLDERS = ("annotations", "cost_models", "codegens")
+
+
+class _CheckoutFinder(MetaPathFinder):
+    """A finder of the three packages that stand beside `byoc`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.names = {f"byoc.{folder}" for folder in _FOLDERS}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where one of the three is; None for every other name."""
+        if fullname not in self.names:
+            return None
+        return PathFinder.find_spec(fullname, [str(self.root)], target)
+
+
+def find_beside(package: Path) -> None:
+    """Make the three folders importable as `byoc.NAME` unless they are in `package` itself."""
+    if not (package / "codegens").is_dir():
+        sys.meta_path.append(_CheckoutFinder(package.parent))

@@ -1,0 +1,172 @@
+"""`byoc`: a thin layer over the functions of `byoc`, one module a verb, imported when it is used.
+
+Exit codes say whose fault it was: 0 none, 1 the input's (model, rules, options, bundle), 2 usage, 3
+byoc's own. Results go to standard output, everything else to standard error. With BYOC_DEBUG=1 in the
+environment every error comes with its traceback.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from io import TextIOWrapper
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from byoc.errors import InputError, MissingRuntimeError
+
+
+@dataclass(frozen=True)
+class _Verb:
+    """Where a verb stands: a function of a module, or its Typer application; and its line of help."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+_VERBS = {
+    "partition": _Verb(
+        "byoc.cli.partition", "partition", "Cut a model between the host and accelerators."
+    ),
+    "explain": _Verb(
+        "byoc.cli.explain", "explain", "Say why nodes are refused, and what would change that."
+    ),
+    "run": _Verb("byoc.cli.run", "run", "Run a bundle, and show what its segments took."),
+    "verify": _Verb("byoc.cli.verify", "verify", "Check that a bundle computes what its model did."),
+    "inspect": _Verb(
+        "byoc.cli.inspect", "inspect", "Show what is in a bundle: decision, regions, boundary, files."
+    ),
+    "pack": _Verb("byoc.cli.pack", "pack", "Pack a bundle into one file that every verb opens."),
+    "compare": _Verb(
+        "byoc.cli.compare", "compare", "Place models by several strategies, and compare the results."
+    ),
+    "calibrate": _Verb(
+        "byoc.cli.calibrate", "calibrate", "Measure the ranges of a model's tensors on data."
+    ),
+    "profile": _Verb(
+        "byoc.cli.profile", "profile", "Measure operators on this machine, and write a cost model."
+    ),
+    "compare-costs": _Verb(
+        "byoc.cli.costs", "compare_costs", "Compare predicted seconds with measured ones."
+    ),
+    "place": _Verb("byoc.cli.place", "place", "Solve an instance of a public placement benchmark."),
+    "plan-memory": _Verb(
+        "byoc.cli.plan_memory", "plan_memory", "Plan the memory of a model's activations."
+    ),
+    "cost-models": _Verb("byoc.cli.installed", "cost_models", "List the installed cost models."),
+    "codegens": _Verb(
+        "byoc.cli.installed", "codegens", "List the installed codegens, or show one and its options."
+    ),
+    "strategies": _Verb("byoc.cli.installed", "strategies", "List the installed placement strategies."),
+    "new-codegen": _Verb(
+        "byoc.cli.new_codegen", "new_codegen", "Write a complete package for a codegen of your own."
+    ),
+    "zoo": _Verb("byoc.cli.zoo", "app", "List the models that zoo:NAME gives, or fetch trained ones."),
+    "rules": _Verb("byoc.cli.rules", "app", "List rule files, check one, or help to write one."),
+}
+
+
+def load_verb(name: str) -> Any:
+    """Import the module of a verb, and return its command for the command line's parser.
+
+    Raises KeyError for a name that is no verb.
+    """
+    verb = _VERBS[name]
+    found = getattr(import_module(verb.module), verb.attribute)
+    if isinstance(found, typer.Typer):
+        app = found
+    else:
+        app = _make_app()
+        app.command(name)(found)
+    command = get_command(app)
+    command.name = name
+    return command
+
+
+class _LazyGroup(TyperGroup):
+    """The verbs by name; the module of one is imported only when that verb is used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the verbs in the order of the help."""
+        _ = ctx
+        return list(_VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a verb; None for a name that is no verb."""
+        _ = ctx
+        return load_verb(cmd_name) if cmd_name in _VERBS else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a line for each verb, without importing any."""
+        _ = ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.summary) for name, verb in _VERBS.items()])
+
+
+def _make_app(group: type[TyperGroup] | None = None) -> typer.Typer:
+    return typer.Typer(
+        cls=group,
+        no_args_is_help=group is not None,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"byoc {version('onnx-byoc')}")
+        raise typer.Exit
+
+
+def _describe(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+
+
+def main() -> None:
+    """Run the command line and exit with the code that says whose fault it was."""
+    for stream in (sys.stdout, sys.stderr):  # a name or a unit that the terminal cannot show is no error
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    for name in ("SIGTERM", "SIGHUP"):  # leave by the way that cleans up; Windows has no SIGHUP
+        if number := getattr(signal, name, None):
+            signal.signal(number, lambda caught, _: sys.exit(128 + caught))
+    app = _make_app(_LazyGroup)
+    app.callback()(_describe)
+    _exit_by_fault(lambda: get_command(app).main(prog_name="byoc"))
+
+
+def _exit_by_fault(run: Callable[[], object]) -> None:
+    try:
+        run()
+    except (InputError, MissingRuntimeError) as error:
+        if os.environ.get("BYOC_DEBUG"):
+            traceback.print_exc()
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or 'the results'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception:
+        traceback.print_exc()
+        print("byoc: this is a defect of byoc; please report it with the lines above", file=sys.stderr)  # noqa: T201
+        sys.exit(3)
+
+
+def _fail(message: str) -> NoReturn:
+    for line in message.splitlines():
+        print(f"byoc: {line}", file=sys.stderr)  # noqa: T201
+    sys.exit(1)
