@@ -1,11 +1,11 @@
-"""Where each unit runs: a `Problem` goes in, a `Strategy` solves it, a `Placement` comes out.
+"""Placement of units on devices: a `Strategy` turns a `Problem` into a `Placement`.
 
-A problem holds units, tensors and costs as numpy arrays and has never heard of ONNX. A placement
-labels every unit with a device (0 = host), gathers what is launched as one into regions, and says
-what that costs and, where the strategy can prove it, what no placement can fall below.
+A problem holds units, tensors and costs as numpy arrays and does not depend on ONNX. A placement
+assigns each unit a device (0 = host), groups the units of accelerators into regions that are launched as
+one, and states the cost and, if the strategy proves one, a lower bound of it.
 """
 
-from byoc.placement.ask import answer, settled
+from byoc.placement.ask import answer, settled, solve_problem
 from byoc.placement.canonical import canonical, placed_back
 from byoc.placement.check import objection
 from byoc.placement.limits import breach, repaired
@@ -35,5 +35,6 @@ __all__ = [
     "placed_back",
     "repaired",
     "settled",
+    "solve_problem",
     "unhonoured",
 ]

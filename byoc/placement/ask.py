@@ -1,34 +1,62 @@
-"""Asking a strategy, which may be anybody's code: what it can touch, and what of its answer counts."""
+"""Running a strategy, which may be third-party code, and checking its answer."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import numpy as np
 
 from byoc.errors import InputError, described, goes_on, shortened
+from byoc.placement.canonical import canonical, placed_back
+from byoc.placement.check import objection
 from byoc.placement.objective import evaluate
 from byoc.placement.problem import Problem
-from byoc.placement.strategy import Placement, Strategy, called
+from byoc.placement.strategy import Placement, Strategy, called, unhonoured
 
 _MOST_CHARACTERS = 1000
 _MOST_NOTES = 20
 
 
-def answer(strategy: Strategy, problem: Problem) -> object:
-    """Return what a strategy says to a problem, unchecked: see `objection`.
+def solve_problem(problem: Problem, strategy: Strategy, names: Sequence[str]) -> Placement:
+    """Return a strategy's placement, checked, and independent of the order of units and tensors.
 
-    It gets a copy that it cannot write to, and whatever it does to that, `problem` stays as it is.
-    Raises InputError where it fails; leaving the program is a failure too.
+    `names` are distinct names of the units; they define the canonical order, and error messages use
+    them. The notes of the placement include a sentence on each requirement that the strategy ignores.
+    Raises InputError if the strategy fails, or if its placement is invalid or breaks a limit.
+    """
+    name = called(strategy)
+    ordered, order = canonical(problem, names)
+    ignored = unhonoured(strategy, ordered)
+    placement = answer(strategy, ordered)
+    wrong = objection(ordered, placement)
+    if wrong or not isinstance(placement, Placement):
+        in_order = [names[unit] for unit in order.tolist()]
+        sentence = re.sub(r"\bunit (\d+)", lambda found: f"unit '{in_order[int(found[1])]}'", wrong)
+        # A cost that the strategy ignores cannot be the reason.
+        limits = replace(ordered, launch=np.zeros_like(ordered.launch), fusions=())
+        reasons = "; ".join(unhonoured(strategy, limits))
+        raise InputError(f"strategy {name}: {sentence}" + (f" ({reasons})" if reasons else ""))
+    placement = settled(ordered, placement)
+    notes = (*placement.notes, *(f"strategy {name}: {sentence}" for sentence in ignored))
+    return replace(placed_back(ordered, placement, order), notes=tuple(dict.fromkeys(notes)))
+
+
+def answer(strategy: Strategy, problem: Problem) -> object:
+    """Return a strategy's answer to a problem, unchecked (see `objection`).
+
+    The strategy gets a read-only copy, so that it cannot change `problem`. Raises InputError if it
+    fails; an attempt to exit the program is a failure too.
     """
     try:
-        return strategy.solve(_apart(problem))
-    except BaseException as error:  # a plug-in can fail in any way; say whose fault it was
+        return strategy.solve(_read_only_copy(problem))
+    except BaseException as error:  # a plug-in can fail in any way
         if goes_on(error):
             raise
         raise InputError(f"strategy {called(strategy)}: failed with {described(error)}") from error
 
 
 def settled(problem: Problem, placement: Placement) -> Placement:
-    """Return a placement without objection as it counts: costed anew, long sentences cut."""
+    """Normalise a checked placement: recompute its cost, shorten long sentences, copy its arrays."""
     labels, regions = np.array(placement.labels), np.array(placement.regions)
     fusions = tuple(int(number) for number in placement.fusions)
     return replace(
@@ -43,8 +71,8 @@ def settled(problem: Problem, placement: Placement) -> Placement:
     )
 
 
-def _apart(problem: Problem) -> Problem:
-    """Return a problem that shares nothing with another, its arrays read-only."""
+def _read_only_copy(problem: Problem) -> Problem:
+    """Return a deep copy of a problem with read-only arrays."""
     own = {field.name: getattr(problem, field.name) for field in fields(problem)}
     copies = {name: array.copy() for name, array in own.items() if isinstance(array, np.ndarray)}
     for array in copies.values():

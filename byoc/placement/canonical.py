@@ -1,9 +1,10 @@
-"""One order for units and tensors, whatever the file's: the same arrays give the same labels."""
+"""A canonical order of units and tensors, so that results do not depend on the order in the file."""
 
 import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -12,29 +13,28 @@ from byoc.placement.strategy import Placement
 
 
 def canonical(problem: Problem, keys: Sequence[str]) -> tuple[Problem, Ints]:
-    """Return the problem in its canonical order, and which unit stands where, int64 (units,).
+    """Return the problem in canonical order, and that order of its units, int64 (units,).
 
-    `keys` name the units, distinct (the first output, say). Units come in topological order, of
-    those that may come next the one with the smallest key (Kahn, Communications of the ACM 5,
-    1962). Tensors come by producer, consumers and costs: two that agree in all of it are alike.
-    Unit `i` of the new problem is unit `order[i]` of the old one. Raises ValueError where keys are
-    not distinct, or not one for each unit.
+    `keys` are distinct names of the units (the first output, for example). Units are in topological
+    order, the smallest key first; tensors are sorted by producer, consumers and costs, and two that
+    agree in all of these are interchangeable. Unit `i` of the new problem is unit `order[i]` of the old
+    one. Raises ValueError unless there is one distinct key for each unit.
     """
     if len(keys) != problem.units or len(set(keys)) < len(keys):
         raise ValueError(f"one distinct key for each of {problem.units} units is needed")
-    order = np.array(_kahn(problem, keys), np.int64)
-    place = np.empty(problem.units, np.int64)
-    place[order] = np.arange(problem.units)
-    moved = np.append(place, -1)[problem.producer]
+    order = np.array(topological_order(problem.units, problem.edges, keys), np.int64)
+    position = np.empty(problem.units, np.int64)
+    position[order] = np.arange(problem.units)
+    producer = np.append(position, -1)[problem.producer]
     start = problem.consumer_start.tolist()
-    readers = place[problem.consumers].tolist()
+    readers = position[problem.consumers].tolist()
     consumers = [tuple(sorted(readers[a:b])) for a, b in pairwise(start)]
-    ways = np.hstack([problem.to_device, problem.to_host]).tolist()
-    content = list(zip(moved.tolist(), consumers, problem.is_output.tolist(), ways, strict=True))
+    transfers = np.hstack([problem.to_device, problem.to_host]).tolist()
+    content = list(zip(producer.tolist(), consumers, problem.is_output.tolist(), transfers, strict=True))
     tensors = sorted(range(problem.tensors), key=content.__getitem__)
     ordered = Problem.build(
         seconds=problem.seconds[order],
-        producer=moved[tensors],
+        producer=producer[tensors],
         consumers=[consumers[tensor] for tensor in tensors],
         is_output=problem.is_output[tensors],
         to_device=problem.to_device[tensors],
@@ -48,45 +48,56 @@ def canonical(problem: Problem, keys: Sequence[str]) -> tuple[Problem, Ints]:
         max_regions=problem.max_regions,
         memory=problem.memory[order],
         capacity=problem.capacity,
-        fusions=[_moved(problem.fusions[number], place) for number in _fusions(problem, place)],
+        fusions=[
+            _renumber(problem.fusions[number], position) for number in _fusion_order(problem, position)
+        ],
     )
     return ordered, order
 
 
 def placed_back(problem: Problem, placement: Placement, order: Ints) -> Placement:
-    """Return a placement of the canonical problem as one of the problem it was made from."""
+    """Convert a placement of the canonical problem to the original `problem` and its unit order."""
     labels, regions = np.empty_like(placement.labels), np.empty_like(placement.regions)
     labels[order], regions[order] = placement.labels, placement.regions
-    place = np.empty(problem.units, np.int64)
-    place[order] = np.arange(problem.units)
-    numbers = _fusions(problem, place)
+    position = np.empty(problem.units, np.int64)
+    position[order] = np.arange(problem.units)
+    numbers = _fusion_order(problem, position)
     fusions = tuple(sorted(numbers[number] for number in placement.fusions))
     return replace(placement, labels=labels, regions=regions, fusions=fusions)
 
 
-def _kahn(problem: Problem, keys: Sequence[str]) -> list[int]:
-    source, target = problem.edges
-    waits = np.bincount(target, minlength=problem.units).tolist()
-    begin = np.searchsorted(source, np.arange(problem.units + 1)).tolist()
-    following = target.tolist()
-    ready = [(keys[unit], unit) for unit in range(problem.units) if not waits[unit]]
+def topological_order(
+    count: int, edges: tuple[Ints, Ints], keys: Sequence[str] | Sequence[int]
+) -> list[int]:
+    """Return the nodes 0..count-1 in topological order, of those that are ready the smallest key first.
+
+    `edges` are sources and targets, int64 (edges,); the graph must be acyclic, the keys distinct
+    (Kahn, Communications of the ACM 5, 1962).
+    """
+    waits = [0] * count
+    following: list[list[int]] = [[] for _ in range(count)]
+    for source, target in zip(*(side.tolist() for side in edges), strict=True):
+        following[source].append(target)
+        waits[target] += 1
+    ready: list[tuple[Any, int]] = [(keys[node], node) for node in range(count) if not waits[node]]
     heapq.heapify(ready)
     order = []
     while ready:
-        unit = heapq.heappop(ready)[1]
-        order.append(unit)
-        for after in following[begin[unit] : begin[unit + 1]]:
+        node = heapq.heappop(ready)[1]
+        order.append(node)
+        for after in following[node]:
             waits[after] -= 1
             if not waits[after]:
                 heapq.heappush(ready, (keys[after], after))
     return order
 
 
-def _moved(fusion: Fusion, place: Ints) -> Fusion:
-    return Fusion(tuple(sorted(place[list(fusion.members)].tolist())), fusion.device, fusion.saving)
+def _renumber(fusion: Fusion, position: Ints) -> Fusion:
+    return Fusion(tuple(sorted(position[list(fusion.members)].tolist())), fusion.device, fusion.saving)
 
 
-def _fusions(problem: Problem, place: Ints) -> list[int]:
-    """Return the fusions in canonical order."""
-    moved = [_moved(fusion, place) for fusion in problem.fusions]
-    return sorted(range(len(moved)), key=lambda i: (moved[i].members, moved[i].device, moved[i].saving))
+def _fusion_order(problem: Problem, position: Ints) -> list[int]:
+    """Return the numbers of the fusions in canonical order."""
+    fusions = [_renumber(fusion, position) for fusion in problem.fusions]
+    content = [(fusion.members, fusion.device, fusion.saving) for fusion in fusions]
+    return sorted(range(len(content)), key=content.__getitem__)

@@ -1,11 +1,10 @@
 """Labels that a rule of thumb gave, made such that they can be."""
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from byoc.placement.limits import exceeds_capacity, repaired
-from byoc.placement.problem import Floats, Ints, Problem
+from byoc.placement.problem import Bools, Floats, Ints, Problem
+from byoc.placement.regions import connected_parts
 
 # Each round sends units to the host, and few are needed.
 _MOST_ROUNDS = 8
@@ -38,10 +37,8 @@ def _groups(problem: Problem) -> Ints:
     stuck = np.isinf(problem.to_device).all(axis=1) & np.isinf(problem.to_host).all(axis=1)
     stuck &= (problem.producer >= 0) & (problem.devices > 0)
     entry = stuck[problem.consumed]
-    ends = problem.producer[problem.consumed][entry], problem.consumers[entry]
-    graph = coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(problem.units,) * 2)
-    group: Ints = connected_components(graph.tocsr(), directed=False)[1].astype(np.int64)
-    return group
+    source, target = problem.producer[problem.consumed][entry], problem.consumers[entry]
+    return connected_parts(problem.units, source, target, "weak")[1]
 
 
 def _costs_of_groups(problem: Problem, group: Ints) -> Floats:
@@ -51,13 +48,13 @@ def _costs_of_groups(problem: Problem, group: Ints) -> Floats:
     return costs
 
 
-def _split(group: Ints, labels: Ints) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def _split(group: Ints, labels: Ints) -> Bools:
     """Tell which groups are on several devices."""
     count = int(group.max(initial=-1)) + 1
     least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
     np.minimum.at(least, group, labels)
     np.maximum.at(most, group, labels)
-    split: np.ndarray[tuple[int], np.dtype[np.bool_]] = least < most
+    split: Bools = least < most
     return split
 
 

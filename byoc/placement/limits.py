@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from byoc.placement.problem import Floats, Ints, Problem
+from byoc.placement.problem import Bools, Floats, Ints, Problem
 from byoc.placement.regions import form_regions
 
 
@@ -31,7 +31,7 @@ def breach(problem: Problem, labels: Ints, regions: Ints) -> str:
     return ""
 
 
-def exceeds_capacity(problem: Problem, labels: Ints) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def exceeds_capacity(problem: Problem, labels: Ints) -> Bools:
     """Tell which devices hold more bytes than they have, bool (devices,); rounding is forgiven."""
     taken = [math.fsum(problem.memory[labels == 1 + d, d]) for d in range(problem.devices)]
     return np.array(taken, np.float64) > problem.capacity * (1 + 2.0**-40)

@@ -4,8 +4,6 @@ import time
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from byoc.placement.company import without_lonely
 from byoc.placement.formulation import placement_program
@@ -13,7 +11,7 @@ from byoc.placement.fusions import fusions_are_acyclic
 from byoc.placement.incumbents import incumbents, of_labels, the_better
 from byoc.placement.limits import breach
 from byoc.placement.problem import UNLIMITED, Floats, Ints, Problem
-from byoc.placement.regions import form_regions, levelled_regions
+from byoc.placement.regions import connected_parts, form_regions, levelled_regions
 from byoc.placement.rows import Program, Solution
 from byoc.placement.sequence import sequence_program
 from byoc.placement.strategy import CHEAPER_ON_HOST, Placement
@@ -223,11 +221,7 @@ def _circles(problem: Problem, chosen: list[int]) -> list[list[int]]:
         node[members] = members[0]
     source, target = (node[side] for side in problem.edges)
     crossing = source != target
-    graph = coo_array(
-        (np.ones(int(crossing.sum()), np.int8), (source[crossing], target[crossing])),
-        shape=(problem.units, problem.units),
-    )
-    _, component = connected_components(graph.tocsr(), connection="strong")
+    _, component = connected_parts(problem.units, source[crossing], target[crossing], "strong")
     sizes = np.bincount(component)
     circles: dict[int, list[int]] = {}
     for number in chosen:

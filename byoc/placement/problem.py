@@ -1,53 +1,67 @@
-"""What a placement strategy is given: units, what they cost where, and what passes between them."""
+"""The placement problem: units, their costs on each device, and the tensors between them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from byoc.placement.validation import check_costs, check_fusions, check_limits, check_order, check_shapes
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 UNLIMITED = 2**62
-"""A number of nodes or regions that stands for no limit."""
+"""Number of nodes or regions that means "no limit"."""
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """Units that an accelerator may run as one, and what that saves; the placement decides.
+    """Units that an accelerator can run as one operation, and the time that saves.
 
-    It counts where all members are on the device in one region and it is chosen. Chosen fusions have
-    no member in common, and the graph stays acyclic when each of them is made one node.
+    The placement decides whether to choose it. A chosen fusion counts if all members are on its device
+    and in one region. Chosen fusions share no member, and contracting each of them leaves the graph
+    acyclic.
     """
 
     members: tuple[int, ...]
-    """Two units or more, in rising order; each can also run by itself on the device."""
+    """Two or more units, in rising order; each can also run by itself on the device."""
     device: int
     saving: float
-    """Seconds, at most those of the members together."""
+    """Seconds, at most the sum of the members' seconds on the device."""
+
+
+class ProblemLimits(TypedDict, total=False):
+    """Optional arguments of `Problem.build`; see the fields of `Problem` for shapes and units."""
+
+    connected: ArrayLike | None
+    must: ArrayLike | None
+    size: ArrayLike | None
+    min_nodes: ArrayLike | None
+    max_nodes: ArrayLike | None
+    max_regions: ArrayLike | None
+    memory: ArrayLike | None
+    capacity: ArrayLike | None
+    fusions: Iterable[Fusion]
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Units in topological order, the tensors between them, costs in seconds, and limits to keep.
+    """Units in topological order, the tensors between them, their costs, and the hard limits.
 
-    Device 0 is the host, 1..devices are the accelerators; arrays without a host column hold
-    accelerator `d` at index `d - 1`. Constants are no tensors here: they travel at compile time.
-    The arrays are taken as they are and never written to; the caller must not write to them either.
+    Device 0 is the host and 1..devices are the accelerators; arrays without a host column hold
+    accelerator `d` at index `d - 1`. Constants are not tensors here, as they are sent at compile time.
+    The arrays are not copied and never written to; the caller must not write to them either.
 
-    Costs need not be seconds: energy, or a weighted sum, is posed in the same arrays.
+    Costs are in seconds unless another objective is minimised: joules or a weighted sum take the same
+    arrays.
 
-    Raises ValueError where a shape, a dtype, a cost, a limit or the order of the units is wrong.
+    Raises ValueError if a shape, a dtype, a cost, a limit or the order of the units is wrong.
     """
 
     seconds: Floats
-    """float64 (units, 1 + devices): execution; inf = refused there, the host column is finite."""
+    """float64 (units, 1 + devices): execution; inf = refused by the device. The host's is finite."""
     producer: Ints
     """int64 (tensors,): the producing unit, or -1 for the host (a graph input)."""
     consumer_start: Ints
@@ -55,42 +69,42 @@ class Problem:
     consumers: Ints
     """int64 (entries,): the consuming units, each once per tensor."""
     is_output: Bools
-    """bool (tensors,): wanted by the host as a graph output."""
+    """bool (tensors,): the host needs it as a graph output."""
     to_device: Floats
     """float64 (tensors, devices): host to accelerator, once per tensor; inf = cannot be sent."""
     to_host: Floats
     """float64 (tensors, devices): accelerator to host, once per tensor; inf = cannot be sent."""
     launch: Floats
-    """float64 (devices,): finite, per region."""
+    """float64 (devices,): launch cost of a region; finite."""
     connected: Bools
-    """bool (devices,): regions must be connected there, else disconnected branches share one."""
+    """bool (devices,): regions must be connected; if not, disconnected branches may share a region."""
     must: Bools
-    """bool (units,): has to run on an accelerator, whatever it costs."""
+    """bool (units,): must run on an accelerator, whatever the cost."""
     size: Ints
-    """int64 (units,): nodes of the unit, 1 or more."""
+    """int64 (units,): number of nodes of the unit, at least 1."""
     min_nodes: Ints
-    """int64 (devices,): nodes that a region there has at least; 0 = no limit."""
+    """int64 (devices,): least number of nodes of a region; 0 = no limit."""
     max_nodes: Ints
-    """int64 (devices,): nodes that a region there has at most; `UNLIMITED` = no limit."""
+    """int64 (devices,): largest number of nodes of a region; `UNLIMITED` = no limit."""
     max_regions: Ints
-    """int64 (devices,): regions that the device may have; `UNLIMITED` = no limit."""
+    """int64 (devices,): largest number of regions; `UNLIMITED` = no limit."""
     memory: Floats
-    """float64 (units, devices): bytes that the unit takes there as long as the model is loaded."""
+    """float64 (units, devices): bytes that the unit occupies while the model is loaded."""
     capacity: Floats
-    """float64 (devices,): bytes that all units there may take together; inf = no limit."""
+    """float64 (devices,): bytes available to all units together; inf = no limit."""
     fusions: tuple[Fusion, ...]
-    """What may run as one, candidates that may overlap."""
+    """Candidates, which may overlap."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError with a sentence on the first thing that is wrong."""
-        check_shapes(self)
-        check_costs(self)
-        check_order(self)
-        check_limits(self)
-        check_fusions(self)
+        """Raise ValueError that describes the first mistake."""
+        _check_shapes(self)
+        _check_costs(self)
+        _check_order(self)
+        _check_limits(self)
+        _check_fusions(self)
 
     @classmethod
-    def build(  # noqa: PLR0913
+    def build(  # noqa: PLR0913 - one for each array
         cls,
         *,
         seconds: ArrayLike,
@@ -100,26 +114,24 @@ class Problem:
         to_device: ArrayLike,
         to_host: ArrayLike,
         launch: ArrayLike,
-        connected: ArrayLike | None = None,
-        must: ArrayLike | None = None,
-        size: ArrayLike | None = None,
-        min_nodes: ArrayLike | None = None,
-        max_nodes: ArrayLike | None = None,
-        max_regions: ArrayLike | None = None,
-        memory: ArrayLike | None = None,
-        capacity: ArrayLike | None = None,
-        fusions: Iterable[Fusion] = (),
+        **limits: Unpack[ProblemLimits],
     ) -> Self:
-        """Build a problem from each tensor's consuming units; one named twice counts once.
+        """Build a problem from the consuming units of each tensor; duplicates count once.
 
-        Anything `numpy.asarray` takes will do for the arrays. What is left out limits nothing:
-        regions may be disconnected, no unit must, each is one node and takes no memory.
+        Arrays are converted by `numpy.asarray`. Limits that are not given restrict nothing: regions may
+        be disconnected, no unit must be on an accelerator, each unit has one node and takes no memory.
         """
         distinct = [sorted(set(units)) for units in consumers]
         start = np.zeros(len(distinct) + 1, np.int64)
         np.cumsum([len(units) for units in distinct], out=start[1:])
         launches, costs = np.asarray(launch, np.float64), np.asarray(seconds, np.float64)
         units, devices = len(costs), launches.size
+
+        def array(name: str, shape: tuple[int, ...], default: float) -> NDArray[Any]:
+            given: Any = limits.get(name)
+            dtype = {bool: np.bool_, int: np.int64, float: np.float64}[type(default)]
+            return np.full(shape, default, dtype) if given is None else np.asarray(given, dtype)
+
         return cls(
             seconds=costs,
             producer=np.asarray(producer, np.int64),
@@ -129,16 +141,17 @@ class Problem:
             to_device=np.asarray(to_device, np.float64),
             to_host=np.asarray(to_host, np.float64),
             launch=launches,
-            connected=_filled(connected, (devices,), False),
-            must=_filled(must, (units,), False),
-            size=_filled(size, (units,), 1),
-            min_nodes=_filled(min_nodes, (devices,), 0),
-            max_nodes=_filled(max_nodes, (devices,), UNLIMITED),
-            max_regions=_filled(max_regions, (devices,), UNLIMITED),
-            memory=_filled(memory, (units, devices), 0.0),
-            capacity=_filled(capacity, (devices,), np.inf),
+            connected=array("connected", (devices,), False),
+            must=array("must", (units,), False),
+            size=array("size", (units,), 1),
+            min_nodes=array("min_nodes", (devices,), 0),
+            max_nodes=array("max_nodes", (devices,), UNLIMITED),
+            max_regions=array("max_regions", (devices,), UNLIMITED),
+            memory=array("memory", (units, devices), 0.0),
+            capacity=array("capacity", (devices,), np.inf),
             fusions=tuple(
-                Fusion(tuple(sorted(each.members)), each.device, each.saving) for each in fusions
+                Fusion(tuple(sorted(each.members)), each.device, each.saving)
+                for each in limits.get("fusions", ())
             ),
         )
 
@@ -154,7 +167,7 @@ class Problem:
 
     @property
     def devices(self) -> int:
-        """Number of accelerators: the host is not counted."""
+        """Number of accelerators, the host not counted."""
         return len(self.launch)
 
     @cached_property
@@ -164,7 +177,7 @@ class Problem:
 
     @cached_property
     def edges(self) -> tuple[Ints, Ints]:
-        """Producing and consuming unit of every unit-to-unit edge, each edge once, in that order.
+        """Producing and consuming units of the distinct edges between units.
 
         Two int64 (edges,), sorted by producing and then by consuming unit.
         """
@@ -175,9 +188,9 @@ class Problem:
 
     @cached_property
     def allowed(self) -> Bools:
-        """bool (units, 1 + devices): where the unit may run, by itself: not refused, not too large.
+        """bool (units, 1 + devices): the device takes the unit by itself: not refused, not too large.
 
-        A unit that must be on an accelerator may not be on the host.
+        False for the host where the unit must be on an accelerator.
         """
         fits = np.isfinite(self.seconds)
         fits[:, 0] = ~self.must
@@ -192,7 +205,101 @@ class Problem:
         return np.where(self.allowed, self.seconds, np.inf)
 
 
-def _filled(given: ArrayLike | None, shape: tuple[int, ...], default: float) -> NDArray[Any]:
-    """Return what was given in the dtype of the default, or an array full of the default."""
-    dtype = {bool: np.bool_, int: np.int64, float: np.float64}[type(default)]
-    return np.full(shape, default, dtype) if given is None else np.asarray(given, dtype)
+def _check_shapes(problem: Problem) -> None:
+    """Raise ValueError if an array does not have the documented shape and dtype."""
+    units, devices, tensors = len(problem.seconds), problem.launch.size, problem.producer.size
+    expected: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
+        "seconds": (np.float64, (units, 1 + devices)),
+        "producer": (np.int64, (tensors,)),
+        "consumer_start": (np.int64, (tensors + 1,)),
+        "consumers": (np.int64, (problem.consumers.size,)),
+        "is_output": (np.bool_, (tensors,)),
+        "to_device": (np.float64, (tensors, devices)),
+        "to_host": (np.float64, (tensors, devices)),
+        "launch": (np.float64, (devices,)),
+        "connected": (np.bool_, (devices,)),
+        "must": (np.bool_, (units,)),
+        "size": (np.int64, (units,)),
+        "min_nodes": (np.int64, (devices,)),
+        "max_nodes": (np.int64, (devices,)),
+        "max_regions": (np.int64, (devices,)),
+        "memory": (np.float64, (units, devices)),
+        "capacity": (np.float64, (devices,)),
+    }
+    for name, (dtype, shape) in expected.items():
+        array = getattr(problem, name)
+        if array.dtype != dtype or array.shape != shape:
+            raise ValueError(
+                f"{name} is {array.dtype} of shape {array.shape}; {np.dtype(dtype)} of shape "
+                f"{shape} is needed for {tensors} tensors and {devices} devices beside the host"
+            )
+
+
+def _check_costs(problem: Problem) -> None:
+    """Raise ValueError if a cost is negative, not a number, or infinite where that is not allowed."""
+    for name in ("seconds", "to_device", "to_host", "launch"):
+        costs = getattr(problem, name)
+        # Written so that a NaN fails too.
+        if not (costs >= 0).all():
+            place = [int(index) for index in np.argwhere(~(costs >= 0))[0]]
+            raise ValueError(f"{name}{place} is {costs[tuple(place)]}; a cost is 0 or more seconds")
+    if not np.isfinite(problem.launch).all():
+        raise ValueError("launch is infinite; refuse the units of that device instead")
+    stranded = np.flatnonzero(np.isinf(problem.seconds[:, 0]))
+    if stranded.size:
+        raise ValueError(f"unit {stranded[0]}: the host must be able to run every unit")
+
+
+def _check_order(problem: Problem) -> None:
+    """Raise ValueError if a tensor names a missing unit, or units are not in topological order."""
+    start, units = problem.consumer_start, problem.units
+    if start[0] != 0 or start[-1] != len(problem.consumers) or (np.diff(start) < 0).any():
+        raise ValueError("consumer_start must rise from 0 to the number of consumers")
+    if ((problem.producer < -1) | (problem.producer >= units)).any():
+        raise ValueError(f"a producer is -1 (the host) or one of the {units} units")
+    if ((problem.consumers < 0) | (problem.consumers >= units)).any():
+        raise ValueError(f"a consumer is one of the {units} units")
+    if len(np.unique(problem.consumed * units + problem.consumers)) < len(problem.consumers):
+        raise ValueError("a tensor names a consumer twice")
+    late = np.flatnonzero(problem.producer[problem.consumed] >= problem.consumers)
+    if late.size:
+        tensor, consumer = problem.consumed[late[0]], problem.consumers[late[0]]
+        raise ValueError(
+            f"tensor {tensor}: its producer, unit {problem.producer[tensor]}, does not come before "
+            f"its consumer, unit {consumer}; units must stand in topological order"
+        )
+
+
+def _check_limits(problem: Problem) -> None:
+    """Raise ValueError if a limit is negative, or no accelerator takes a unit that needs one."""
+    if (problem.size < 1).any():
+        raise ValueError("a unit has a size of 1 node or more")
+    for name in ("min_nodes", "max_nodes", "max_regions", "capacity"):
+        if not (getattr(problem, name) >= 0).all():
+            raise ValueError(f"{name} is negative or not a number")
+    finite = np.isfinite(problem.memory)
+    if not (finite & (problem.memory >= 0)).all():
+        unit, device = (int(index) for index in np.argwhere(~(finite & (problem.memory >= 0)))[0])
+        raise ValueError(f"memory[{unit}, {device}] is not 0 or more bytes")
+    homeless = np.flatnonzero(problem.must & ~problem.allowed[:, 1:].any(axis=1))
+    if homeless.size:
+        raise ValueError(f"unit {homeless[0]} must be on an accelerator, and none takes it")
+
+
+def _check_fusions(problem: Problem) -> None:
+    """Raise ValueError if a device refuses a member of a fusion, or the fusion saves too much."""
+    for number, fusion in enumerate(problem.fusions):
+        members = fusion.members
+        if len(set(members)) < 2 or tuple(sorted(set(members))) != members:
+            raise ValueError(f"fusion {number}: two members or more, in rising order, are needed")
+        if members[0] < 0 or members[-1] >= problem.units:
+            raise ValueError(f"fusion {number}: a member is one of the {problem.units} units")
+        if not 1 <= fusion.device <= problem.devices:
+            raise ValueError(f"fusion {number}: a device is one of {problem.devices} accelerators")
+        apart = float(problem.seconds[list(members), fusion.device].sum())
+        if not np.isfinite(apart):
+            raise ValueError(f"fusion {number}: device {fusion.device} refuses one of its members")
+        if not 0 <= fusion.saving <= apart:
+            raise ValueError(
+                f"fusion {number}: saves {fusion.saving:g} s; its members take {apart:g} s apart"
+            )

@@ -80,7 +80,7 @@ def contraction_is_acyclic(problem: Problem, regions: Ints) -> bool:
     node = np.where(regions >= 0, regions, count + np.arange(problem.units))
     source, target = (node[side] for side in problem.edges)
     crossing = source != target
-    return _components(count + problem.units, source[crossing], target[crossing], "strong")[0] == (
+    return connected_parts(count + problem.units, source[crossing], target[crossing], "strong")[0] == (
         count + problem.units
     )
 
@@ -89,7 +89,7 @@ def components_within(problem: Problem, regions: Ints) -> Ints:
     """Return the connected piece of its region that each unit is in, int64 (units,)."""
     source, target = problem.edges
     joined = (regions[source] >= 0) & (regions[source] == regions[target])
-    return _components(problem.units, source[joined], target[joined], "weak")[1]
+    return connected_parts(problem.units, source[joined], target[joined], "weak")[1]
 
 
 def _slots(problem: Problem, labels: Ints, turns: Ints) -> Ints:
@@ -123,7 +123,7 @@ def _number(problem: Problem, labels: Ints, slots: Ints) -> Ints:
     needs_connection = np.append(False, problem.connected)[labels]
     joined: Bools = needs_connection[source] & (labels[source] == labels[target])
     joined &= slots[source] == slots[target]
-    _, component = _components(problem.units, source[joined], target[joined], "weak")
+    _, component = connected_parts(problem.units, source[joined], target[joined], "weak")
     placed = np.flatnonzero(labels > 0)
     # One key per region: components count from 1, phases have component 0.
     key = slots * (problem.units + 1) + np.where(needs_connection, component + 1, 0)
@@ -161,7 +161,7 @@ def _split(problem: Problem, labels: Ints, key: Ints, placed: Ints) -> Ints:
     finer[placed] = region * (problem.units + 1) + part[placed]
     source, target = problem.edges
     joined = np.append(False, problem.connected)[labels][source] & (finer[source] == finer[target])
-    _, component = _components(problem.units, source[joined], target[joined], "weak")
+    _, component = connected_parts(problem.units, source[joined], target[joined], "weak")
     # Units of one part that need no connection are components of their own: tell them by the part.
     apart = np.where(np.append(False, problem.connected)[labels], component + 1, 0)
     _, dense = np.unique(finer, return_inverse=True)
@@ -175,9 +175,13 @@ def _launch_cost(problem: Problem, labels: Ints, regions: Ints) -> tuple[float, 
     return float(per_device @ problem.launch), len(device)
 
 
-def _components(
+def connected_parts(
     nodes: int, source: Ints, target: Ints, connection: Literal["weak", "strong"]
 ) -> tuple[int, Ints]:
+    """Return the number of weakly or strongly connected components, and each node's, int64 (nodes,).
+
+    `source` and `target` are the ends of the edges, int64 (edges,).
+    """
     graph = coo_array((np.ones(len(source), np.int8), (source, target)), shape=(nodes, nodes))
     count, component = connected_components(graph.tocsr(), connection=connection)
     return int(count), component.astype(np.int64)

@@ -19,6 +19,7 @@ from byoc.placement import (
     called,
     objection,
     settled,
+    solve_problem,
     unhonoured,
 )
 
@@ -102,6 +103,23 @@ def test_the_cost_is_found_anew() -> None:
     placement = settled(problem, lie)
     assert placement.cost.total == 8
     assert (type(placement.bound), placement.bound, placement.fusions) == (float, 0.5, ())
+
+
+def test_a_problem_is_solved_by_name_and_in_any_order() -> None:
+    problem = replace(chain(), min_nodes=np.zeros(1, np.int64))
+    greedy = Vendors(lambda given: Placement.of(given, given.costs.argmin(axis=1)))
+    placement = solve_problem(problem, greedy, ["second", "first"])  # names do not override the edges
+    assert placement.labels.tolist() == [1, 0]
+    assert placement.notes == ("strategy mine: launches played no part in the choice",)
+
+
+def test_a_refusal_names_the_unit_and_the_limits_that_were_ignored() -> None:
+    with pytest.raises(InputError) as caught:
+        solve_problem(chain(), Vendors(everywhere), ["a", "b"])
+    assert str(caught.value) == (
+        "strategy mine: it placed unit 'b' on device 1, which refuses it "
+        "(it was not told how many nodes a region may have)"
+    )
 
 
 def test_long_sentences_are_cut() -> None:

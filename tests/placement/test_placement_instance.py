@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from instance_writer import instance_document
 from placement_dags import random_problem
 from placement_oracle import SlowCost, chain, every_labels, problems, readers, slow_optimum, thorough
 
 from byoc.errors import InputError
 from byoc.placement import Fusion, Problem
-from byoc.placement.instance import Instance, instance_document, parse_instance, read_instance
+from byoc.placement.instance import Instance, parse_instance, read_instance
 
 Document = dict[str, Any]
 

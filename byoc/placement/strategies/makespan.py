@@ -108,15 +108,6 @@ class Makespan:
         return replace(placement, schedule=schedule, notes=(note,))
 
 
-def in_order(scheduled: Scheduled, order: Ints) -> Scheduled:
-    """Return a placement that `placed_back` gave with its schedule put back in order as well."""
-    if scheduled.schedule is None:
-        return scheduled
-    start, end = np.empty_like(scheduled.schedule.start), np.empty_like(scheduled.schedule.end)
-    start[order], end[order] = scheduled.schedule.start, scheduled.schedule.end
-    return replace(scheduled, schedule=replace(scheduled.schedule, start=start, end=end))
-
-
 def _lawful(problem: Problem, scheduler: Scheduler) -> Iterator[State]:
     """Yield starting points that keep the hard limits."""
     for labels, regions in _starts(problem):
