@@ -1,19 +1,40 @@
-"""Expressions in YAML files, in Google's Common Expression Language (CEL): conditions over plain facts.
+"""Conditions in YAML files, written in Google's Common Expression Language (CEL) over plain facts.
 
-CEL has no loops, no assignments and no way out into Python, so a file from anywhere may hold some. Its
-`all`, `exists` and the like walk lists; the steps of one evaluation are limited, so that a line of text
-cannot take long. A value that is not known is null or missing in the facts, and what needs it is said
-to be unknown rather than true or false. Regular expressions run in linear time.
+CEL has no loops, no assignments and no access to Python, so a file from an unknown source may hold
+conditions. Its `all`, `exists` and the like iterate over lists; the number of steps of one evaluation is
+limited, so that no condition takes long. A value that is not known is null or missing in the facts, and
+a condition that needs it is unknown rather than true or false. Regular expressions run in linear time.
 
 The language: https://github.com/google/cel-spec/blob/master/doc/langdef.md
 """
 
-from byoc.expressions.condition import (
-    Condition,
-    Expression,
-    compile_expression,
-    compile_regex,
-    matches,
+from byoc.expressions.condition import Expression, compile_expression
+from byoc.expressions.evaluation import evaluate
+from byoc.expressions.operations import (
+    MismatchError,
+    NoValueError,
+    StepLimitError,
+    describe_kind,
 )
+from byoc.expressions.parser import parse_expression
+from byoc.expressions.regex import compile_regex, matches
+from byoc.expressions.tree import TYPES, Literal, OperatorCall, find_paths, path_of, walk_tree
 
-__all__ = ["Condition", "Expression", "compile_expression", "compile_regex", "matches"]
+__all__ = [
+    "TYPES",
+    "Expression",
+    "Literal",
+    "MismatchError",
+    "NoValueError",
+    "OperatorCall",
+    "StepLimitError",
+    "compile_expression",
+    "compile_regex",
+    "describe_kind",
+    "evaluate",
+    "find_paths",
+    "matches",
+    "parse_expression",
+    "path_of",
+    "walk_tree",
+]

@@ -12,7 +12,7 @@ from typing import Any
 
 from onnx import NodeProto
 
-from byoc.expressions import Condition
+from byoc.expressions import compile_expression
 from byoc.graph.attributes import onnx_domains
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import captured, is_onnx
@@ -246,9 +246,10 @@ class Annotator:
 
     def _conditions(self, rule: _Rule, view: View) -> Iterator[Objection]:
         for position, condition in enumerate(rule.rule.where):
-            holds, text = Condition(condition.expr, condition.reason).answer(view.facts)
+            holds, text = compile_expression(condition.expr).answer(view.facts)
             if not holds:
                 kind = Kind.UNKNOWN if holds is None else Kind.ATTRIBUTE
+                text = condition.reason if condition.reason and holds is False else text
                 yield Objection(f"{rule.place}.where[{position}]", text, kind)
 
     def _check(self, rule: _Rule, view: View) -> Iterator[Objection]:

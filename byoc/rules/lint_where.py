@@ -8,9 +8,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from byoc.errors import nearest
-from byoc.expressions import Expression, compile_expression
-from byoc.expressions.syntax import Literal, Made, path_of, paths, subtrees
-from byoc.expressions.values import ExhaustedError, MismatchError, NoValueError, evaluate, kind
+from byoc.expressions import (
+    Expression,
+    Literal,
+    MismatchError,
+    NoValueError,
+    OperatorCall,
+    StepLimitError,
+    compile_expression,
+    describe_kind,
+    evaluate,
+    find_paths,
+    path_of,
+    walk_tree,
+)
 from byoc.graph.facts import QUANTIZED_FACTS, TENSOR_FACTS
 from byoc.patterns.pattern import Pattern
 from byoc.rules.operators import Operator, operator
@@ -99,7 +110,7 @@ def pattern_problems(pattern: Pattern, number: int) -> Iterator[str]:
 def _members_read(expression: Expression, of: str = "") -> list[tuple[str, str]]:
     """Return the facts that are read and the members asked of them, or of a member `of` of theirs."""
     before = 2 if of else 1
-    read = (path for path in paths(expression.tree) if len(path) > before)
+    read = (path for path in find_paths(expression.tree) if len(path) > before)
     return list(dict.fromkeys((path[0], path[before]) for path in read if not of or path[1] == of))
 
 
@@ -150,30 +161,27 @@ def _of_kind(expression: Expression, facts: Mapping[str, Any]) -> Iterator[str]:
     except MismatchError:
         yield f"`{source}` puts together what does not go together, such as 1 and 1.0"
         return
-    except (
-        NoValueError,
-        ExhaustedError,
-    ):  # the facts are samples: an index, or what is left out, may not be there
+    except (NoValueError, StepLimitError):  # samples: an index or a fact may be missing
         return
     if not isinstance(result, bool):
-        yield f"`{source}` is {kind(result)}, neither true nor false"
+        yield f"`{source}` is {describe_kind(result)}, neither true nor false"
 
 
 def _never_equal(expression: Expression, facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield that a text is compared with a number."""
-    for part in subtrees(expression.tree):
-        if not (isinstance(part, Made) and part.by in ("==", "!=")):
+    for part in walk_tree(expression.tree):
+        if not (isinstance(part, OperatorCall) and part.operator in ("==", "!=")):
             continue
-        for one, other in (part.given, part.given[::-1]):
+        for one, other in (part.operands, part.operands[::-1]):
             path = path_of(one)
             if path is None or not isinstance(other, Literal):
                 continue
             try:
                 value = evaluate(one, facts)
-            except (NoValueError, ExhaustedError):  # as a name that a walk gives
+            except (NoValueError, StepLimitError):  # as a name that a walk gives
                 continue
             literal = f"'{other.value}'" if isinstance(other.value, str) else str(other.value)
-            kinds = kind(value), kind(other.value)
+            kinds = describe_kind(value), describe_kind(other.value)
             if {*kinds} == {"a text", "a number"}:
                 name = ".".join(path)
                 yield f"`{name}` is {kinds[0]}, and {literal} is {kinds[1]}: they are never equal"

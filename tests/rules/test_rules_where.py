@@ -175,11 +175,11 @@ def test_check_functions_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ("__import__('os').system('x')", "calls __import__, which there is not"),
-        ("X.__class__.__mro__ == 1 && open('x')", "calls open, which there is not"),
-        ("1 +", "is not an expression"),
+        ("__import__('os').system('x')", "there is no function `__import__`"),
+        ("X.__class__.__mro__ == 1 && open('x')", "there is no function `open`"),
+        ("1 +", "at character 4: something is missing"),
         ("x" * 600, "has 600 characters, at most 500"),
-        ("(" * 240 + "1" + ")" * 240, ""),
+        ("(" * 240 + "1" + ")" * 240, "more than 60 parts are nested in one another"),
     ],
 )
 def test_expressions_from_anywhere(source: str, complaint: str) -> None:
