@@ -1,1 +1,1 @@
-"""Composites: the pattern language, the matcher, and the grouper that makes units of a graph."""
+"""Composites: the pattern language, the matcher, and the grouper that divides a graph into units."""

@@ -1,4 +1,4 @@
-"""Every place where a composite could be, overlapping ones included."""
+"""Every place in a graph where a composite could be, overlapping ones included."""
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 
@@ -6,23 +6,23 @@ from byoc.graph.index import GraphIndex
 from byoc.patterns.form import Form
 from byoc.patterns.match import Match, matches_at
 from byoc.patterns.pattern import Pattern
-from byoc.patterns.qdq import border_objection, is_border
+from byoc.patterns.qdq import check_unaccepted, is_border
 from byoc.patterns.search import MOST_ATTEMPTS, Attempts, Search
 from byoc.patterns.syntax import ANY
 from byoc.patterns.table import Table
 from byoc.verdict import Mark
 
-# For one pattern in one graph: a sum that grows with the graph, so that no pattern's cost grows faster.
+# The attempts for one pattern in one graph grow linearly with the graph, so that the time does, too.
 _ATTEMPTS_PER_NODE = 20
 _LEAST_ATTEMPTS = 100_000
 _MOST_AT_A_NODE = 8
 
 
 def free_nodes(index: GraphIndex, marks: Sequence[Mark]) -> frozenset[int]:
-    """Return the nodes that a composite may be made of: accepted by the rules, and no constants.
+    """Return the nodes that a composite may contain: accepted by the rules, and not constant.
 
-    Where rules speak of quantized operators, DequantizeLinear and QuantizeLinear nodes may be in one
-    without being accepted; whether they are rightly there `border_objection` says.
+    If there are rules for quantized operators, DequantizeLinear and QuantizeLinear nodes are free
+    without being accepted; `allowed` decides about them.
     """
     free = {number for number, mark in enumerate(marks) if mark.verdict}
     if any(mark.quantized for mark in marks):
@@ -31,59 +31,58 @@ def free_nodes(index: GraphIndex, marks: Sequence[Mark]) -> frozenset[int]:
 
 
 def candidates(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]) -> list[Match]:
-    """Return every match of accepted nodes that can become one node, overlapping ones included.
+    """Find every match of accepted nodes that can become one node, overlapping ones included.
 
-    Larger ones first, then in the order of the patterns, of their variants, and of the nodes: the same
-    for the same graph. Of several ways to match the same nodes by one pattern, the first counts. At one
-    node a form has at most 8; what takes too many attempts to find counts as not there.
+    Larger matches come first, then the order is that of the patterns, their variants, and the nodes. Of
+    several ways to match the same nodes by one pattern the first counts. A form has at most 8 matches at
+    one node. Matches that take too many attempts are not found.
     """
-    free = free_nodes(index, marks)
-    return allowed(index, possible(index, patterns, free), marks)
+    return allowed(index, possible(index, patterns, free_nodes(index, marks)), marks)
 
 
 def possible(index: GraphIndex, patterns: Sequence[Pattern], free: Container[int]) -> list[Match]:
-    """Return every match of some nodes, in the order of `candidates`."""
+    """Find every match of free nodes, in the order of `candidates`."""
     table = Table.of(index)
-    found = [match for pattern in patterns for match in _of_pattern(pattern, table, free)]
-    return sorted(found, key=lambda match: -len(match.nodes))
+    matches = [match for pattern in patterns for match in _of_pattern(pattern, table, free)]
+    return sorted(matches, key=lambda match: -len(match.nodes))
 
 
 def allowed(index: GraphIndex, found: Iterable[Match], marks: Sequence[Mark]) -> list[Match]:
-    """Return those of some matches that marks allow, in their order."""
+    """Return the matches that the marks of their nodes allow, in their order."""
     free = free_nodes(index, marks)
     return [
         match
         for match in found
-        if free.issuperset(match.nodes.values())
-        and not border_objection(index, match.nodes.values(), marks)
+        if free.issuperset(match.nodes.values()) and check_unaccepted(index, match.nodes.values(), marks)
     ]
 
 
 def _of_pattern(pattern: Pattern, table: Table, free: Container[int]) -> Iterator[Match]:
-    left = max(_LEAST_ATTEMPTS, _ATTEMPTS_PER_NODE * len(table.ops))
+    attempts_left = max(_LEAST_ATTEMPTS, _ATTEMPTS_PER_NODE * len(table.ops))
     seen: set[frozenset[int]] = set()
     for form in pattern.forms:
         attempts = Attempts(0)
         search = Search(form, table, free, attempts)
         for number in _roots(form, table):
-            if left <= 0:
+            if attempts_left <= 0:
                 return
             if number not in free or not search.may_start(number):
                 continue
-            attempts.left = before = min(MOST_ATTEMPTS, left)
-            here = 0
+            attempts.left = before = min(MOST_ATTEMPTS, attempts_left)
+            count = 0
             for match in matches_at(pattern, search, number):
                 nodes = frozenset(match.nodes.values())
                 if nodes not in seen:
                     seen.add(nodes)
-                    here += 1
+                    count += 1
                     yield match
-                if here == _MOST_AT_A_NODE:
+                if count == _MOST_AT_A_NODE:
                     break
-            left -= before - max(attempts.left, 0)
+            attempts_left -= before - max(attempts.left, 0)
 
 
 def _roots(form: Form, table: Table) -> Sequence[int]:
+    """Return the nodes at which matching may begin; none if the graph lacks a required operator."""
     for line in form.required:
         if not line.any and not any(op in table.by_op for op in line.ops):
             return ()

@@ -1,4 +1,4 @@
-"""Forms: the lines of a variant of a pattern, and what is left where optional ones are missing."""
+"""Variants of a pattern, and the lines that remain when optional ones are left out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,10 +10,10 @@ from byoc.patterns.table import CONSTANT
 
 @dataclass(frozen=True)
 class Form:
-    """The lines of a variant, in topological order, optional ones included or left out.
+    """The lines of one variant of a pattern, in topological order.
 
-    `outputs` names what leaves, `variant` is the place of the text among the pattern's, `left_out` has
-    the lines that are not there.
+    `outputs` names the tensors that the variant returns, `variant` is the index of its text in the
+    pattern, and `left_out` has the optional lines that were removed.
     """
 
     nodes: tuple[PatternNode, ...]
@@ -23,12 +23,12 @@ class Form:
 
     @cached_property
     def root(self) -> PatternNode:
-        """The last line, from which matching begins."""
+        """The last line, at which matching begins."""
         return self.nodes[-1]
 
     @cached_property
     def starts(self) -> tuple[tuple[PatternNode, tuple[str, ...]], ...]:
-        """The lines from which matching may begin, each with the lines that are left out for it."""
+        """The lines at which matching may begin, each with the lines that are then left out."""
         found: list[tuple[PatternNode, tuple[str, ...]]] = [(self.root, ())]
         while found[-1][0].optional:
             line, missing = found[-1]
@@ -40,13 +40,13 @@ class Form:
 
     @cached_property
     def required(self) -> tuple[PatternNode, ...]:
-        """The lines that are there whichever optional ones are missing."""
+        """The lines that are present whichever optional lines are missing."""
         least = self.without(frozenset(node.output for node in self.nodes if node.optional))
         return least.nodes if least is not None else ()
 
     @cached_property
     def made(self) -> Mapping[str, tuple[PatternNode, int]]:
-        """What the lines make, by name: the line, and which of its outputs it is."""
+        """Every name that a line makes, with the line and the position among its outputs."""
         return {
             name: (node, position)
             for node in self.nodes
@@ -56,7 +56,10 @@ class Form:
 
     @cached_property
     def sources(self) -> Mapping[str, tuple[tuple[int, frozenset[str]], ...]]:
-        """The operators that may make the operands of each line, by position; not where any may."""
+        """For each line, the operators that may make its operands, by operand position.
+
+        Operands that any operator may make are not listed.
+        """
         possible = {
             node.output: [(i, self._makers(operand)) for i, operand in enumerate(node.operands)]
             for node in self.nodes
@@ -67,7 +70,7 @@ class Form:
         }
 
     def _makers(self, operand: Operand) -> frozenset[str] | None:
-        """Return the operators that may make what an operand stands for, None where any may."""
+        """Return the operators that may make an operand, None if any may."""
         if operand.constant:
             return None if operand.optional else frozenset({CONSTANT})
         ops: set[str] = set()
@@ -83,7 +86,7 @@ class Form:
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
-        """What comes in, in order of first use, literals included."""
+        """The operands that no line makes, in order of first use, including literals."""
         found: dict[str, Operand] = {}
         for operand in (operand for node in self.nodes for operand in node.operands):
             if operand.name not in self.made:
@@ -92,7 +95,7 @@ class Form:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """The names of what comes in: the composite's signature."""
+        """The names of the operands that no line makes: the signature of the composite."""
         return tuple(operand.name for operand in self.operands)
 
     @cached_property
@@ -100,10 +103,10 @@ class Form:
         return {frozenset(): self}
 
     def without(self, missing: frozenset[str]) -> "Form | None":
-        """Return the form without some optional lines; None when it would give out what comes in.
+        """Return the variant without some optional lines, None if it would then return an input.
 
-        A line's first operand takes the place of a line that is left out. Lines that only such a line
-        read are left out with it.
+        The first operand of a removed line replaces its output. Lines that only removed lines read are
+        removed with them.
         """
         if missing not in self._known:
             self._known[missing] = self._without(missing)
@@ -129,7 +132,7 @@ class Form:
 
 
 def renamed(operand: Operand, instead: Mapping[str, str]) -> Operand:
-    """Return an operand by the name that stands in its place, if one does."""
+    """Return an operand under the name that replaces its own, if any does."""
     name = operand.name
     while name in instead:
         name = instead[name]
@@ -137,7 +140,7 @@ def renamed(operand: Operand, instead: Mapping[str, str]) -> Operand:
 
 
 def needed(nodes: Sequence[PatternNode], names: Sequence[str]) -> tuple[PatternNode, ...]:
-    """Return the lines that it takes to make some names, in their order."""
+    """Return the lines needed to make the given names, in their order."""
     wanted = set(names)
     kept: list[PatternNode] = []
     for node in reversed(nodes):

@@ -1,10 +1,12 @@
-"""The pattern grouper: nodes merge into composites, these into QDQ groups, the rest are units alone.
+"""The grouper: nodes become composites, these become QDQ groups, and the rest are units alone.
 
 Larger matches go first, equal ones in the order of the file and then of the nodes; a node belongs to at
-most one unit. Units that became one node each never form a cycle.
+most one unit. Contracting each unit to one node never makes a cycle.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
@@ -25,12 +27,12 @@ T = TypeVar("T", bound=HasNodes)
 
 
 def group(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]) -> list[Unit]:
-    """Return the units of the main graph in topological order; constant nodes belong to none."""
+    """Divide the main graph into units, in topological order; constant nodes belong to none."""
     return grouped(index, candidates(index, patterns, marks), marks)
 
 
 def grouped(index: GraphIndex, found: Iterable[Match], marks: Sequence[Mark]) -> list[Unit]:
-    """Return the units as `group` does, where the candidates are known."""
+    """Divide the main graph into units, given the candidate matches."""
     matches = _chosen(index, found)
     inner = {node for match in matches for node in match.nodes.values()}
     units = [composite(index, match, marks) for match in matches]
@@ -45,24 +47,25 @@ def grouped(index: GraphIndex, found: Iterable[Match], marks: Sequence[Mark]) ->
 
 
 def chosen(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]) -> list[Match]:
-    """Return the composites of the main graph: each node in one at most, and no cycle between them."""
+    """Find the composites of the main graph: no two share a node, and no cycle between them."""
     return _chosen(index, candidates(index, patterns, marks))
 
 
 def _chosen(index: GraphIndex, found: Iterable[Match]) -> list[Match]:
-    taken: set[int] = set()
-    kept: list[Match] = []
+    """Choose matches greedily: no two share a node, and no cycle between them."""
+    inner: set[int] = set()
+    matches: list[Match] = []
     order = Order(index)
     for match in found:
         nodes = set(match.nodes.values())
-        if taken.isdisjoint(nodes) and order.join(nodes) is None:
-            taken |= nodes
-            kept.append(match)
-    return kept
+        if inner.isdisjoint(nodes) and order.join(nodes) is None:
+            inner |= nodes
+            matches.append(match)
+    return matches
 
 
 def composite(index: GraphIndex, match: Match, marks: Sequence[Mark]) -> Unit:
-    """Return a match as a unit."""
+    """Make a unit of a match."""
     nodes = tuple(sorted(match.nodes.values()))
     return Unit(
         name=_name(index, match.root),
@@ -76,7 +79,7 @@ def composite(index: GraphIndex, match: Match, marks: Sequence[Mark]) -> Unit:
 
 
 def single(index: GraphIndex, number: int, mark: Mark) -> Unit:
-    """Return a node as a unit of its own."""
+    """Make a unit of one node."""
     verdict = mark.verdict
     if verdict and not mark.standalone:
         verdict = refuse(f"{index.nodes[number].op_type} is taken only inside a composite")
@@ -91,28 +94,25 @@ def _name(index: GraphIndex, number: int) -> str:
 
 
 def sorted_units(index: GraphIndex, units: Sequence[T]) -> list[T]:
-    """Return units in a topological order: by their last nodes, where that is one.
+    """Sort units topologically, units that are ready at the same time by their last nodes.
 
-    Where units wait for one another in a circle, these and what comes after them are left out.
+    Units on a cycle, and those that depend on them, are left out.
     """
     ordered = sorted(units, key=lambda unit: unit.nodes[-1])
-    unit_of = {node: row for row, unit in enumerate(ordered) for node in unit.nodes}
-    followers: list[list[int]] = [[] for _ in ordered]
-    missing = [0] * len(ordered)
+    row_of = {node: row for row, unit in enumerate(ordered) for node in unit.nodes}
+    sorter: TopologicalSorter[int] = TopologicalSorter()
     for row, unit in enumerate(ordered):
         names = (name for node in unit.nodes for name in index.reads[node])
-        producers = {unit_of.get(index.producer.get(name, -1), row) for name in names} - {row}
-        missing[row] = len(producers)
-        for producer in producers:
-            followers[producer].append(row)
-    ready = [row for row, count in enumerate(missing) if not count]
+        sorter.add(row, *({row_of.get(index.producer.get(name, -1), row) for name in names} - {row}))
+    with suppress(CycleError):  # as many rows as possible are ready nevertheless
+        sorter.prepare()
+    ready = list(sorter.get_ready())
     heapify(ready)
     result = []
     while ready:
         row = heappop(ready)
         result.append(ordered[row])
-        for follower in followers[row]:
-            missing[follower] -= 1
-            if not missing[follower]:
-                heappush(ready, follower)
+        sorter.done(row)
+        for follower in sorter.get_ready():
+            heappush(ready, follower)
     return result

@@ -1,7 +1,7 @@
-"""Units for several accelerators at once: what each takes as one need not be what another does.
+"""Units for several accelerators at once, each of which may group the nodes differently.
 
-Placement needs one set of units. Where the units of two accelerators overlap they are joined, and on
-each of them the joint unit is what that accelerator makes of its nodes: one composite, or several units.
+Placement needs one set of units. Where the units of two accelerators overlap they are joined; on each
+accelerator the joint unit is made of that accelerator's own units.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ from byoc.verdict import YES, Mark, Verdict, refuse
 
 @dataclass(frozen=True, eq=False)
 class JointUnit:
-    """What is placed as one, and for each accelerator the units that it is there.
+    """Nodes that are placed together, and the units that they form on each accelerator.
 
-    The units in `on[d]` have the `nodes` among them, each once.
+    The units in `on[d]` have each of the `nodes` once.
     """
 
     name: str
@@ -27,7 +27,7 @@ class JointUnit:
 
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """Whether each accelerator takes it: all of it, or the reasons of the parts that it refuses."""
+        """For each accelerator, whether it supports the whole unit; the reasons of all refused parts."""
         return tuple(
             refuse(*dict.fromkeys(reason for unit in units for reason in unit.verdict.reasons))
             if not all(unit.verdict for unit in units)
@@ -36,41 +36,39 @@ class JointUnit:
         )
 
     def taken(self, number: int) -> bool:
-        """Return whether an accelerator takes all of it."""
+        """Return whether an accelerator supports the whole unit."""
         return all(unit.verdict for unit in self.on[number])
 
     @property
     def must(self) -> bool:
-        """Whether an accelerator that takes it says that it has to run there."""
-        for number, units in enumerate(self.on):
-            for unit in units:
-                if unit.must and self.taken(number):
-                    return True
-        return False
+        """True if an accelerator that supports the unit requires it."""
+        return any(
+            self.taken(number) and any(unit.must for unit in units)
+            for number, units in enumerate(self.on)
+        )
 
 
 def joint(
     index: GraphIndex, units: Sequence[Sequence[Unit]], marks: Sequence[Sequence[Mark]]
 ) -> list[JointUnit]:
-    """Return units for several accelerators, in topological order, from the units of each.
+    """Join the units of several accelerators into one set of units, in topological order.
 
-    Where joining would have units wait for one another in a circle, composites of the later accelerators
-    go, and their nodes are units of their own there.
+    If joining makes a cycle, the units of the last accelerator, then of the one before it, no longer
+    take part in joining; their nodes are single units where the joint units cut through them.
     """
     if len(units) == 1:
         return [JointUnit(unit.name, unit.nodes, ((unit,),)) for unit in units[0]]
-    of_node = [{node: unit for unit in each for node in unit.nodes} for each in units]
-    kept = len(units)
-    while True:
-        found = [_unit(index, block, of_node, marks) for block in _blocks(units[:kept])]
-        ordered = sorted_units(index, found)
-        if len(ordered) == len(found) or kept == 1:
-            return ordered
-        kept -= 1
+    unit_of = [{node: unit for unit in each for node in unit.nodes} for each in units]
+    for count in range(len(units), 0, -1):
+        joined = [_unit(index, nodes, unit_of, marks) for nodes in _blocks(units[:count])]
+        ordered = sorted_units(index, joined)
+        if len(ordered) == len(joined):
+            break
+    return ordered
 
 
 def _blocks(units: Sequence[Sequence[Unit]]) -> list[tuple[int, ...]]:
-    """Return the nodes that belong together, each once: those of overlapping units are joined."""
+    """Join overlapping units; return the nodes of each, by union-find."""
     parent = {node: node for unit in units[0] for node in unit.nodes}
 
     def root(node: int) -> int:
@@ -90,18 +88,19 @@ def _blocks(units: Sequence[Sequence[Unit]]) -> list[tuple[int, ...]]:
 
 def _unit(
     index: GraphIndex,
-    block: tuple[int, ...],
-    of_node: Sequence[Mapping[int, Unit]],
+    nodes: tuple[int, ...],
+    unit_of: Sequence[Mapping[int, Unit]],
     marks: Sequence[Sequence[Mark]],
 ) -> JointUnit:
-    inside = set(block)
+    """Make a joint unit; nodes of units that reach beyond it are single units."""
+    inside = set(nodes)
     on = []
-    for units, said in zip(of_node, marks, strict=True):
+    for units, own_marks in zip(unit_of, marks, strict=True):
         parts: dict[int, Unit] = {}
-        for node in block:
+        for node in nodes:
             unit = units[node]
             if not inside.issuperset(unit.nodes):
-                unit = single(index, node, said[node])
+                unit = single(index, node, own_marks[node])
             parts[unit.nodes[0]] = unit
         on.append(tuple(parts.values()))
-    return JointUnit(on[0][0].name, block, tuple(on))
+    return JointUnit(on[0][0].name, nodes, tuple(on))

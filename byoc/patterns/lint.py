@@ -1,7 +1,8 @@
-"""What is wrong with the lines of a pattern: between them, and held against ONNX's operators."""
+"""Checks of the lines of a pattern: names and data flow between lines, and ONNX's operators."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterator, Sequence
 
 from byoc.errors import nearest
 from byoc.patterns import operators as known
@@ -9,62 +10,73 @@ from byoc.patterns.syntax import ANY, PatternNode
 
 
 def flow(nodes: Sequence[PatternNode], returned: Sequence[str] | None) -> Iterator[str]:
-    """Yield what is wrong between the lines; `returned` are the names of the `return`, if any."""
+    """Yield the mistakes in the names of a pattern: made twice, never read, read before they are made.
+
+    `returned` has the names of the `return` line, None if there is none.
+    """
     made = [name for node in nodes for name in node.outputs if name]
-    last = nodes[-1].line
-    outputs = [name for name in nodes[-1].outputs if name] if returned is None else returned
-    read = {operand.name for node in nodes for operand in node.operands}
-    written = {operand.name for node in nodes for operand in node.operands if operand.value is None}
-    keys = [node.output for node in nodes]
-    before: set[str] = set()
+    operand_names = {o.name for node in nodes for o in node.operands if o.value is None}
+    made_before: set[str] = set()
     for node in nodes:
-        place = f"line {node.line}"
-        for other in keys:
-            if other.startswith(f"{node.output}_"):  # `c_x` of one and `c` of the other meet in names
-                yield f"{place}: the name '{node.output}' is the beginning of '{other}'"
-        own: set[str] = set()
-        for name in filter(None, node.outputs):
-            if name in before | own:
-                yield f"{place}: '{name}' is made twice"
-            elif name not in read and name not in outputs:
-                ending = (
-                    "only the last line makes the output" if returned is None else "it is not returned"
-                )
-                yield f"{place}: nothing reads '{name}', and {ending}"
-            own.add(name)
-        yield from _operands(node, before, made, written)
-        yield from _kept(node, {*made, *written})
-        before |= own
+        yield from _outputs(node, nodes, returned, made_before)
+        yield from _operands(node, made_before, made, operand_names)
+        yield from _kept(node, {*made, *operand_names})
+        made_before.update(filter(None, node.outputs))
     for position, name in enumerate(returned or ()):
         if name not in made:
             yield f"return: no line makes '{name}'{nearest(name, made)}"
         elif name in (returned or ())[:position]:
             yield f"return: '{name}' is there twice"
     yield from (f"line {node.line}: {problem}" for node in nodes for problem in _optional(node))
-    if len(nodes) > 1 and all(node.optional for node in nodes) and last:
+    if len(nodes) > 1 and all(node.optional for node in nodes):
         yield "at least one line must not be optional"
     yield from _apart(nodes)
 
 
-def _operands(
-    node: PatternNode, before: set[str], made: Sequence[str], written: set[str]
+def _outputs(
+    node: PatternNode,
+    nodes: Sequence[PatternNode],
+    returned: Sequence[str] | None,
+    made_before: Collection[str],
 ) -> Iterator[str]:
-    place = f"line {node.line}"
+    """Yield the mistakes in the outputs of a line."""
+    read = {operand.name for each in nodes for operand in each.operands}
+    leaving = nodes[-1].outputs if returned is None else returned
+    for other in nodes:
+        if other.output.startswith(f"{node.output}_"):  # attributes would clash: `c_x` of `c`, and `c_x`
+            yield f"line {node.line}: the name '{node.output}' is the beginning of '{other.output}'"
+    for position, name in enumerate(node.outputs):
+        if not name:
+            continue
+        if name in made_before or name in node.outputs[:position]:
+            yield f"line {node.line}: '{name}' is made twice"
+        elif name not in read and name not in leaving:
+            ending = "only the last line makes the output" if returned is None else "it is not returned"
+            yield f"line {node.line}: nothing reads '{name}', and {ending}"
+
+
+def _operands(
+    node: PatternNode, made_before: Collection[str], made: Sequence[str], operand_names: Collection[str]
+) -> Iterator[str]:
+    """Yield the mistakes in the operands of a line."""
+    prefix = f"line {node.line}"
     for operand in node.operands:
         name = operand.name
         if operand.value is not None:
-            if name in made or name in written:
-                yield f"{place}: the name '{name}' is kept for a literal"
-        elif name not in before and name in made:
-            yield f"{place}: '{name}' is read before it is made"
-        elif operand.optional and name in made:
-            yield f"{place}: '{name}?' is made by a line, so it cannot be left out"
-        elif operand.constant and name in made:
-            yield f"{place}: '{name}!' is made by a line, so it is no constant"
+            if name in made or name in operand_names:
+                yield f"{prefix}: the name '{name}' is kept for a literal"
+        elif name not in made:
+            continue
+        elif name not in made_before:
+            yield f"{prefix}: '{name}' is read before it is made"
+        elif operand.optional:
+            yield f"{prefix}: '{name}?' is made by a line, so it cannot be left out"
+        elif operand.constant:
+            yield f"{prefix}: '{name}!' is made by a line, so it is not a constant"
 
 
 def _kept(node: PatternNode, names: Collection[str]) -> Iterator[str]:
-    """Yield a sentence for each name that a line needs for what has none in the pattern."""
+    """Yield a sentence for each name that is reserved for an unnamed output or operand of a line."""
     for name in sorted(names):
         found = re.fullmatch(rf"{node.output}_(output_)?(0|[1-9][0-9]{{0,8}})", name)
         if found is None:
@@ -86,25 +98,24 @@ def _optional(node: PatternNode) -> Iterator[str]:
 
 
 def _apart(nodes: Sequence[PatternNode]) -> Iterator[str]:
-    """Yield a sentence for each line that no name ties to the last one."""
-    names: Mapping[int, set[str]] = {
-        i: {*filter(None, node.outputs), *(o.name for o in node.operands if o.value is None)}
-        for i, node in enumerate(nodes)
-    }
-    reached, pending = set(names[len(nodes) - 1]), set(range(len(nodes) - 1))
+    """Yield a sentence for each line that no name connects to the last one."""
+    names = [
+        {*filter(None, node.outputs), *(o.name for o in node.operands if o.value is None)}
+        for node in nodes
+    ]
+    reached, pending = names[-1], set(range(len(nodes) - 1))
     while joined := {i for i in pending if names[i] & reached}:
         pending -= joined
-        reached.update(*(names[i] for i in joined))
+        reached = reached.union(*(names[i] for i in joined))
     for i in sorted(pending):
-        yield f"line {nodes[i].line}: '{nodes[i].output}' has nothing to do with the last line"
+        yield f"line {nodes[i].line}: '{nodes[i].output}' is not connected to the last line"
 
 
 def operators(nodes: Sequence[PatternNode]) -> Iterator[str]:
-    """Yield what the operators of the lines do not have."""
+    """Yield the mistakes in operators, and in their operands, outputs and attributes."""
     for node in nodes:
-        place = f"line {node.line}"
         for problem in (*_names(node), *_counts(node), *_attributes(node), *_constant(node)):
-            yield f"{place}: {problem}"
+            yield f"line {node.line}: {problem}"
 
 
 def _names(node: PatternNode) -> Iterator[str]:
@@ -123,23 +134,22 @@ def _names(node: PatternNode) -> Iterator[str]:
 
 
 def _counts(node: PatternNode) -> Iterator[str]:
-    bounds = {op: known.operand_counts(op) for op in node.ops}
-    if node.more and ANY not in node.ops and all(b is not None and b[1] < 100 for b in bounds.values()):
-        spare = max(b[1] for b in bounds.values() if b is not None) - len(node.operands)
-        if spare <= 0:
-            yield f"'...': {' and '.join(node.ops)} can have no further operands"
-    most_of_all = max((b[1] if b is not None else 2**31 for b in bounds.values()), default=0)
-    for op, bound in bounds.items():
-        if bound is None:
+    count = len(node.operands)
+    limits = {op: known.operand_counts(op) for op in node.ops}
+    most_of_all = max((most for _, most in filter(None, limits.values())), default=0)
+    if None in limits.values():
+        most_of_all = sys.maxsize
+    if node.more and count >= most_of_all:
+        yield f"'...': {' and '.join(node.ops)} can have no further operands"
+    for op, limit in limits.items():
+        if limit is None:
             continue
-        least, most = bound
+        least, most = limit
         beyond = node.operands[most:]
-        if len(node.operands) < least and not node.more:
-            yield (
-                f"the number of operands of {op} is {len(node.operands)}, at least {least} is possible"
-            )
-        elif any(not operand.optional for operand in beyond) or len(node.operands) > most_of_all:
-            yield f"the number of operands of {op} is {len(node.operands)}, at most {most} is possible"
+        if count < least and not node.more:
+            yield f"the number of operands of {op} is {count}, at least {least} is possible"
+        elif any(not operand.optional for operand in beyond) or count > most_of_all:
+            yield f"the number of operands of {op} is {count}, at most {most} is possible"
     for op in node.ops:
         possible = known.output_count(op)
         if possible is not None and len(node.outputs) > possible:
@@ -155,9 +165,9 @@ def _attributes(node: PatternNode) -> Iterator[str]:
         of_ops = [known.attributes(op) for op in node.ops]
         if ANY in node.ops or any(names is None or test.name in names for names in of_ops):
             continue
-        there = {name for names in of_ops for name in names or ()}
+        possible = {name for names in of_ops for name in names or ()}
         verb = "has" if len(node.ops) == 1 else "have"
-        yield f"{' and '.join(node.ops)} {verb} no attribute '{test.name}'{nearest(test.name, there)}"
+        yield f"{' and '.join(node.ops)} {verb} no attribute '{test.name}'{nearest(test.name, possible)}"
 
 
 def _constant(node: PatternNode) -> Iterator[str]:

@@ -1,31 +1,33 @@
-"""The matcher: where the forms of a pattern are in a graph, and what each becomes there.
+"""The matcher: places in a graph where a pattern matches, and the composite that each becomes.
 
-Operands of commutative operators match in either order. Two lines never bind one node, a name always
-binds one tensor, and what a match makes inside may be used only inside, bodies of If and Loop included,
-unless the pattern returns it.
+Operands of commutative operators match in either order. Two lines never bind the same node, a name
+always binds the same tensor, and a tensor made inside a match may be used only inside, bodies of If and
+Loop included, unless the pattern returns it.
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from byoc.graph.composites import Composite, Line
+from byoc.graph.facts import node_facts, tensor_facts
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import is_onnx
-from byoc.patterns.closed import closed_objection, condition_objection
 from byoc.patterns.form import Form
 from byoc.patterns.operators import exact, label, most_inputs
 from byoc.patterns.pattern import Pattern
-from byoc.patterns.search import Bound, Search
+from byoc.patterns.search import Binding, Search
 from byoc.patterns.syntax import PatternNode
 from byoc.patterns.table import Table, without_end
+from byoc.verdict import YES, Verdict, refuse
 
-# What looking for a path that leaves a match and comes back counts as, after the first at a node.
+# The attempts that a search for a path through the outside counts as, after the first at a node.
 PATH_ATTEMPTS = 200
 
 
 @dataclass(frozen=True)
 class Match:
-    """Where a pattern was found: line's name to node, and name to tensor (empty: left out).
+    """A place where a pattern matches: line names to nodes, and names to tensors (empty: left out).
 
     `more` has the further operands of lines that end in `...`.
     """
@@ -42,17 +44,17 @@ class Match:
         return self.nodes[self.form.root.output]
 
     def as_composite(self, index: GraphIndex) -> Composite:
-        """Return what the match becomes in the graph that it was found in."""
+        """Make the composite of the match, in the graph in which it was found."""
         lines = tuple(self._line(line, index) for line in self.form.nodes)
-        given = {name: self.tensors.get(name, "") for name in self.form.inputs}
+        inputs = {name: self.tensors.get(name, "") for name in self.form.inputs}
         for line in self.form.nodes:
-            given.update(zip(_further(line, self.more), self.more.get(line.output, ()), strict=True))
+            inputs.update(zip(_further(line, self.more), self.more.get(line.output, ()), strict=True))
         return Composite(
             index=index,
             composite=self.pattern.name,
             name="_".join((self.pattern.name, *self._choices(lines, index))),
             lines=lines,
-            inputs=given,
+            inputs=inputs,
             outputs={name: self.tensors[name] for name in self.form.outputs},
         )
 
@@ -61,54 +63,53 @@ class Match:
         node = index.nodes[number]
         schema = index.schema(node)
         operands = [operand.name for operand in line.operands]
-        operands = operands[: self._given(line) if exact(schema) else most_inputs(schema)]
+        operands = operands[: self._operand_count(line) if exact(schema) else most_inputs(schema)]
         names = (*line.outputs, *[""] * len(node.output))[: len(without_end(node.output))]
         return Line(
             line.output,
             node.op_type,
             "" if is_onnx(node) else node.domain,
             (*operands, *_further(line, self.more)),
-            tuple(name or f"{line.output}_output_{place}" for place, name in enumerate(names)),
+            tuple(name or f"{line.output}_output_{position}" for position, name in enumerate(names)),
             number,
         )
 
-    def _given(self, line: PatternNode) -> int:
-        """Return how many of a line's operands are there, those left out at the end not counted."""
+    def _operand_count(self, line: PatternNode) -> int:
+        """Count the operands of a line that are present, up to the last one."""
         return len(without_end([self.tensors.get(operand.name, "") for operand in line.operands]))
 
     def _choices(self, lines: tuple[Line, ...], index: GraphIndex) -> list[str]:
-        """Return what the function's name says beside the composite's: nothing where all is as written.
+        """Return the parts of the function's name after the composite's; none if all is as written.
 
-        Every choice is in the name as soon as one differs: a_mul_add is not a_add_mul.
+        If one choice differs from the text, all are in the name: a_mul_add is not a_add_mul.
         """
         choices: list[tuple[str, bool]] = []
         if self.form.variant:
             choices.append((f"v{self.form.variant + 1}", True))
-        bound = {line.output: line for line in lines}
-        ordered = sorted((*self.form.nodes, *self.form.left_out), key=lambda line: line.line)
-        for line in ordered:
-            if line.output not in bound:
+        line_of = {line.output: line for line in lines}
+        for line in sorted((*self.form.nodes, *self.form.left_out), key=lambda line: line.line):
+            if line.output not in line_of:
                 if line.optional:
                     choices.append((f"no_{line.output}", True))
                 continue
-            found = bound[line.output]
+            bound = line_of[line.output]
             if len(line.ops) > 1 or line.any:
-                full = f"{found.domain}.{found.op}" if found.domain else found.op
+                full = f"{bound.domain}.{bound.op}" if bound.domain else bound.op
                 choices.append((label(full), line.any or full != line.ops[0]))
-            choices += [(text, True) for text in self._counts(line, found, index)]
+            choices += [(text, True) for text in self._counts(line, bound, index)]
             if line.more:
                 further = len(self.more.get(line.output, ()))
                 choices.append((f"plus{further}", further > 0))
         return [text for text, _ in choices] if any(differs for _, differs in choices) else []
 
-    def _counts(self, line: PatternNode, found: Line, index: GraphIndex) -> Iterator[str]:
-        """Yield how many operands and outputs a line has where that is not what it says."""
-        schema = index.schema(index.nodes[found.node])
-        given = len(found.operands) - len(self.more.get(line.output, ()))
-        if exact(schema) and given < len(line.operands):
-            yield f"{line.output}_in{given}"
-        if len(found.outputs) != max(len(line.outputs), schema.min_output if schema is not None else 1):
-            yield f"{line.output}_out{len(found.outputs)}"
+    def _counts(self, line: PatternNode, bound: Line, index: GraphIndex) -> Iterator[str]:
+        """Yield the numbers of operands and outputs that differ from the text."""
+        schema = index.schema(index.nodes[bound.node])
+        count = len(bound.operands) - len(self.more.get(line.output, ()))
+        if exact(schema) and count < len(line.operands):
+            yield f"{line.output}_in{count}"
+        if len(bound.outputs) != max(len(line.outputs), schema.min_output if schema is not None else 1):
+            yield f"{line.output}_out{len(bound.outputs)}"
 
 
 def _further(line: PatternNode, more: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -117,29 +118,78 @@ def _further(line: PatternNode, more: Mapping[str, tuple[str, ...]]) -> list[str
     return [f"{line.output}_{start + i}" for i in range(len(more.get(line.output, ())))]
 
 
-def match_at(pattern: Pattern, node: int, index: GraphIndex, free: Container[int]) -> Match | None:
-    """Return the first match whose last line is the given node, None when there is none.
-
-    Larger forms go first. Only nodes in `free` are matched.
-    """
-    table = Table.of(index)
-    for form in sorted(pattern.forms, key=lambda form: -len(form.nodes)):
-        for match in matches_at(pattern, Search(form, table, free), node):
-            return match
-    return None
-
-
 def matches_at(pattern: Pattern, search: Search, node: int) -> Iterator[Match]:
-    """Yield every match of a pattern in one of its forms, whose last line is the given node."""
-    for count, bound in enumerate(search.at(node)):
+    """Yield every match of a pattern, in the searched form, with the last line at a node."""
+    for count, bound in enumerate(search.find_at(node)):
         form = search.form.without(frozenset(bound.missing))
-        if count and form is not None and len(form.outputs) > 1:
+        if form is None:
+            continue
+        if count and len(form.outputs) > 1:
             search.attempts.left -= PATH_ATTEMPTS
-        if form is not None and not objection(pattern, form, bound, search.table):
+        if check_closed(form, bound, search.table)[0] and check_conditions(
+            pattern, form, bound, search.table.index
+        ):
             yield Match(pattern, form, bound.nodes, bound.tensors, bound.more)
 
 
-def objection(pattern: Pattern, form: Form, bound: Bound, table: Table) -> str:
-    """Return why lines that are all bound are no match, empty when they are one."""
-    reason, _ = closed_objection(form, bound, table)
-    return reason or condition_objection(pattern, form, bound, table.index)
+def check_closed(form: Form, bound: Binding, table: Table) -> tuple[Verdict, int | None]:
+    """Check that bound nodes can be replaced by one node; return the node at fault as well.
+
+    They cannot if an inner tensor is used outside, an input is made inside, or a path leaves and
+    returns.
+    """
+    index, inside = table.index, set(bound.nodes.values())
+    made = {name for number in inside for name in table.outputs[number] if name}
+    entering = [bound.tensors.get(operand.name, "") for operand in form.operands]
+    for tensor in (*entering, *(tensor for further in bound.more.values() for tensor in further)):
+        if tensor in made:
+            reason = f"'{tensor}' is made inside, and the pattern has it come in"
+            return refuse(reason), index.producer[tensor]
+    leaving = {bound.tensors[name] for name in form.outputs}
+    for number in sorted(inside):
+        for tensor in table.outputs[number]:
+            if not tensor or tensor in leaving:
+                continue
+            if tensor in index.outputs:
+                reason = f"the output of {table.called(number)} is an output of the graph"
+                return refuse(reason), number
+            other = next((n for n in index.consumers.get(tensor, ()) if n not in inside), None)
+            if other is not None:
+                output, reader = f"the output of {table.called(number)}", table.called(other)
+                return refuse(f"{output} has another consumer, {reader}"), number
+    if len({form.made[name][0].output for name in form.outputs}) > 1:
+        between = table.order.returns(inside)
+        if between is not None:
+            return refuse(f"a path leaves it and comes back through {table.called(between)}"), None
+    return YES, None
+
+
+def check_conditions(pattern: Pattern, form: Form, bound: Binding, index: GraphIndex) -> Verdict:
+    """Check a match against the pattern's `where` conditions and its check function."""
+    facts: dict[str, Any] = {}
+    for condition in pattern.where:
+        for name in condition.expression.names - facts.keys():
+            facts[name] = _facts_of(name, form, bound, index)
+        reason = condition.expression.objection(facts)
+        if reason:
+            return refuse(f"where: {condition.reason or reason}")
+    if pattern.check is None:
+        return YES
+    try:
+        reason = pattern.check({name: _facts_of(name, form, bound, index) for name in pattern.names})
+    except Exception as error:  # a vendor's function can fail in any way
+        reason = f"failed with {type(error).__name__}: {error}"
+    return refuse(f"check: {reason}") if reason else YES
+
+
+def _facts_of(name: str, form: Form, bound: Binding, index: GraphIndex) -> dict[str, Any]:
+    """Return the facts about a name of a pattern at a match.
+
+    An input has the facts of a tensor (`byoc.graph.facts`), an output of a line also the `op`, `attr`
+    and `opset` of its node. A name that is left out has only `given`, false.
+    """
+    facts = tensor_facts(index, bound.tensors.get(name, ""))
+    if name in form.made and facts["given"]:
+        node = index.nodes[bound.nodes[form.made[name][0].output]]
+        facts |= {key: value for key, value in node_facts(index, node).items() if key != "name"}
+    return facts

@@ -1,4 +1,4 @@
-"""What ONNX says of the operators that patterns name: over all their versions, since any may be met."""
+"""Properties of the operators that patterns name, over all their ONNX versions."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -6,14 +6,14 @@ from functools import cache
 
 import onnx
 
-# Operands may be exchanged without changing the result (ONNX's operator documentation).
+# Operators whose operands may be exchanged (ONNX's operator documentation).
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum", "Max", "Min"})
 
-# A dot between a letter or a digit and a letter stays one; so do letters and digits, but for a digit
-# that a dot or nothing is before.
+# The characters that `label` escapes: everything but letters, digits that do not begin a word, and dots
+# between words.
 _ODD = re.compile(r"(?<![a-zA-Z0-9])\.|\.(?![a-zA-Z])|(?<!.)[0-9]|[^a-zA-Z0-9.]", re.DOTALL)
 
-# They have bodies, which no function of a composite could hold.
+# Operators with bodies, which the function of a composite cannot hold.
 _WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
@@ -27,13 +27,13 @@ def _schemas() -> Mapping[str, Sequence[onnx.defs.OpSchema]]:
 
 
 def names() -> Collection[str]:
-    """Return the names of all operators, those of other domains as `ai.onnx.ml.Scaler`."""
+    """Return the names of all operators; those of other domains as `ai.onnx.ml.Scaler`."""
     return _schemas()
 
 
 @cache
 def operand_counts(op: str) -> tuple[int, int] | None:
-    """Return the least and the most inputs of an operator, None when ONNX does not know it."""
+    """Return the least and the most inputs of an operator, None for an unknown operator."""
     schemas = _schemas().get(op)
     if not schemas:
         return None
@@ -42,30 +42,30 @@ def operand_counts(op: str) -> tuple[int, int] | None:
 
 @cache
 def output_count(op: str) -> int | None:
-    """Return the most outputs of an operator, None when ONNX does not know it."""
+    """Return the most outputs of an operator, None for an unknown operator."""
     schemas = _schemas().get(op)
     return max(s.max_output for s in schemas) if schemas else None
 
 
 @cache
 def attributes(op: str) -> frozenset[str] | None:
-    """Return the attributes of an operator, None when ONNX does not know it."""
+    """Return the names of the attributes of an operator, None for an unknown operator."""
     schemas = _schemas().get(op)
     return frozenset(name for s in schemas for name in s.attributes) if schemas else None
 
 
 @cache
 def has_variadic_output(op: str) -> bool:
-    """Return whether the number of outputs is part of what an operator means, as it is of Split."""
+    """Return whether the number of outputs changes the meaning of an operator, as for Split."""
     many = onnx.defs.OpSchema.FormalParameterOption.Variadic
     return any(s.outputs and s.outputs[-1].option == many for s in _schemas().get(op, ()))
 
 
 def exact(schema: onnx.defs.OpSchema | None) -> bool:
-    """Return whether an empty name at the end of the inputs is not the same as none at all.
+    """Return whether an empty name at the end of the inputs differs from leaving it out.
 
-    So it is not for an operator that counts its inputs (Sum), and it may not be for an unknown one.
-    onnxruntime takes an empty name among a Split's for sizes.
+    It does for operators that count their inputs (Sum), and may for unknown ones. onnxruntime reads an
+    empty second input of Split as sizes.
     """
     if schema is None or schema.name == "Split":
         return True
@@ -74,15 +74,15 @@ def exact(schema: onnx.defs.OpSchema | None) -> bool:
 
 
 def most_inputs(schema: onnx.defs.OpSchema | None) -> int | None:
-    """Return the most inputs that an operator can have, None where that is not known."""
+    """Return the most inputs that an operator can have, None if that is unknown."""
     return schema.max_input if schema is not None else None
 
 
 def label(op: str) -> str:
-    """Return an operator as a part of a function's name, another one for each: `relu`, `acme__Op`.
+    """Return a unique part of a function name for an operator: `relu`, `acme__Op`.
 
-    Those of ONNX are in small letters. Of other domains a dot becomes `__`, and what is neither a letter
-    nor a digit `_0..._`, with its code.
+    ONNX operators are in lower case. For other domains a dot becomes `__`, and other characters that are
+    neither letters nor digits become `_0..._` with their code.
     """
     if op in names() and "." not in op:
         return op.lower()
@@ -96,5 +96,5 @@ def has_bodies(op: str) -> bool:
 
 
 def is_random(op: str) -> bool:
-    """Return whether an operator is no constant even where its inputs are."""
+    """Return whether the result of an operator is not constant even if its inputs are."""
     return op in {"Bernoulli", "Multinomial", "Dropout"} or op.startswith("Random")

@@ -1,8 +1,9 @@
-"""Which nodes can be one without a circle: paths that leave some nodes and come back to them.
+"""A topological order under contraction: which nodes can be joined without a cycle.
 
-Each node has a place, later than those of all that it reads, so that only what lies between the first
-and the last of some nodes can be on such a path. Where nodes become one, places change as little as they
-have to (Pearce and Kelly, A dynamic topological sort algorithm for directed acyclic graphs, JEA 2006).
+Each node has a position after those of all nodes that it reads, so that only nodes between the first and
+the last of some nodes can be on a path that leaves these nodes and returns. Joining nodes changes as few
+positions as possible (Pearce and Kelly, A dynamic topological sort algorithm for directed acyclic
+graphs, JEA 2006).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -11,31 +12,32 @@ from functools import cached_property
 
 from byoc.graph.index import GraphIndex
 
-# What is looked at, in edges: for some nodes, and for a graph, which is at least the second and grows
-# with the graph. Matches are local; beyond this there counts as a path.
+# Limits on the edges visited: for one search, and for all searches in a graph. Beyond them a path is
+# assumed; matches are local, so that searches are short.
 _MOST_AT_ONCE = 50_000
 _LEAST_IN_ALL = 2_000_000
 _IN_ALL_PER_NODE = 100
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Order:
-    """The nodes of a graph in an order, those that were joined in one place.
+    """The nodes of a graph in topological order; joined nodes share a position.
 
-    `place` and `one` change with each `join`; constants take no part.
+    `place` and `one` change with each `join`. Constant nodes are left out.
     """
 
     index: GraphIndex
     one: dict[int, Collection[int]] = field(default_factory=dict)
-    """The nodes that a node was joined with."""
-    _apart: list[bool] = field(default_factory=list)
-    _looked: list[int] = field(default_factory=lambda: [0])
+    """For each joined node, all nodes of its group."""
+    _positions_differ: bool = False
+    _visited_edges: int = 0
 
     @cached_property
     def place(self) -> list[int]:
-        """The place of each node: the length of the longest path to it, as long as that will do.
+        """The position of each node: at first the length of the longest path to it.
 
-        By its number, a branch that is written far away would lie between all nodes of another.
+        Node numbers would do, but a branch that is written far away would then lie between all nodes of
+        another.
         """
         index = self.index
         length = [0] * len(index.nodes)
@@ -52,93 +54,85 @@ class Order:
     def _makers(self) -> dict[int, Sequence[int]]:
         return {}
 
-    @property
-    def _most(self) -> int:
-        left = max(_LEAST_IN_ALL, _IN_ALL_PER_NODE * len(self.index.nodes)) - self._looked[0]
-        return min(left, _MOST_AT_ONCE)
-
     def returns(self, nodes: Collection[int]) -> int | None:
-        """Return a node outside on a path that leaves some nodes and comes back, None without one.
+        """Return a node on a path that leaves some nodes and returns to them, None if there is none.
 
-        Where there is too much to look through, a node that was reached counts as one on such a path.
+        If the search reaches its limit, a visited node counts as one on such a path.
         """
         return self._search(self._whole(nodes), both=False)[0]
 
     def join(self, nodes: Collection[int]) -> int | None:
-        """Make one of some nodes; where a path leaves and comes back, return a node on it instead."""
+        """Join some nodes. If a path leaves and returns to them, only return a node on it."""
         inside = self._whole(nodes)
         found, after, before = self._search(inside, both=True)
-        if found is None and after and before and not self._apart:
-            self._set_apart()
+        if found is None and after and before and not self._positions_differ:
+            self._separate_positions()
             found, after, before = self._search(inside, both=True)
         if found is not None:
             return found
-        places = [self.place[node] for node in inside]
+        positions = [self.place[node] for node in inside]
         if not after:
-            self._put(inside, max(places))
+            self._put(inside, max(positions))
         elif not before:
-            self._put(inside, min(places))
+            self._put(inside, min(positions))
         else:
-            earlier, later = self._units(before), self._units(after)
-            free = sorted({*places, *(self.place[unit[0]] for unit in (*earlier, *later))})
-            ordered = [*earlier, inside]
-            for unit, place in zip(ordered, free, strict=False):
-                self._put(unit, place)
-            for unit, place in zip(reversed(later), reversed(free), strict=False):
-                self._put(unit, place)
+            earlier, later = self._groups(before), self._groups(after)
+            free = sorted({*positions, *(self.place[group[0]] for group in (*earlier, *later))})
+            for group, position in zip([*earlier, inside], free, strict=False):
+                self._put(group, position)
+            for group, position in zip(reversed(later), reversed(free), strict=False):
+                self._put(group, position)
         self.one.update(dict.fromkeys(inside, inside))
         return None
 
-    def _set_apart(self) -> None:
-        """Give each node a place that no other has, but those that are one."""
-        ordered = sorted(range(len(self.place)), key=self.place.__getitem__)
+    def _separate_positions(self) -> None:
+        """Give each group of joined nodes a position of its own."""
         position = 0
-        for number in ordered:
-            whole = self.one.get(number, (number,))
-            if number == min(whole):
-                self._put(whole, position)
+        for number in sorted(range(len(self.place)), key=self.place.__getitem__):
+            group = self.one.get(number, (number,))
+            if number == min(group):
+                self._put(group, position)
                 position += 1
-        self._apart.append(True)
+        self._positions_differ = True
 
-    def _put(self, nodes: Collection[int], place: int) -> None:
+    def _put(self, nodes: Collection[int], position: int) -> None:
         for node in nodes:
-            self.place[node] = place
+            self.place[node] = position
 
-    def _units(self, nodes: Collection[int]) -> list[tuple[int, ...]]:
-        """Return nodes with those that they are one with, in their order."""
-        found = {self.place[node]: tuple(self.one.get(node, (node,))) for node in nodes}
-        return [found[place] for place in sorted(found)]
+    def _groups(self, nodes: Collection[int]) -> list[tuple[int, ...]]:
+        """Return the groups of some nodes, in order of position."""
+        groups = {self.place[node]: tuple(self.one.get(node, (node,))) for node in nodes}
+        return [groups[position] for position in sorted(groups)]
 
     def _whole(self, nodes: Collection[int]) -> frozenset[int]:
         return frozenset(other for node in nodes for other in self.one.get(node, (node,)))
 
     def _search(self, inside: frozenset[int], *, both: bool) -> tuple[int | None, set[int], set[int]]:
-        """Return a node on a path back, and what lies behind and before some nodes, between them.
+        """Return a node on a returning path, and the nodes found after and before, between the given.
 
-        Both directions go on in turn until one has come to its end, which says that there is no path;
-        with `both`, until the other has as well, unless the first found nothing.
+        The two directions take turns. There is no path as soon as one has ended; with `both`, the other
+        goes on to its end, unless the first found nothing.
         """
-        ties = int(both)  # beside each other is too near for what is to stand behind
+        ties = int(both)  # to stand apart, nodes must not share a position
         after = _Side(self, inside, self._after, ties)
         before = _Side(self, inside, self._before, ties)
-        sides, most = (after, before), self._most
-        while True:
-            pending = [side for side in sides if side.pending]
-            ended = [side for side in sides if not side.pending]
-            number = None
+        limit = max(_LEAST_IN_ALL, _IN_ALL_PER_NODE * len(self.index.nodes)) - self._visited_edges
+        limit = min(limit, _MOST_AT_ONCE)
+        number = None
+        while number is None:
+            pending = [side for side in (after, before) if side.pending]
+            ended = [side for side in (after, before) if not side.pending]
             if not pending or (ended and not (both and all(side.found for side in ended))):
                 break
-            side = min(pending, key=lambda side: side.looked)
+            side = min(pending, key=lambda side: side.visited_edges)
             number = side.step((before if side is after else after).found)
-            if number is None and after.looked + before.looked > most:
+            if number is None and after.visited_edges + before.visited_edges > limit:
                 number = side.last
-            if number is not None:
-                break
-        self._looked[0] += after.looked + before.looked
+        self._visited_edges += after.visited_edges + before.visited_edges
         return number, after.found, before.found
 
     def _after(self, number: int) -> Sequence[int]:
-        """Return the readers of a node; in the order of their places where nothing was joined yet."""
+        """Return the readers of a node, by position as long as nothing is joined."""
         if number not in self._readers:
             consumers = self.index.consumers
             names = (name for name in self.index.nodes[number].output if name)
@@ -147,7 +141,7 @@ class Order:
         return self._readers[number]
 
     def _before(self, number: int) -> Sequence[int]:
-        """Return the makers of what a node reads, the last first where nothing was joined yet."""
+        """Return the makers of a node's inputs, the last first as long as nothing is joined."""
         if number not in self._makers:
             index = self.index
             found = {index.producer[name] for name in index.reads[number] if name in index.producer}
@@ -158,14 +152,14 @@ class Order:
 
 @dataclass(eq=False)
 class _Side:
-    """A search from some nodes in one direction, among the places between them."""
+    """A search from some nodes in one direction, among the nodes between them."""
 
     order: Order
     inside: frozenset[int]
     neighbours: Callable[[int], Sequence[int]]
     ties: int
     found: set[int] = field(default_factory=set)
-    looked: int = 0
+    visited_edges: int = 0
     last: int = -1
 
     def __post_init__(self) -> None:
@@ -174,33 +168,33 @@ class _Side:
         self.high = max(place[node] for node in self.inside) + self.ties
         self.pending: list[int] = []
         for number in self.inside:
-            self._look(number, frozenset())
+            self._visit(number, at_start=True)
 
-    def step(self, met: Collection[int]) -> int | None:
-        """Look around one node; return one on a path back, if the other side was there before."""
+    def step(self, other_side: Collection[int]) -> int | None:
+        """Visit the neighbours of one node; return it if it is on a returning path."""
         number = self.pending.pop()
-        if number in met:
+        if number in other_side:
             return number
         for same in self.order.one.get(number, (number,)):
-            if self._look(same, self.inside):
+            if self._visit(same, at_start=False):
                 return number
         return None
 
-    def _look(self, number: int, ends: Collection[int]) -> bool:
-        place, fixed = self.order.place, not self.order.one
+    def _visit(self, number: int, *, at_start: bool) -> bool:
+        """Add the neighbours of a node to the search; return whether one is where the search began."""
+        place, is_sorted = self.order.place, not self.order.one
         for other in self.neighbours(number):
-            self.looked += 1
+            self.visited_edges += 1
             if other in self.inside:
-                if ends:
+                if not at_start:
                     return True
                 continue
             if not self.low < place[other] < self.high:
-                if fixed:
+                if is_sorted:  # all neighbours that follow are beyond, too
                     break
                 continue
             if other not in self.found:
-                whole = self.order.one.get(other, (other,))
-                self.found.update(whole)
+                self.found.update(self.order.one.get(other, (other,)))
                 self.pending.append(other)
                 self.last = other
         return False

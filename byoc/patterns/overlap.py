@@ -1,8 +1,7 @@
-"""Overlapping composites, kept as alternatives: which of them are formed is left to the placement.
+"""Overlapping composites that are left to the placement as alternatives.
 
-Where a composite that was not chosen overlaps one that was, without being part of it, both are
-candidates: their nodes stay units of their own, and the placement chooses candidates that have no node
-in common.
+If a composite that was not chosen overlaps a chosen one, without being part of it, both are candidates:
+their nodes stay single units, and the placement chooses candidates that share no node.
 """
 
 from collections.abc import Sequence
@@ -18,10 +17,10 @@ from byoc.verdict import Mark
 def with_alternatives(
     index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]
 ) -> tuple[list[Unit], list[Unit]]:
-    """Return the units of a graph in topological order, and the composites that overlap.
+    """Divide a graph into units in topological order, and return overlapping composites as well.
 
-    The nodes of the composites are units by themselves. What cannot run by itself, or is part of a QDQ
-    group, is in no alternative: there the larger match is chosen, as `group` does.
+    The nodes of these composites are single units. Nodes that cannot run alone, or that are part of a
+    QDQ group, are in no alternative: there the larger match is chosen, as `group` does.
     """
     found = candidates(index, patterns, marks)
     units = grouped(index, found, marks)
@@ -31,24 +30,24 @@ def with_alternatives(
         for number, mark in enumerate(marks)
         if number in unit_of and mark.verdict and mark.plain and mark.standalone
     }
-    opened: dict[int, Unit] = {}
+    opened: dict[tuple[int, ...], Unit] = {}
     rivals: dict[tuple[int, ...], Unit] = {}
     for match in found:
         nodes = tuple(sorted(match.nodes.values()))
-        around = {id(unit_of[node]): unit_of[node] for node in nodes if node in unit_of}.values()
-        whole = any(set(nodes) <= set(unit.nodes) for unit in around)
-        crossed = [unit for unit in around if len(unit.nodes) > 1]
-        parts = {*nodes, *(node for unit in crossed for node in unit.nodes)}
-        if whole or not crossed or not parts <= alone.keys():
-            continue
-        if any(unit.kind != "composite" for unit in crossed):
-            continue
-        rivals.setdefault(nodes, composite(index, match, marks))
-        for unit in crossed:
-            opened[id(unit)] = unit
-            rivals.setdefault(unit.nodes, unit)
+        around = {unit_of[node].nodes: unit_of[node] for node in nodes if node in unit_of}.values()
+        overlapping = [unit for unit in around if len(unit.nodes) > 1]
+        involved = {*nodes, *(node for unit in overlapping for node in unit.nodes)}
+        if (
+            overlapping
+            and not any(set(nodes) <= set(unit.nodes) for unit in around)
+            and involved <= alone.keys()
+            and all(unit.kind == "composite" for unit in overlapping)
+        ):
+            rivals.setdefault(nodes, composite(index, match, marks))
+            for unit in overlapping:
+                opened[unit.nodes] = rivals.setdefault(unit.nodes, unit)
     if not rivals:
         return units, []
-    kept = [unit for unit in units if id(unit) not in opened]
-    kept += [alone[node] for unit in opened.values() for node in unit.nodes]
+    kept = [unit for unit in units if unit.nodes not in opened]
+    kept += [alone[node] for nodes in opened for node in nodes]
     return sorted_units(index, kept), sorted(rivals.values(), key=lambda unit: unit.nodes)

@@ -1,10 +1,10 @@
-"""The pattern language: a composite as the lines of ONNX text that compute it.
+"""The pattern language: a composite written as the lines of ONNX text that compute it.
 
     c = Conv <group = 1> (x, w!, b?)
     n = BatchNormalization(c, scale, bias, mean, var)?
     y = Relu|Clip(n, low?, high?)
 
-Described in docs/patterns.md. A pattern has one or several texts, its variants.
+Described in docs/patterns.md. A pattern has one or more texts, its variants.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from byoc.patterns.lint import flow, operators
 from byoc.patterns.syntax import PatternNode, read_line, read_return, without_comment
 
 Check = Callable[[Mapping[str, Any]], str | None]
-"""A function of the facts by name (docs/patterns.md): why a match is refused, None when it is not."""
+"""A vendor's check of a match: facts by name (docs/patterns.md) in; out a reason against it, or None."""
 
 _MOST_LINES = 100
 _MOST_CHARACTERS = 20_000
@@ -27,7 +27,7 @@ _MOST_CHARACTERS = 20_000
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold of a match, and what to say where it does not (empty: the expression itself)."""
+    """A condition on a match, and the reason to report if it fails (empty: the expression itself)."""
 
     expression: Expression
     reason: str = ""
@@ -35,7 +35,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A composite: its name, a form with every line for each of its texts, and what must hold."""
+    """A composite: its name, its variants with all optional lines, and its conditions."""
 
     name: str
     forms: tuple[Form, ...]
@@ -46,17 +46,17 @@ class Pattern:
 
     @property
     def nodes(self) -> tuple[PatternNode, ...]:
-        """The lines of all variants, one after the other."""
+        """The lines of all variants, one variant after another."""
         return tuple(node for form in self.forms for node in form.nodes)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What comes into any of the variants, in order of first use."""
+        """The inputs of all variants, in order of first use."""
         return tuple(dict.fromkeys(name for form in self.forms for name in form.inputs))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """All that expressions can ask for: what comes in and what lines make, in any variant."""
+        """The names available to expressions: inputs and outputs of lines, in any variant."""
         made = (name for form in self.forms for name in form.made)
         return tuple(dict.fromkeys([*self.inputs, *made]))
 
@@ -68,11 +68,11 @@ def parse(
     check: Check | None = None,
     description: str = "",
 ) -> Pattern:
-    """Return the pattern that a text describes, or several texts, its variants.
+    """Parse the text of a pattern, or several texts, its variants.
 
-    `where` has expressions over the facts of the pattern's names, each alone or with a reason to give
-    where it does not hold; `check` is a function of the same facts. Raises ValueError, a line for each
-    mistake, naming its line in the text (and, with several texts, `pattern[1]`).
+    `where` has expressions over the facts of the pattern's names, each alone or with a reason to report
+    if it fails; `check` is a function of the same facts. Raise ValueError with one line for each
+    mistake, which begins with the line in the text (after `pattern[1]` if there are several texts).
     """
     texts = [text] if isinstance(text, str) else list(text)
     problems: list[str] = [] if texts else ["the pattern is empty"]
@@ -99,7 +99,7 @@ def parse(
 
 
 def _unknown(pattern: Pattern) -> Iterator[str]:
-    """Yield a sentence for each name in a condition that the pattern does not have."""
+    """Yield a sentence for each name in a condition that the pattern does not define."""
     for number, condition in enumerate(pattern.where):
         for name in sorted(condition.expression.names - set(pattern.names)):
             hint = nearest(name, pattern.names)
@@ -107,7 +107,7 @@ def _unknown(pattern: Pattern) -> Iterator[str]:
 
 
 def _form(text: str, variant: int) -> Form:
-    """Return the lines of a text. Raises ValueError, a line for each mistake."""
+    """Parse the text of one variant. Raise ValueError, with one line for each mistake."""
     if len(text) > _MOST_CHARACTERS:
         raise ValueError(f"the pattern has {len(text)} characters, at most {_MOST_CHARACTERS}")
     nodes: list[PatternNode] = []

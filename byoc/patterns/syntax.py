@@ -1,4 +1,4 @@
-"""Reading one line of a pattern: its outputs, operators, attributes and operands, as data."""
+"""The syntax of one line of a pattern: outputs, operators, attributes and operands."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 ANY = "*"
-"""As an operator: whichever."""
+"""The operator that stands for any operator."""
 
 Number = int | float
 Scalar = int | float | str
@@ -30,10 +30,11 @@ _MOST_DIGITS = 20  # of a 64-bit number, and its sign
 
 @dataclass(frozen=True)
 class Operand:
-    """What a line reads: a name, or a constant of a certain value.
+    """An operand of a line: a name, or a literal.
 
-    `optional` may be left out, `constant` must be known before the model runs. A literal has `value`,
-    its elements; `vector` when it was written as a list. Its `name` is the line's and its position.
+    An `optional` operand may be left out; a `constant` one must be known before the model runs. A
+    literal has its elements in `value`, and `vector` if it was written as a list. The `name` of a
+    literal is made of the line's name and the operand's position.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class AttributeTest:
-    """What an attribute may be: one of some values, within one of some ranges, or left out."""
+    """The allowed values of an attribute: a set of values, ranges, or its absence."""
 
     name: str
     values: tuple[Scalar | tuple[Scalar, ...], ...] = ()
@@ -56,10 +57,10 @@ class AttributeTest:
 
 @dataclass(frozen=True)
 class PatternNode:
-    """One line: what it makes, the operators it may be, what it reads, and its number in the text.
+    """One line of a pattern.
 
-    An output that was written `_` is empty. `more` is whether further operands may follow, `optional`
-    whether the whole line may be missing.
+    `outputs` has an empty name for an output written `_`. `line` is the line number in the text. With
+    `more`, further operands may follow; an `optional` line may be missing from the graph.
     """
 
     outputs: tuple[str, ...]
@@ -72,23 +73,23 @@ class PatternNode:
 
     @cached_property
     def output(self) -> str:
-        """The first output that has a name, which is the name of the line as well."""
+        """The first output that has a name. It is also the name of the line."""
         return next(filter(None, self.outputs), "")
 
     @cached_property
     def any(self) -> bool:
-        """Whether the line stands for any operator."""
+        """True if the line stands for any operator."""
         return self.ops[0] == ANY
 
 
 def without_comment(line: str) -> str:
-    """Return a line without what follows a `#` that is in no text."""
+    """Remove a `#` comment from a line. A `#` inside quotes does not begin a comment."""
     found = _COMMENT.fullmatch(line)
     return (found[1] if found else line).strip()
 
 
 def read_line(text: str, number: int) -> PatternNode:
-    """Return what a line says. Raises ValueError, a line for each mistake."""
+    """Parse one line of a pattern. Raise ValueError, with one line for each mistake."""
     found = _LINE.fullmatch(text)
     if found is None:
         raise ValueError(f"'{text}' is not of the form y = Op(a, b?)")
@@ -125,7 +126,7 @@ def read_line(text: str, number: int) -> PatternNode:
 
 
 def _parts(text: str, separator: str) -> Iterator[str]:
-    """Yield the parts of a text between separators that are in no list and in no quotes."""
+    """Yield the parts of a text between separators, except separators inside lists and quotes."""
     if not text.strip():
         return
     depth, quote, part = 0, "", ""
@@ -144,7 +145,7 @@ def _parts(text: str, separator: str) -> Iterator[str]:
     yield part.strip()
 
 
-def _operand(text: str, place: str) -> Operand:
+def _operand(text: str, literal_name: str) -> Operand:
     found = _NAME.fullmatch(text)
     if found is not None and found[1] != "_" and found[2] not in ("??", "!!"):
         return Operand(found[1], "?" in found[2], "!" in found[2])
@@ -152,9 +153,9 @@ def _operand(text: str, place: str) -> Operand:
     optional = bare != text
     if bare.startswith("[") and bare.endswith("]"):
         elements = tuple(_number(part) for part in _parts(bare[1:-1], ","))
-        return Operand(place, optional, True, elements, vector=True)
+        return Operand(literal_name, optional, True, elements, vector=True)
     if _FLOAT.fullmatch(bare):
-        return Operand(place, optional, True, (_number(bare),))
+        return Operand(literal_name, optional, True, (_number(bare),))
     raise ValueError(f"'{text}' is not the name of an operand")
 
 
@@ -197,7 +198,7 @@ def _number(text: str) -> Number:
 
 
 def read_return(text: str) -> Sequence[str] | None:
-    """Return the names that a `return` line gives out, None when it is no such line."""
+    """Parse the names of a `return` line; None if the line is not a `return`."""
     if not re.match(r"return\b(?!\s*=)", text):
         return None
     return [part.strip() for part in text.removeprefix("return").split(",")]

@@ -1,4 +1,4 @@
-"""The nodes of a graph as plain values, read once: matching looks at each many times."""
+"""The nodes of a graph as plain values, read once since the matcher looks at each many times."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,24 +12,24 @@ from byoc.patterns.order import Order
 from byoc.patterns.syntax import ANY
 
 CONSTANT = "!"
-"""In the place of an operator: what is known before the model runs."""
+"""Stands for the operator of a tensor that is known before the model runs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A graph's operators (`Conv`, `com.microsoft.Gelu`), inputs and outputs by node number."""
+    """The operators (`Conv`, `com.microsoft.Gelu`), inputs and outputs of a graph by node number."""
 
     index: GraphIndex
     ops: Sequence[str]
     inputs: Sequence[tuple[str, ...]]
     outputs: Sequence[tuple[str, ...]]
     sources: Sequence[tuple[str, ...]]
-    """The operators that make each node's inputs, `!` for constants, empty where none does."""
+    """The operator that makes each input of each node: `!` for constants, empty for graph inputs."""
     known_attributes: dict[int, Mapping[str, Any]]
 
     @classmethod
     def of(cls, index: GraphIndex) -> "Table":
-        """Read the nodes of a graph; inputs and outputs that are left out at the end are cut off."""
+        """Read the nodes of a graph, without the empty names at the end of their inputs and outputs."""
         nodes = index.nodes
         ops = [node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}" for node in nodes]
         inputs = [without_end(node.input) for node in nodes]
@@ -43,7 +43,7 @@ class Table:
 
     @cached_property
     def by_op(self) -> Mapping[str, Sequence[int]]:
-        """The nodes of each operator, in order; under `*` all of them."""
+        """The nodes of each operator, in order; all nodes under `*`."""
         found: dict[str, list[int]] = {ANY: list(range(len(self.ops)))}
         for number, op in enumerate(self.ops):
             found.setdefault(op, []).append(number)
@@ -51,11 +51,11 @@ class Table:
 
     @cached_property
     def order(self) -> Order:
-        """The order of the nodes while none are one yet."""
+        """The order of the nodes before any are joined."""
         return Order(self.index)
 
     def attributes(self, number: int) -> Mapping[str, Any]:
-        """Return the attributes in effect on a node."""
+        """Return the attributes in effect on a node, defaults included."""
         if number not in self.known_attributes:
             node = self.index.nodes[number]
             schema = self.index.schema(node)
@@ -64,12 +64,12 @@ class Table:
         return self.known_attributes[number]
 
     def called(self, number: int) -> str:
-        """Return how messages name a node."""
+        """Return the description of a node for messages."""
         return describe(self.index.nodes[number])
 
 
 def without_end(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names without the empty ones at their end: what is left out."""
+    """Remove the empty names at the end of a list: operands that are left out."""
     given = tuple(names)
     while given and not given[-1]:
         given = given[:-1]

@@ -1,4 +1,4 @@
-"""What the partitioner places: one node, a composite taken whole, or a QDQ group."""
+"""Units: the smallest things that the placement assigns to a device."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -13,21 +13,21 @@ Kind = Literal["node", "composite", "qdq"]
 
 
 class HasNodes(Protocol):
-    """What stands for some nodes of a graph."""
+    """Anything that stands for some nodes of a graph."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The numbers of the nodes, in rising order."""
+        """The numbers of the nodes, ascending."""
         ...
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Nodes that are placed together, in topological order.
+    """Nodes that are placed together, in topological order: one node, a composite, or a QDQ group.
 
-    `match` is there for a composite, and for a QDQ group around one. `verdict` says whether the
-    accelerator takes the unit, `rules` which rules accepted its nodes, `must` whether one of these says
-    that it has to run there.
+    `match` is set for a composite, and for a QDQ group around one. `verdict` says whether the
+    accelerator supports the unit, `rules` names the rules that accepted its nodes, and `must` says
+    whether one of these rules requires the accelerator.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Unit:
 
     @property
     def composite(self) -> str | None:
-        """The composite's name, None for a single node."""
+        """The name of the composite, None if the unit is not one."""
         return self.match.pattern.name if self.match else None
 
 
 def not_taken(node: NodeProto, mark: Mark) -> str:
-    """Return that the rules do not take a node, with the first of their reasons."""
+    """Describe why the rules do not accept a node, with the first of their reasons."""
     reason = next(iter(mark.verdict.reasons), "").removeprefix(f"{node.op_type}: ")
     return f"{describe(node)} is not taken by the rules: {reason}"

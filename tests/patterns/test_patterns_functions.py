@@ -4,11 +4,11 @@ import numpy as np
 import onnx
 import pytest
 from cutting import planned
+from matching import match_at
 from support import parse as onnx_text
 
 from byoc.graph.composites import Composite, functions
 from byoc.graph.load import prepare
-from byoc.patterns.match import match_at
 from byoc.patterns.operators import label, names
 from byoc.patterns.pattern import parse
 from byoc.placement.strategies.all_supported import AllSupported

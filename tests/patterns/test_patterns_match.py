@@ -1,10 +1,11 @@
 """The matcher: what it finds, what it must not take, and what the names stand for."""
 
 import pytest
+from matching import match_at
 from support import prepared
 
 from byoc.graph.index import GraphIndex
-from byoc.patterns.match import Match, match_at
+from byoc.patterns.match import Match
 from byoc.patterns.pattern import parse
 
 CONV_RELU = "c = Conv(x, w, b?)\ny = Relu(c)"
