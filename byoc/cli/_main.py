@@ -25,7 +25,7 @@ from byoc.errors import InputError, MissingRuntimeError
 
 @dataclass(frozen=True)
 class _Verb:
-    """Where a verb stands: a function of a module, or its Typer application; and its line of help."""
+    """A verb: the module and function (or Typer application) that implement it, and its line of help."""
 
     module: str
     attribute: str

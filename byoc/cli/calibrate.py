@@ -1,4 +1,4 @@
-"""`byoc calibrate`: measure what the values of tensors lie in, and write it as `calibration.yaml`."""
+"""`byoc calibrate`: measure the ranges of tensors, and write them as YAML."""
 
 import sys
 from enum import StrEnum
@@ -63,7 +63,9 @@ def calibrate(  # noqa: PLR0913, PLR0917 - the options of the verb
     image_color: Annotated[Color, typer.Option(help="The order of channels.")] = Color.rgb,
     form: FormatOption = Format.text,
 ) -> None:
-    """Run a model on data, and write what the values of its tensors lie in."""
+    """Measure the ranges of a model's tensors on data.
+
+    The model runs on every sample; the file gives the range of each tensor."""
     dims = sizes(dim, "--dim")
     images = Preprocessing(
         _numbers(image_mean, "--image-mean"),

@@ -1,4 +1,4 @@
-"""`byoc compare-costs`: what a cost model predicts, against what is measured here."""
+"""`byoc compare-costs`: predictions of a cost model against measurements on this machine."""
 
 from math import isfinite
 from pathlib import Path
@@ -99,7 +99,7 @@ def _bundle(name: str, path: Path, unknown: int | None, patience: Patience) -> C
 
 
 def _regions(name: str, path: Path) -> list[tuple[str, TimedRegion]]:
-    """Return the regions that their codegens can time, each with the name of the model."""
+    """Return the regions that their codegens can time, each with the model's name."""
     try:
         return [(name, each) for each in timed_regions(open_bundle(path))]
     except (InputError, CompileError) as error:

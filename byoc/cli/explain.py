@@ -1,4 +1,4 @@
-"""`byoc explain`: why an accelerator refuses nodes of a model, and what it would take."""
+"""`byoc explain`: why an accelerator refuses nodes, and what would change that."""
 
 from typing import Annotated
 
@@ -33,7 +33,9 @@ def explain(  # noqa: PLR0913, PLR0917 - the options of the verb
     dim: DimOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Say why nodes are refused, what rule came nearest, and what relaxing one would gain."""
+    """Say why nodes are refused, and what would change that.
+
+    Each refusal names the rule that came nearest and the gain of relaxing it."""
     with progress() as show, own_stdout():
         target = load_rules(rules)
         show("load model")

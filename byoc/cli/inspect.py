@@ -1,4 +1,4 @@
-"""`byoc inspect`: what is in a bundle."""
+"""`byoc inspect`: the content of a bundle."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def inspect(
         ),
     ] = False,
 ) -> None:
-    """Show what is in a bundle: the decision, the regions, what crosses their borders, every file."""
+    """Show what is in a bundle: decision, regions, boundary, files."""
     opened = open_bundle(bundle)
     manifest = opened.manifest
     if form is Format.json:
@@ -63,7 +63,7 @@ def inspect(
 
 
 def _top(bundle: Bundle) -> dict[str, str]:
-    """Return what it is and how it was made, a line for each."""
+    """Return lines that say how the bundle was made."""
     manifest = bundle.manifest
     size = quantity(sum(entry.bytes for entry in manifest.files.values()), "B")
     form = "folder" if bundle.packed is None else "packed"
@@ -87,7 +87,7 @@ def _precision(lowered: Mapping[str, Any] | None) -> str:
 
 
 def _report(report: Mapping[str, Any]) -> str:
-    """Return the report as `byoc partition` printed it, whole or not at all."""
+    """Return the complete report as `byoc partition` printed it; None if part of it is missing."""
     shown = console()
     with shown.capture() as captured:
         print_report(report, shown)
@@ -112,7 +112,7 @@ def _region_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
 
 
 def _noted(manifest: Manifest) -> list[dict[str, str]]:
-    """Return the metadata of the artifacts, one note a row; the first has the region's name."""
+    """Return one row for each note of the artifacts' metadata; the first of a region has its name."""
     return [
         {"region": "" if number else region.name, "note": name, "value": value}
         for region in manifest.regions
@@ -121,7 +121,7 @@ def _noted(manifest: Manifest) -> list[dict[str, str]]:
 
 
 def _crossing(manifest: Manifest) -> list[dict[str, str]]:
-    """Return what every region reads and gives out: as the user's model has it, and as it crosses."""
+    """Return one row for each boundary tensor: as the user's model has it, and as it crosses."""
     return [
         {
             "region": region.name,
@@ -137,7 +137,7 @@ def _crossing(manifest: Manifest) -> list[dict[str, str]]:
 
 
 def _outputs(report: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the errors of the outputs in the verification that was made when it was written."""
+    """Return the output errors of the verification that was made when the bundle was written."""
     verification = report["verification"]
     if verification is None:
         return []
@@ -161,7 +161,7 @@ def _file_rows(manifest: Manifest) -> list[dict[str, str]]:
 
 
 def _plain(value: object) -> str:
-    """Return what was asked as a person would write it; empty for what was not said."""
+    """Return an option's value as a person would write it; empty if it was not given."""
     if isinstance(value, dict):
         return " ".join(f"{name}={inner}" for name, inner in value.items() if inner is not None)
     if isinstance(value, list):

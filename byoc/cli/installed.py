@@ -1,4 +1,4 @@
-"""`byoc codegens`, `strategies`, `cost-models`: what is installed, and where it came from."""
+"""`byoc codegens`, `strategies`, `cost-models`: the installed plug-ins and their origin."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -21,10 +21,9 @@ def codegens(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """List the installed codegens, or show one: what it can do, and the options that it takes.
+    """List the installed codegens, or show one and its options.
 
-    "executable" says that it has a way to run what it compiles; the package that this needs may not be
-    there.
+    "executable" says that the codegen can run its artifacts; that may need a package that is missing.
     """
     if name is not None:
         _print_codegen(name, form)
@@ -75,7 +74,7 @@ def _option_row(option: Option) -> Row:
 
 
 def strategies(form: FormatOption = Format.text) -> None:
-    """List the installed placement strategies, where each came from, and what it does."""
+    """List the installed placement strategies."""
     rows = []
     for name, point in installed(STRATEGIES).items():
         row: Row = {"name": name, "from": distribution(point), "description": "", "honours": []}
@@ -103,7 +102,9 @@ def _first_sentence(kind: type) -> str:
 
 
 def cost_models(form: FormatOption = Format.text) -> None:
-    """List the installed cost models, files and plug-ins, and what each describes."""
+    """List the installed cost models.
+
+    Both files and plug-ins are listed."""
 
     def describe(path: Path) -> Row:
         found = read_cost_file(path)
@@ -122,7 +123,7 @@ def cost_models(form: FormatOption = Format.text) -> None:
 
 
 def file_rows(group: str, describe: Callable[[Path], Row]) -> Iterable[Row]:
-    """Yield a row for each file of a group, and one for each package that could not be searched."""
+    """Return a row for each file of a group, and one for each package that failed to list its files."""
     found, broken = files(group)
     rows = []
     for name, same in found.items():

@@ -1,4 +1,4 @@
-"""`byoc new-codegen`: a complete package for a codegen, to begin with."""
+"""`byoc new-codegen`: a complete package to start a codegen from."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,9 @@ def new_codegen(
         typer.Option("--into", metavar="DIR", help="Write to this new folder instead of ./NAME."),
     ] = None,
 ) -> None:
-    """Write a complete package: codegen, rule file, cost model, tests. It works as it is."""
+    """Write a complete package for a codegen of your own.
+
+    It has a codegen, a rule file, a cost model and tests, and works as it is."""
     folder = Path(name) if into is None else into
     for path in write(name, folder):
         typer.echo(folder / path)

@@ -1,4 +1,4 @@
-"""`byoc pack`: a bundle as one file."""
+"""`byoc pack`: write a bundle as one file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,7 @@ def pack(
     ],
     form: FormatOption = Format.text,
 ) -> None:
-    """Pack a bundle into one file, which every verb opens as it opens the folder."""
+    """Pack a bundle into one file that every verb opens."""
     with progress() as show:
         show("check")
         opened = open_bundle(bundle)

@@ -34,7 +34,9 @@ def place(
     ] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Place the nodes of a benchmark's instance, and say what that costs."""
+    """Solve an instance of a public placement benchmark.
+
+    The result gives the placement, its cost and a proven bound."""
     with progress() as show, own_stdout():
         show("read")
         given = read_instance(instance)
@@ -70,9 +72,9 @@ def place(
 
 
 def solved(instance: Instance, strategy: Strategy, source: str) -> Document:
-    """Solve an instance, and return what `byoc place --format json` prints.
+    """Solve an instance, and return the document that `byoc place --format json` prints.
 
-    Raises InputError where the strategy fails, or its answer does not hold.
+    Raises InputError where the strategy fails, or its placement is not valid.
     """
     problem = instance.problem
     name, ignored = called(strategy), unhonoured(strategy, problem)
@@ -98,14 +100,14 @@ def solved(instance: Instance, strategy: Strategy, source: str) -> Document:
 
 
 def _gap(objective: float, bound: float | None) -> float | None:
-    """Return how far the objective may be above the least, as a share of the objective."""
+    """Return the largest possible distance from the optimum, as a share of the objective."""
     if bound is None:
         return None
     return max(0.0, 1 - bound / objective) if objective else 0.0
 
 
 def _load(instance: Instance, placement: Placement, device: int) -> Document:
-    """Return what one device has to do; a transfer is counted with the accelerator that it is for."""
+    """Return the load of one device; a transfer counts for the accelerator at its end."""
     problem, here = instance.problem, placement.labels == device
     regions = np.unique(placement.regions[here & (placement.regions >= 0)])
     return {
@@ -119,7 +121,7 @@ def _load(instance: Instance, placement: Placement, device: int) -> Document:
 
 
 def _transfers(problem: Problem, placement: Placement, device: int) -> float:
-    """Return the seconds of what comes to an accelerator and leaves it: all others cost nothing then."""
+    """Return the seconds of the transfers to and from one accelerator."""
     only = np.arange(problem.devices) == device - 1
     alone = replace(
         problem,

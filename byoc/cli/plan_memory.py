@@ -1,4 +1,4 @@
-"""`byoc plan-memory`: the bytes that a model's activations need, planned in several ways."""
+"""`byoc plan-memory`: plan the memory of activations in several ways."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -79,10 +79,10 @@ def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
     ] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Plan the memory of a model's activations: with and without reuse, and the least there can be.
+    """Plan the memory of a model's activations.
 
-    A bundle gets a plan for its model as a whole, in which each region is one step, and one for each
-    region.
+    The rows compare plans with and without reuse with the proven lower bound. A bundle gets a plan for
+    its model as a whole, in which each region is one step, and one for each region.
     """
     there = None if size is None else _bytes(size)
     _one_of(convention, CONVENTIONS, "convention")
@@ -127,9 +127,9 @@ def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
 
 
 def _models(name: str, dims: Mapping[str, int]) -> Iterator[tuple[str, Model, Model | None]]:
-    """Yield what is to be planned: a model, called nothing, or of a bundle the whole and each region.
+    """Yield the models to plan, each with a name: a model (""), or a bundle's whole model and regions.
 
-    A region comes with what it is without composites.
+    The third value of a region is its model with composites inlined; None for a whole model.
     """
     if not is_bundle(Path(name)):
         yield "", load_model(name, dims), None
@@ -163,7 +163,7 @@ def _bytes(text: str) -> int:
 
 
 def _draw(path: Path, reports: Mapping[str, MemoryReport], as_striped: bool) -> None:
-    """Write a picture of each plan; of a part that is not striped none where that was asked for."""
+    """Write a picture of each plan; with `as_striped` only of parts that have a striped plan."""
     for report, place in zip(reports.values(), _places(path, list(reports)), strict=True):
         if not as_striped:
             title = f"{report.name}: {quantity(report.plan.size, 'B')}, {convention_told(report)}"
@@ -176,10 +176,10 @@ def _draw(path: Path, reports: Mapping[str, MemoryReport], as_striped: bool) -> 
 
 
 def _places(path: Path, parts: Sequence[str]) -> list[Path]:
-    """Return a file for each part of a bundle, and the one that is named for a model.
+    """Return a file for each part of a bundle; for a model the given path.
 
-    What is no letter or digit becomes `_`; names that would be one file then, in a system that does not
-    tell capitals from small letters either, are numbered.
+    Characters other than letters and digits become `_`. Names that would then be the same file, also on
+    a file system that ignores case, are numbered.
     """
     places: dict[str, Path] = {}
     for part in parts:

@@ -1,4 +1,4 @@
-"""What `byoc plan-memory` prints for people: a sentence, the table of plans, two levels, notes."""
+"""The text that `byoc plan-memory` prints for people: a sentence, the table of plans, notes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ _PROOFS = {
 
 
 def print_report(report: MemoryReport, size: int | None) -> None:
-    """Print the plans of a model; with `size`, in bytes, each row says whether its arena fits in it."""
+    """Print the plans of a model; with `size` (bytes) each row says whether its arena fits."""
     problem = report.plan.problem
     made = f"{count(len(problem.steps), 'step')}, {count(len(problem.sizes), 'buffer')}"
     rounded = f", rounded up to {problem.alignment} B" if problem.alignment > 1 else ""
@@ -34,7 +34,7 @@ def print_report(report: MemoryReport, size: int | None) -> None:
 
 
 def legend(has_striped: bool) -> Iterator[str]:
-    """Yield what is counted in the rows, the one of striped execution where there is one."""
+    """Yield lines that explain the conventions of the rows."""
     yield "Weights are not counted."
     for letter, counts in conventions_document().items():
         yield f"{letter}: {counts}"
@@ -43,7 +43,7 @@ def legend(has_striped: bool) -> Iterator[str]:
 
 
 def convention_told(report: MemoryReport) -> str:
-    """Return the convention of the plan that is told in full, in words."""
+    """Return the convention of the detailed plan, in words."""
     return f"convention {report.model.convention.name} ({report.model.convention})"
 
 

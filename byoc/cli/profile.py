@@ -1,4 +1,4 @@
-"""`byoc profile`: measure costs on this machine, and write them as a cost model."""
+"""`byoc profile`: measure operators on this machine, and write a cost model."""
 
 import sys
 from pathlib import Path
@@ -49,7 +49,7 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of the verb
     ] = 5.0,
     repeats: Annotated[int, typer.Option(min=1, help="Measure no more often than this.")] = 100,
 ) -> None:
-    """Measure what operators take on this machine, and write a cost model."""
+    """Measure operators on this machine, and write a cost model."""
     options = pairs(codegen_option or [], "--codegen-option")
     check_output(output)
     if otherwise is not None:

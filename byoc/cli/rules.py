@@ -1,4 +1,4 @@
-"""`byoc rules`: what rule files there are; and to write one: check, schema, composites."""
+"""`byoc rules`: list rule files; check them; print their schema and the library of composites."""
 
 import re
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.callback(invoke_without_command=True)
 def rules(context: typer.Context, form: FormatOption = Format.text) -> None:
-    """List the installed rule files, or check one, or help to write one."""
+    """List rule files, check one, or help to write one."""
     if context.invoked_subcommand:
         return
 
@@ -48,7 +48,7 @@ def check(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Rule files, or names of some.")],
     form: FormatOption = Format.text,
 ) -> None:
-    """Say everything that is wrong with rule files, each with its place."""
+    """List every mistake in rule files, each with its location."""
     with own_stdout():
         rows = [_checked(file) for file in files]
     if form is Format.json:
@@ -73,7 +73,7 @@ def _checked(file: str) -> Row:
 
 
 def _option_problems(target: Target) -> list[str]:
-    """Return what is wrong with the options of a file's codegen, as far as that can be loaded."""
+    """Return the mistakes in the options of a file's codegen, if that codegen can be loaded."""
     try:
         return file_option_problems(target, find_codegen(target.rules.codegen))
     except InputError:
@@ -81,7 +81,7 @@ def _option_problems(target: Target) -> list[str]:
 
 
 def _print_checked(rows: Sequence[Row]) -> None:
-    """Print what was found; a mistake in a file that several build on once."""
+    """Print the mistakes; one in a file that several extend is printed once."""
     told: set[str] = set()
     for row in rows:
         new = [problem for problem in row["problems"] if problem not in told]
@@ -111,7 +111,7 @@ def composites(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """List the library, the composites that rule files can take by name; or show one of them."""
+    """List the composites that rule files can use by name, or show one of them."""
     with own_stdout():
         found = library()
     if name is not None:

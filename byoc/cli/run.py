@@ -1,4 +1,4 @@
-"""`byoc run`: run a bundle on inputs from files, and say where the time went."""
+"""`byoc run`: run a bundle on inputs from files, and show the time of each segment."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ _RANDOM = "random"
 
 
 class _MissingError(typer.BadParameter):
-    """An option is missing; typer would say of it that its value is invalid."""
+    """Usage error for a missing option; Typer's own would call its value invalid."""
 
     def format_message(self) -> str:
         """Return the message alone."""
@@ -102,7 +102,7 @@ def _check_outside(path: Path, bundle: Path) -> None:
 def _prepared(
     path: Path, inputs: str | None, files: Mapping[str, str]
 ) -> tuple[Session, dict[str, Any]]:
-    """Return a bundle ready to run and its inputs from files; those of a wrong name come along."""
+    """Return a session of a bundle, and the inputs from files, also those of unknown names."""
     bundle = open_bundle(path)
     given: dict[str, Any] = {}
     if inputs is not None and inputs != _RANDOM:
@@ -116,7 +116,7 @@ def _prepared(
 
 
 def _rows(session: Session, traces: Sequence[Trace]) -> list[dict[str, Any]]:
-    """Return a row for each segment in order of execution: the median over runs of what it took."""
+    """Return a row for each segment in order of execution, with the median of its times."""
     rows = []
     for stage in session.stages:
         of_it = [[e for e in trace.events if e.name == stage.name] for trace in traces]

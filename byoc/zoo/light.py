@@ -1,4 +1,4 @@
-"""Turn a light structure into a model that can be run and whose errors show.
+"""Conversion of a light structure into a model that runs and whose numeric errors show.
 
 The `onnx` package carries nine well-known networks without their weights: one node per weight makes
 a tensor filled with one constant. Equal weights hide errors (swap two channels: nothing changes),
@@ -58,7 +58,7 @@ def usable(light: onnx.ModelProto, name: str) -> onnx.ModelProto:
 
 
 def _weights(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
-    """Return names and shapes of all weights: float initializers, and constants made by a node."""
+    """Return names and shapes of all weights: float initializers, and constants that a node makes."""
     stored = {tensor.name: tensor for tensor in graph.initializer}
     shapes = {
         tensor.name: tuple(tensor.dims)

@@ -1,4 +1,4 @@
-"""Folders of the user's own: `zoo: {mine: ~/models}` in the configuration gives `zoo:mine/NAME`."""
+"""The user's own folders: `zoo: {mine: ~/models}` in the configuration gives `zoo:mine/NAME`."""
 
 import os
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Folder:
         return {v.name: _sample(v, seed) for v in graph.input if v.name not in filled}
 
     def path(self, name: str) -> Path:
-        """Return the model's file, beside which its external data lies."""
+        """Return the model's file, with external data in the same folder."""
         files = self._files()
         if name not in files:
             raise InputError(f"zoo:{name}: {self.folder} holds no such model any more")

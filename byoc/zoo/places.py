@@ -1,4 +1,4 @@
-"""Where byoc keeps what it fetched, and where a user's configuration lies: the XDG base directories."""
+"""Folders of the cache and of the user's configuration, by the XDG base directory specification."""
 
 import os
 from pathlib import Path

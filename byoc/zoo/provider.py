@@ -1,4 +1,4 @@
-"""What the zoo asks of whoever brings models: a list, a model by name, inputs that suit it.
+"""The interface of a provider of models: a list, a model by name, sample inputs.
 
 A package of yours joins with an entry point of the group `byoc.zoo` that names a class with these
 three methods; the class is made without arguments.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """One model of the zoo: what it is, where it comes from, on which terms, and whether it is here.
+    """One model of the zoo: its name, family, source, licence, and whether it is on this machine.
 
     `nodes` counts those inside bodies as well, but no constants (None: nobody has looked). `present`
     is False where loading it would fetch something first.
@@ -30,10 +30,10 @@ class ZooEntry:
 
 
 class Provider(Protocol):
-    """Brings models. Making one, and listing what it has, should cost next to nothing."""
+    """A source of models. Creating one and listing its models must be cheap."""
 
     def entries(self) -> tuple[ZooEntry, ...]:
-        """Return what `load` can give."""
+        """Return the models that `load` knows."""
         ...
 
     def load(self, name: str) -> onnx.ModelProto:
@@ -41,14 +41,14 @@ class Provider(Protocol):
         ...
 
     def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:
-        """Return inputs that make sense to the model, the same ones for the same seed."""
+        """Return realistic inputs of the model; the same seed gives the same inputs."""
         ...
 
 
 @runtime_checkable
 class OnDisk(Protocol):
-    """A provider may also keep models as files, whose external data lies beside them."""
+    """A provider whose models are files, with external data in the same folder."""
 
     def path(self, name: str) -> Path | None:
-        """Return the model's file, fetched if need be; None if `load` makes it from something else."""
+        """Return the model's file, fetched if necessary; None if `load` builds the model another way."""
         ...

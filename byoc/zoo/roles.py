@@ -1,4 +1,4 @@
-"""What a weight is for, read off the graph around it, and the numbers that suit that.
+"""The role of each weight, derived from the graph around it, and a distribution for that role.
 
 The aim is a network whose signal keeps about unit variance from the image to the logits, however
 deep it is, so that an error anywhere shows in the output. Names decide nothing here.
@@ -54,7 +54,7 @@ _BRANCH = 0.15
 
 @dataclass(frozen=True)
 class Wiring:
-    """A graph as maps from tensor names: who makes a tensor, who takes it, what it holds."""
+    """A graph as maps from tensor names to producers, consumers and integer values."""
 
     producer: Mapping[str, onnx.NodeProto]
     uses: Mapping[str, tuple[tuple[onnx.NodeProto, int], ...]]
@@ -97,7 +97,7 @@ def spread_of(weight: str, shape: tuple[int, ...], wiring: Wiring) -> Spread:
 
 
 def _fan_in(node: onnx.NodeProto, shape: tuple[int, ...]) -> int:
-    """Return how many products one output value sums up; a Conv kernel holds one group's."""
+    """Count the products in one output value; a Conv kernel holds those of one group."""
     flags = {attribute.name: attribute.i for attribute in node.attribute}
     outputs = shape[1] if node.op_type == "Gemm" and not flags.get("transB", 0) else shape[0]
     return prod(shape) // outputs
@@ -120,7 +120,7 @@ def _power(tensor: str, wiring: Wiring) -> float:
 
 
 def _share(tensor: str, wiring: Wiring) -> float:
-    """Return the variance wanted of a kernel's output: below 1 where a Sum adds it to others."""
+    """Return the target variance of a kernel's output: below 1 where a Sum adds it to others."""
     users = wiring.uses.get(tensor, ())
     while len(users) == 1 and users[0][0].op_type in _NORMALIZING:
         users = wiring.uses.get(users[0][0].output[0], ())
@@ -133,7 +133,7 @@ def _share(tensor: str, wiring: Wiring) -> float:
 
 
 def _source(tensor: str, wiring: Wiring, through: set[str]) -> onnx.NodeProto | None:
-    """Return the node that made `tensor`, seen through the ops given; None at a graph input."""
+    """Return the producer of `tensor`, looking through the given operators; None at a graph input."""
     while (node := wiring.producer.get(tensor)) is not None and node.op_type in through:
         tensor = node.input[0]
     return node

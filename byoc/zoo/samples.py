@@ -1,4 +1,4 @@
-"""Numbers to try a model with: seeded, and with the statistics of a photograph or of a voice."""
+"""Seeded sample values with the statistics of a photograph, a page or a voice."""
 
 from math import sqrt
 

