@@ -1,8 +1,9 @@
-"""Where each axis of a tensor, or block of one, lies: followed through Transposes and Reshapes.
+"""Axis terms: the position of each axis of a tensor, or block of an axis, after Transposes and Reshapes.
 
-Each dimension of a packed tensor is a `Term`: an axis of the plain tensor, whole or what is left of it
-once blocks are split off (size 0), or such a block. What is read here is spelled as
-`byoc.graph.layout` spells it, but found without it, so that either can be wrong and it shows.
+Each dimension of a packed tensor is a `Term`: an axis of the plain tensor (size 0; whole, or the rest of
+it after blocks are split off), or a block of an axis. Layouts are written in the notation of
+`byoc.graph.layout`, but are derived here independently of it, so that an error in either one is
+detected.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ UNREADABLE = "?"
 
 
 class Term(NamedTuple):
-    """A dimension of a packed tensor: an axis of the plain one, or a block of `size` of it."""
+    """A dimension of a packed tensor: an axis of the plain tensor, or a block of `size` elements."""
 
     axis: int
     size: int = 0
@@ -27,7 +28,7 @@ Terms = tuple[Term, ...]
 
 
 class Step(NamedTuple):
-    """A Transpose (`order`) or Reshape (`order` None), with the shapes before and behind it."""
+    """A Transpose (`order`) or Reshape (`order` is None), with the shapes before and after it."""
 
     order: tuple[int, ...] | None
     before: tuple[Dim, ...]
@@ -35,12 +36,12 @@ class Step(NamedTuple):
 
 
 def plain(rank: int) -> Terms:
-    """Return the terms of a tensor that lies as ONNX has it."""
+    """Return the terms of a tensor in ONNX's own layout."""
     return tuple(Term(axis) for axis in range(rank))
 
 
 def forward(terms: Terms, step: Step) -> Terms | None:
-    """Return the terms behind a step, None where it is none of a layout."""
+    """Return the terms after a step from those before it, or None if it belongs to no layout."""
     if step.order is not None:
         return tuple(terms[i] for i in step.order) if len(step.order) == len(terms) else None
     groups = _matched(step.before, step.behind)
@@ -57,7 +58,7 @@ def forward(terms: Terms, step: Step) -> Terms | None:
 
 
 def backward(terms: Terms, step: Step) -> Terms | None:
-    """Return the terms before a step, given those behind it; None where it is none of a layout."""
+    """Return the terms before a step from those after it, or None if it belongs to no layout."""
     if step.order is None:
         return forward(terms, Step(None, step.behind, step.before))
     if len(step.order) != len(terms):
@@ -66,7 +67,7 @@ def backward(terms: Terms, step: Step) -> Terms | None:
 
 
 def _merged(terms: Terms, step: Step) -> Terms | None:
-    """Return the terms behind a Reshape that puts blocks back together with what they are blocks of."""
+    """Return the terms after a Reshape that joins blocks with the axis they were split off from."""
     groups = _matched(step.behind, step.before)
     if groups is None or len(terms) != len(step.before):
         return None
@@ -84,7 +85,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def gathered(groups: Groups, step: Step) -> Groups | None:
-    """Return the groups behind a step that undoes a layout, None where it is none."""
+    """Return the groups after a step that reverts a layout, or None if the step does not do that."""
     if step.order is not None:
         return tuple(groups[i] for i in step.order) if len(step.order) == len(groups) else None
     merged = _matched(step.behind, step.before)
@@ -94,7 +95,7 @@ def gathered(groups: Groups, step: Step) -> Groups | None:
 
 
 def solved(groups: Groups, shape: Sequence[Dim], terms: Terms) -> Terms | None:
-    """Return the terms of an earlier tensor of a shape, given those of what was made of it."""
+    """Return the terms of an earlier tensor of a given shape from those of the tensor made of it."""
     if len(groups) != len(terms):
         return None
     found: dict[int, Term] = {}
@@ -111,10 +112,10 @@ def solved(groups: Groups, shape: Sequence[Dim], terms: Terms) -> Terms | None:
 
 
 def spelled(terms: Terms) -> str:
-    """Return a layout as rule files write it, empty for a plain one.
+    """Return a layout in the notation of rule files; empty for the plain layout.
 
-    One that the notation does not have (another rank than 4, an axis behind a block) is spelled as near
-    to it as can be: `axes 0, 2, 1`.
+    A layout outside that notation (another rank than 4, an axis after a block) is described by its axes:
+    `axes 0, 2, 1`.
     """
     if terms == plain(len(terms)):
         return ""
@@ -125,7 +126,7 @@ def spelled(terms: Terms) -> str:
 
 
 def read_word(layout: str, rank: int) -> Terms | None:
-    """Return the terms of a layout as `spelled`, None for one that is not of images."""
+    """Parse a layout in the notation of rule files; None if it is not a layout of images."""
     if not layout:
         return plain(rank)
     terms, size = [], ""
@@ -153,14 +154,14 @@ def packed_shape(shape: Sequence[Dim], terms: Terms) -> tuple[Dim, ...]:
 
 
 def unpacked_shape(shape: Sequence[Dim], terms: Terms) -> tuple[Dim, ...] | None:
-    """Return the plain shape of a tensor that is only transposed, None where there are blocks."""
+    """Return the plain shape of a transposed tensor, or None if its layout has blocks."""
     if len(shape) != len(terms) or any(term.size for term in terms):
         return None
     return tuple(shape[terms.index(Term(axis))] for axis in range(len(terms)))
 
 
 def _matched(whole: Sequence[Dim], split: Sequence[Dim]) -> Groups | None:
-    """Return for each dimension of one shape those of another into which it is split."""
+    """Return for each dimension of one shape the dimensions of another into which it is split."""
     groups: list[tuple[int, ...]] = []
     at = 0
     for dim in whole:

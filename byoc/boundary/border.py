@@ -1,4 +1,4 @@
-"""What a target wants of the tensors that cross its border, and which tensors those of a region are."""
+"""The target's requirements on boundary tensors, and the regions that they apply to."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from byoc.graph.layout import Layout
 
 @dataclass(frozen=True)
 class Wants:
-    """What a target wants: how images lie, who converts, and the dtype that it computes in.
+    """The form in which a target takes boundary tensors.
 
-    `activations` is None where images stay as ONNX has them. `convert` says who quantizes and casts.
-    `compute` is `float16` or `bfloat16` where regions are computed in that, None for as the model says.
+    `activations` is the layout of images, None for ONNX's own. `convert` says who quantizes and casts.
+    `compute` is `float16` or `bfloat16` if regions compute in that type, None to follow the model.
     """
 
     activations: Layout | None = None
@@ -24,9 +24,9 @@ class Wants:
 
 @dataclass(frozen=True)
 class Border:
-    """A region of an outlined model, and what is known of the tensors around it.
+    """A region of an outlined model, and the facts known about the tensors around it.
 
-    `spatial` names the images (`byoc.graph.spatial`), `types` gives types, both by the names of the
+    `spatial` names the images (see `byoc.graph.spatial`), `types` gives types, both by the names of the
     graph that the region was cut from.
     """
 

@@ -1,4 +1,4 @@
-"""Bounding: what crosses between host and regions gets the dtype and layout that the target wants."""
+"""The boundary stage: convert boundary tensors to the dtypes and layouts that targets take."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ __all__ = ["Border", "Bounded", "Wants", "bound"]
 
 @dataclass(frozen=True)
 class Bounded:
-    """A model whose regions are given what their targets want.
+    """A partitioned model whose boundary tensors are converted.
 
-    `values` has the types of all tensors that were added, in the graphs and in the regions' functions,
-    `origins` the user's tensor whose content each holds; `notes` are sentences worth telling the user.
+    `values` gives the types of all inserted tensors, in the graphs and in the regions' functions, and
+    `origins` the user's tensor whose content each one holds. `notes` are sentences for the user.
     """
 
     proto: ModelProto
@@ -31,11 +31,11 @@ class Bounded:
 
 
 def bound(model: ModelProto, borders: Sequence[Border], folder: Path | None = None) -> Bounded:
-    """Return an outlined model with its borders converted; the model is edited in place.
+    """Convert the boundary tensors of an outlined model, which is edited in place.
 
-    `borders` has one for each region of the model, in any order; `folder` is where the model's external
-    data lies. Raises InputError when a region is to compute in a type that the model's operator set
-    does not have.
+    `borders` has one entry for each region of the model, in any order; `folder` is the directory of
+    external data. Raises InputError if a region is to compute in a type that the model's operator set
+    lacks.
     """
     edit = Editing(model)
     cast(edit, borders, folder)

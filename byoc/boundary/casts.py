@@ -1,8 +1,8 @@
-"""Regions that compute in float16 or bfloat16: what crosses their borders, and what is inside.
+"""Regions that compute in float16 or bfloat16: casts at their boundary and inside.
 
-Whether the host casts or the region does, a tensor that one region makes and another of the same type
-reads crosses as it is. Constants are rounded now and not cast when the model runs; the float32 original
-goes when nothing else reads it.
+A tensor that one such region makes and another one of the same type reads is never cast in between,
+whoever casts. Constants are rounded at compile time instead of cast at run time; the float32 original is
+dropped if nothing else reads it.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,10 +25,10 @@ _LEAST_OPSET = {FLOAT16: 6, BFLOAT16: 13}
 
 
 def cast(edit: Editing, borders: Sequence[Border], folder: Path | None = None) -> None:
-    """Let the regions that want it compute in float16 or bfloat16; the model is edited in place.
+    """Convert regions to float16 or bfloat16 where their targets want it; the model is edited in place.
 
-    `folder` is where the model's external data lies. Raises InputError when the model's operator set
-    has no Cast to the type, or the data of a constant is not there.
+    `folder` is the directory of external data. Raises InputError if the model's operator set has no Cast
+    to the type, or the data of a constant is missing.
     """
     wants = {b.region: b for b in borders if b.wants.compute is not None and b.region in edit.calls}
     if not wants:
@@ -48,14 +48,14 @@ def cast(edit: Editing, borders: Sequence[Border], folder: Path | None = None) -
 
 @dataclass(eq=False)
 class _Region:
-    """A region that is to compute in a type."""
+    """A region that is to compute in the short type."""
 
     outside: Outside
     call: Call
     border: Border
 
     def __post_init__(self) -> None:
-        """Look at what is inside."""
+        """Choose the nodes that compute in the short type."""
         call, edit = self.call, self.outside.edit
         self.dtype = self.border.wants.compute or ""
         self.frame = Frame(self._name, renames=True)
@@ -76,7 +76,7 @@ class _Region:
         self.short, self.asked = self.chooser.choose(self.nodes, self.known, outputs, exact)
 
     def cast(self) -> None:
-        """Rewrite the region, and what it reads and gives out."""
+        """Rewrite the region and the names of its boundary tensors."""
         edit = self.outside.edit
         entering = [self._enter(name) for name in self.call.function.input]
         for name in self.call.function.input:
@@ -92,7 +92,7 @@ class _Region:
             proto.output.extend(leaving)
 
     def _enter(self, name: str) -> list[str]:
-        """Enter an input; the list that is returned gets the names by which it crosses."""
+        """Register an input; the returned list receives its names at the boundary."""
         outside, scope, dtype = self.outside, self.call.scope, self.known.get(name)
         if name in self.constants:
             crossing: list[str] = []
@@ -117,7 +117,7 @@ class _Region:
         return make
 
     def _leave(self, name: str) -> str:
-        """Return the name by which an output crosses, and let the host cast back what it reads."""
+        """Return an output's name at the boundary, and add the host's Cast back if the host reads it."""
         outside, scope = self.outside, self.call.scope
         value = self.frame.values[name]
         if self.known.get(name) != FLOAT or self.dtype not in value.names:

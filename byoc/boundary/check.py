@@ -1,9 +1,9 @@
-"""The check of every border: host and regions have to mean the same by each tensor that crosses.
+"""The contract check: host and region must describe each boundary tensor in the same way.
 
-Each side is read for itself: the region's off its own stand-alone model, whose types are inferred anew,
-the host's off the graph around the call, whose types are inferred anew as well. What is read off both
-must agree: dtype, shape, layout, scale, zero point, axis. Besides, all that has a name of the user's
-must have the user's type, on the host and in the regions.
+Each view is read independently: the region view from the region's stand-alone model, the host view from
+the graph around the call; types are inferred anew for both. The two must agree on dtype, shape, layout,
+scale, zero point and axis. In addition, every tensor with a name of the user's model must have the type
+that it has there, on the host and in the regions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,11 +30,12 @@ from byoc.graph.types import TensorType, knowledge, read_type
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What is known of a region besides what the partitioned model says.
+    """Facts about a region that the partitioned model does not contain.
 
-    `users` is the index of the graph that it was cut from, `border` what crossed there, by name. `added`
-    gives the types of tensors that the boundary pass put in, and `origins` those whose content they hold
-    (`byoc.boundary.bound`). `weights` is the layout that its target wants weights in.
+    `users` is the index of the graph that the region was cut from, and `border` names the tensors that
+    crossed the boundary there. `added` gives the types of tensors that the boundary stage inserted, and
+    `origins` the user's tensors whose content they hold (see `byoc.boundary.convert`). `weights` is the
+    weight layout of the region's target.
     """
 
     users: GraphIndex | None = None
@@ -45,18 +46,18 @@ class Known:
 
     @property
     def users_types(self) -> Mapping[str, TypeProto]:
-        """The types of the user's tensors by name; empty where they are not known."""
+        """The types of the user's tensors by name; empty if they are not known."""
         return self.users.certain if self.users is not None else {}
 
     @property
     def said(self) -> Mapping[str, TypeProto]:
-        """The types by which tensors were converted: also where the user's model alone says so."""
+        """The types that conversions rely on, including those that only the user's model states."""
         return {**self.added, **(self.users.values if self.users is not None else {})}
 
 
 @dataclass(frozen=True, eq=False)
 class Checked:
-    """A region whose border is right: its stand-alone model and its contracts."""
+    """A region whose boundary passed the check: its stand-alone model and its contracts."""
 
     model: onnx.ModelProto
     contracts: Contracts
@@ -68,13 +69,12 @@ def check_model(
     known: Mapping[str, Known] = MappingProxyType({}),
     folder: Path | None = None,
 ) -> dict[str, Checked]:
-    """Return the regions of a partitioned model with their contracts, by name.
+    """Check the contracts of all regions of a partitioned model and return the regions by name.
 
-    `domains` are those of the targets. `known` says of regions by name what is known besides, and
-    `folder` is where external data lies. The model is not changed.
+    `domains` are the domains of the targets. `known` gives further facts about regions by name, and
+    `folder` is the directory of external data. The model is not changed.
 
-    Raises ContractError, naming the region, the tensor and both sides, when a region and what is around
-    it disagree.
+    Raises ContractError, naming the region, the tensor and both views, if host and region disagree.
     """
     host = _typed(proto)
     calls = {
@@ -116,10 +116,10 @@ def _typed(proto: onnx.ModelProto) -> GraphIndex:
 
 
 def _state(model: onnx.ModelProto, said: Mapping[str, TypeProto]) -> None:
-    """State in a region's model, in place, the shapes that byoc's conversions in it go by.
+    """State in a region's model, in place, the shapes that conversions inside it rely on.
 
-    Inference need not find them; without them nobody who has the region alone can read a layout of
-    blocks off a Reshape.
+    Type inference may not find them; without them a blocked layout cannot be read from a Reshape by a
+    reader that has the region alone.
     """
     stated = {value.name: value for value in model.graph.value_info}
     border = {value.name for value in (*model.graph.input, *model.graph.output)}
@@ -132,7 +132,7 @@ def _state(model: onnx.ModelProto, said: Mapping[str, TypeProto]) -> None:
 
 
 def _check_types(where: str, index: GraphIndex, users: Mapping[str, TypeProto]) -> None:
-    """Raise ContractError unless what has a name of the user's has the user's type."""
+    """Raise ContractError if a tensor named in the user's model has another type than it has there."""
     for name, kind in index.certain.items():
         here, there = read_type(kind), read_type(users[name]) if name in users else None
         if here is not None and there is not None and not agree(here, there):
@@ -140,9 +140,9 @@ def _check_types(where: str, index: GraphIndex, users: Mapping[str, TypeProto]) 
 
 
 def _named(contracts: Contracts, known: Known) -> Contracts:
-    """Return contracts with what the user's model called each tensor when regions were cut out.
+    """Return contracts with the names that tensors had in the user's model when regions were cut out.
 
-    Inside, a tensor may have the name of another form of itself since.
+    Inside the region a tensor may have been renamed to another form of itself since then.
     """
     border = known.border
     if border is None:
@@ -162,7 +162,7 @@ def _with_names(contracts: tuple[Contract, ...], names: Sequence[str]) -> tuple[
 
 
 def _agreed(name: str, call: NodeProto, contracts: Contracts, host: Host) -> Contracts:
-    """Return the contracts of a region, to which the host agrees."""
+    """Check the contracts of a region against the host's views; return them completed."""
     data = [given for given in call.input if not host.index.is_constant(given)]
     inputs = [
         _both(name, contract, [host.handed(given, contract.tensor)], host)
@@ -176,7 +176,7 @@ def _agreed(name: str, call: NodeProto, contracts: Contracts, host: Host) -> Con
 
 
 def _both(region: str, contract: Contract, told: list[Told], host: Host) -> Contract:
-    """Return a contract, with the user's name and type of the tensor, if the host agrees to it."""
+    """Check a contract against the host's views; return it with the user's name and type."""
     for each in told:
         if not each.wired:
             raise ContractError(
@@ -207,7 +207,7 @@ def _logical(host: Host, tensor: str, contract: Contract) -> TensorType:
 
 
 def _differs_by_itself(host: Host, contract: Contract) -> bool:
-    """Return whether the user's model quantizes a tensor by other scales than it dequantizes it by."""
+    """Return whether the user's model quantizes and dequantizes a tensor with different scales."""
     users, name = host.users, contract.tensor
     if users is None or name not in users.producer:
         return False

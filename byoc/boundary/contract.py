@@ -1,4 +1,4 @@
-"""The contract of a tensor at a border: all that host and region have to mean alike by its bytes."""
+"""The contract of a boundary tensor: everything that host and region must agree on about its bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ _FEW = 4  # numbers that are written out
 
 
 class ContractError(ByocError):
-    """The two sides of a boundary disagree: a defect of byoc's own, never of the input."""
+    """Host and region disagree about a boundary tensor: a defect of byoc, never of the input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one side of a border means by a tensor; None is what this side does not say.
+    """The view of a boundary tensor from the host or from the region; None stands for unknown.
 
-    `layout` is empty where the tensor lies as ONNX has it, and None where the side does not say;
-    `scale`, `zero_point` and `axis` are as in `Contract`.
+    `layout` is empty for a tensor in ONNX's own layout. `scale`, `zero_point` and `axis` are as in
+    `Contract`.
     """
 
     type: TensorType | None = None
@@ -32,11 +32,11 @@ class Side:
     axis: int | None = None
 
     def agrees(self, other: "Side") -> bool:
-        """Return whether nothing that both sides say differs."""
+        """Return whether the two views have no contradiction."""
         return not self._differing(other)
 
     def same(self, other: "Side") -> bool:
-        """Return whether the other side says all of the same, but for extents that one does not know."""
+        """Return whether both views also know the same things, except for unknown extents."""
         return self.agrees(other) and (self.layout, self.scale) == (other.layout, other.scale)
 
     def _differing(self, other: "Side") -> list[str]:
@@ -54,7 +54,7 @@ class Side:
         return found
 
     def told(self, other: "Side") -> str:
-        """Return this side in words; of long lists of scales the part that differs from the other's."""
+        """Describe this view; long lists of scales show where they differ from the other view."""
         parts = [str(self.type or "unknown")]
         if self.layout:
             parts.append(f"in {self.layout}")
@@ -68,21 +68,21 @@ class Side:
 
 @dataclass(frozen=True)
 class Contract:
-    """What a tensor is that a region reads, gives out, or holds as a constant.
+    """The description of a tensor that a region reads, returns, or holds as a constant.
 
-    `tensor` is its name in the user's model and `logical` its type there. `name` is the input, output
-    or initializer of the region's model, and `type` what it is as it crosses: dtype and shape, where an
-    unknown extent may differ from run to run. `inner` is what the region calls it once byoc's own
-    conversions of layout and float type are undone; the same as `name` when there are none. `layout` is
-    in the notation of `byoc.graph.layout`, empty where the tensor lies as ONNX has it.
+    `tensor` is its name in the user's model and `logical` its type there. `name` is the input, output or
+    initializer of the region's model, and `type` its dtype and shape at the boundary, where an unknown
+    extent may differ from run to run. `inner` is its name inside the region once byoc's own conversions
+    of layout and float type are reverted; it equals `name` if there are none. `layout` is in the
+    notation of `byoc.graph.layout`, empty for ONNX's own layout.
 
-    A quantized tensor has `scale` and `zero_point`: real value = (stored - zero_point) * scale, one
-    for the tensor, or one for each element of the dimension `axis` of `logical` (ONNX's
-    DequantizeLinear; with a block size the scales are in row-major order). All are None when the
-    tensor is not quantized, or nothing at the border says how.
+    A quantized tensor has `scale` and `zero_point`: real value = (stored - zero_point) * scale, with one
+    pair for the tensor, or one for each element of the dimension `axis` of `logical` (ONNX,
+    DequantizeLinear; with a block size the scales are in row-major order). All three are None if the
+    tensor is not quantized, or nothing at the boundary states its scales.
 
-    `converts` says who brings it from what it is in the user's model to what crosses (an input), or back
-    (an output): under `layout`, `quantize` and `cast`, as far as there is such a difference.
+    `converts` says who converts it between its form in the user's model and its form at the boundary,
+    under the keys `layout`, `quantize` and `cast`, for each conversion that takes place.
     """
 
     tensor: str
@@ -98,7 +98,7 @@ class Contract:
 
     @property
     def side(self) -> Side:
-        """What has to be the same on the other side."""
+        """The properties that the host must agree on."""
         return Side(self.type, self.layout, self.scale, self.zero_point, self.axis)
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class Contract:
 
 
 def agree(one: TensorType, other: TensorType) -> bool:
-    """Return whether two types can be of one tensor; each inference names symbolic extents anew."""
+    """Return whether two types can belong to one tensor; symbolic extents match any extent."""
     if one.dtype != other.dtype:
         return False
     if one.shape is None or other.shape is None:
@@ -120,7 +120,7 @@ def _same(one: Dim, other: Dim) -> bool:
 
 
 def _numbers(own: tuple[float, ...], other: tuple[float, ...] | None) -> str:
-    """Return numbers in words: all of a few, else the first that differs from the other side's."""
+    """Format numbers: all of a few, otherwise the first that differs from the other view's."""
     if len(own) <= _FEW:
         return ", ".join(map(_number, own))
     pairs = enumerate(zip(own, other or (), strict=False))

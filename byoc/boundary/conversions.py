@@ -1,6 +1,6 @@
-"""What byoc's own nodes at a border do to a tensor, read from the nodes and not from their marks.
+"""The effect of byoc's own conversion nodes at a boundary, read from the nodes themselves.
 
-The marks say only that a node is byoc's and of which kind.
+Their marks only say that byoc inserted a node, and for what kind of conversion.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,23 +25,23 @@ _NONE: Types = MappingProxyType({})
 
 
 def is_conversion(node: NodeProto) -> bool:
-    """Return whether a node is byoc's and changes the layout or the float type of its first input."""
+    """Return whether byoc inserted a node to change the layout or float type of its first input."""
     if mark_of(node) == LAYOUT:
         return node.op_type in (*_MOVING, *_STAYING)
     return mark_of(node) == CAST and node.op_type == "Cast"
 
 
 def casts(steps: Sequence[NodeProto]) -> bool:
-    """Return whether one of some conversions is of the float type."""
+    """Return whether one of the conversions changes the float type."""
     return any(mark_of(node) == CAST for node in steps)
 
 
 def done(
     index: GraphIndex, steps: Sequence[NodeProto], terms: axes.Terms | None, known: Types = _NONE
 ) -> axes.Terms | None:
-    """Return the layout behind some nodes, given the one before; None where it is none.
+    """Return the layout after some nodes from the one before, or None if there is no such layout.
 
-    `known` gives by name the types of tensors of which `index` may know less.
+    `known` gives by name the types of tensors that `index` may know less about.
     """
     for node in steps:
         if terms is None or node.op_type not in _MOVING:
@@ -54,9 +54,9 @@ def done(
 def undone(
     index: GraphIndex, steps: Sequence[NodeProto], terms: axes.Terms | None, known: Types = _NONE
 ) -> axes.Terms | None:
-    """Return the layout before some nodes, given the one behind; None where it is none.
+    """Return the layout before some nodes from the one after, or None if there is no such layout.
 
-    `known` gives by name the types of tensors of which `index` may know less.
+    `known` gives by name the types of tensors that `index` may know less about.
     """
     if terms is None or not steps:
         return terms
@@ -74,7 +74,7 @@ def undone(
 
 
 def known_shape(index: GraphIndex, name: str, known: Types = _NONE) -> tuple[Dim, ...] | None:
-    """Return the shape of a tensor: as an index has it, and what that leaves open as in `known`."""
+    """Return the shape of a tensor according to an index, completed from `known`."""
     found, said = (each.get(name) for each in (index.types, known))
     shape, stated = (None if kind is None else kind.shape for kind in (found, said))
     if shape is None or stated is None or len(shape) != len(stated):
@@ -84,7 +84,7 @@ def known_shape(index: GraphIndex, name: str, known: Types = _NONE) -> tuple[Dim
 
 
 def rank_before(index: GraphIndex, steps: Sequence[NodeProto], known: Types = _NONE) -> int | None:
-    """Return the rank of what the first of some nodes reads, None where nothing says it."""
+    """Return the rank of the input of the first of some nodes, or None if it is unknown."""
     node = next((node for node in steps if node.op_type in _MOVING), None)
     if node is None:
         return None
@@ -95,7 +95,7 @@ def rank_before(index: GraphIndex, steps: Sequence[NodeProto], known: Types = _N
 
 
 def rank_behind(index: GraphIndex, steps: Sequence[NodeProto], known: Types = _NONE) -> int | None:
-    """Return the rank of what the last of some nodes makes, None where nothing says it."""
+    """Return the rank of the output of the last of some nodes, or None if it is unknown."""
     node = next((node for node in reversed(steps) if node.op_type in _MOVING), None)
     if node is None:
         return None
@@ -108,7 +108,7 @@ def rank_behind(index: GraphIndex, steps: Sequence[NodeProto], known: Types = _N
 
 
 def _step(index: GraphIndex, node: NodeProto, known: Types) -> axes.Step | None:
-    """Return what a Transpose or Reshape does to the axes, None where that is not known."""
+    """Return the axis step of a Transpose or Reshape, or None if it is not known."""
     shape = known_shape(index, node.input[0], known)
     if node.op_type == "Transpose":
         order = written(node).get("perm", list(reversed(range(len(shape or ())))))

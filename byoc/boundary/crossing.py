@@ -1,7 +1,7 @@
-"""What crosses the border of a region in place of a tensor, and what is made of it on the way.
+"""The conversions that boundary tensors undergo, and the bytes that they transfer.
 
-The order is that in which borders are made (`byoc.boundary.bound`): a value is cast or quantized first
-and brought into the target's layout then, and the other way round on its way back.
+The order is that of the boundary stage (`byoc.boundary.convert`): towards the region a tensor is cast or
+quantized first and brought into the target's layout last; on its way back the order is reversed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,10 +28,10 @@ _VIEW = "Reshape"
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """One operator on the way: ONNX's name for it, the types before and after it, and who runs it.
+    """One operator of a conversion: ONNX's name for it, the types before and after it, and who runs it.
 
-    `node` is its number where it stands in the graph as a node that byoc put in. `attributes` are those
-    that are not the operator's defaults, by name. Equal where it is the same work.
+    `node` is the number of the node in the graph if byoc has inserted one already. `attributes` are
+    those that are not the operator's defaults, by name. Equal conversions are the same work.
     """
 
     op: str
@@ -44,9 +44,10 @@ class Conversion:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """What crosses for a tensor, either way: `bytes` in all, of which the host converts `converted`.
+    """The transfer of a boundary tensor: its size in bytes, and the conversions in both directions.
 
-    `entering` is what is done to it on the way to the accelerator, `leaving` on the way back, in order.
+    `converted` is the number of bytes that the host converts, `entering` the conversions on the way to
+    the region in order, `leaving` those on the way back.
     """
 
     bytes: int
@@ -56,7 +57,7 @@ class Crossing:
 
 
 def own_quantization(index: GraphIndex) -> frozenset[int]:
-    """Return the QuantizeLinear and DequantizeLinear nodes of a graph that byoc put in, by number."""
+    """Return the numbers of byoc's own QuantizeLinear and DequantizeLinear nodes in a graph."""
     return frozenset(
         number
         for number, node in enumerate(index.nodes)
@@ -67,14 +68,14 @@ def own_quantization(index: GraphIndex) -> frozenset[int]:
 def crossings(
     index: GraphIndex, wants: Wants, own: frozenset[int] | None = None, fallback: int = 4096
 ) -> Callable[[str], Crossing | None]:
-    """Return a function that takes a tensor's name and gives what crosses for it, None: as it is.
+    """Return a function from a tensor's name to its transfer, which is None for no conversion at all.
 
-    A tensor that a QuantizeLinear of byoc's makes crosses quantized where the host converts, and as the
-    float that it was where the device does. A float32 crosses as `wants.compute` where the host casts.
-    Images cross in `wants.activations`, whose blocks pad them; it is the host that brings them into
-    layouts and back. `own` is `own_quantization(index)`, for callers that have it. In `bytes` an unknown
-    extent counts as 1, a tensor of unknown rank as `fallback` bytes. Takes time linear in the graph, and
-    no more than that for all of its tensors.
+    A tensor made by a QuantizeLinear of byoc's is transferred quantized if the host converts, and as the
+    float before it if the device does. A float32 tensor is transferred as `wants.compute` if the host
+    casts. Images are transferred in the layout `wants.activations`, padded to whole blocks; the host
+    converts layouts in both directions. `own` is `own_quantization(index)`, for callers that have it.
+    For `bytes`, an unknown extent counts as 1 and a tensor of unknown rank as `fallback` bytes. Takes
+    time linear in the graph for all of its tensors together.
     """
     own = own_quantization(index) if own is None else own
     laid = wants.activations if wants.activations and not wants.activations.is_plain else None
@@ -116,7 +117,7 @@ class _Crossings:
         return self._crossing(kind, entering, (_cast(there, kind, by),), image)
 
     def _quantized(self, name: str, maker: int) -> Crossing:
-        """Return what crosses for what a QuantizeLinear of byoc's makes: that, or what it reads."""
+        """Return the transfer of the output of a QuantizeLinear of byoc's."""
         index, by = self.index, self.wants.convert
         source = index.nodes[maker].input[0]
         outer, inner = index.types.get(source), index.types.get(name)
@@ -137,7 +138,7 @@ class _Crossings:
         leaving: tuple[Conversion, ...],
         image: bool,
     ) -> Crossing | None:
-        """Return what crosses for a tensor whose dtype is converted so, and which may be an image."""
+        """Return the transfer of a tensor with the given changes of dtype, which may be an image."""
         crossing = entering[-1].after if entering and entering[-1].by == "host" else kind
         layout = self.wants.activations
         packed = layout.packed(crossing) if layout and image and crossing else None
@@ -167,7 +168,7 @@ def _cast(before: TensorType, after: TensorType, by: Side) -> Conversion:
 
 
 def _laid(kind: TensorType, steps: Sequence[Step]) -> tuple[Conversion, ...]:
-    """Return the steps into a layout or out of it, but for those that move nothing."""
+    """Return the steps into or out of a layout as conversions, without those that move no data."""
     kinds = [kind, *(step.kind for step in steps)]
     return tuple(
         Conversion(step.op, "host", before, after, attributes=_attributes(step))

@@ -1,15 +1,15 @@
-"""An outlined model while its borders are edited: nodes in lists, regions by name, names not yet taken.
+"""Editing of an outlined model: its nodes as lists, its regions by name, and free names.
 
-The model is byoc's own, and is edited in place. While that lasts, the nodes of the main graph, of the
-bodies of If, Loop and Scan and of the regions' functions are those in the lists of their `Scope`;
-`Editing.finish` writes them back.
+The model is byoc's own and is edited in place. Meanwhile, the nodes of the main graph, of the bodies of
+If, Loop and Scan and of the regions' functions are those in the lists of their `Scope`; `Editing.finish`
+writes them back.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
+from byoc.graph.names import fresh
 from byoc.graph.walk import bodies, own_names, reads, walk_graphs
 
 _OURS = "byoc."
@@ -18,9 +18,9 @@ _OURS = "byoc."
 class Scope:
     """The nodes of a graph or function, in an order in which they can run.
 
-    `proto` is what `finish` writes to. A body has the graph around it, `outer`, and the node in that
-    which holds it, `owner`; both are None for the main graph and for functions. `inner` has the bodies
-    of a node, by the node's `id`.
+    `proto` is the message that `finish` writes to. For a body, `outer` is the graph around it and
+    `owner` the node there that holds it; both are None for the main graph and for functions. `inner` has
+    the bodies of a node by the node's `id`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Scope:
 
     @property
     def nodes(self) -> list[NodeProto]:
-        """The nodes, with all that was put in; the list may be edited."""
+        """The nodes with all insertions; the list may be edited."""
         if self._before or self._after or self._first or self._last:
             merged = [node for added in reversed(self._first) for node in added]
             for node in self._nodes:
@@ -58,30 +58,30 @@ class Scope:
         self._before, self._after, self._first, self._last = {}, {}, [], []
 
     def before(self, node: NodeProto, *added: NodeProto) -> None:
-        """Put nodes in right before one that was there when `nodes` was last read."""
+        """Insert nodes directly before a node that was present when `nodes` was last read."""
         self._before.setdefault(id(node), []).extend(added)
 
     def after(self, node: NodeProto, *added: NodeProto) -> None:
-        """Put nodes in after one that was there when `nodes` was last read."""
+        """Insert nodes after a node that was present when `nodes` was last read."""
         self._after.setdefault(id(node), []).extend(added)
 
     def first(self, *added: NodeProto) -> None:
-        """Put nodes in before all others, those of earlier calls included."""
+        """Insert nodes before all others, including those inserted by earlier calls."""
         self._first.append(added)
 
     def last(self, *added: NodeProto) -> None:
-        """Put nodes in after all others."""
+        """Insert nodes after all others."""
         self._last.extend(added)
 
     def reads(self, node: NodeProto) -> list[str]:
-        """Return the tensors that a node reads, with what its bodies capture as they are now."""
+        """Return the tensors that a node reads, including the current captures of its bodies."""
         if id(node) not in self.inner:
             return reads(node)
         captured = (name for body in self.inner[id(node)] for name in body.captures())
         return list(dict.fromkeys([*filter(None, node.input), *captured]))
 
     def captures(self) -> list[str]:
-        """Return what a body reads from the graphs around it, in the order of first use."""
+        """Return the tensors that a body reads from the graphs around it, in the order of first use."""
         assert isinstance(self.proto, GraphProto)
         local = self.own()
         names = [name for node in self.nodes for name in self.reads(node)]
@@ -89,7 +89,7 @@ class Scope:
         return [name for name in dict.fromkeys(names) if name not in local]
 
     def own(self) -> set[str]:
-        """Return the names of inputs, of what is stored, and of what the nodes make."""
+        """Return the names of inputs, stored tensors, and outputs of nodes."""
         given: list[str] = []
         if isinstance(self.proto, FunctionProto):
             given.extend(self.proto.input)
@@ -100,7 +100,7 @@ class Scope:
         return {*given, *(name for node in self.nodes for name in node.output)}
 
     def readers(self) -> dict[str, list[NodeProto]]:
-        """Return for each tensor the nodes that read it, captures by their bodies included."""
+        """Return the nodes that read each tensor, captures by their bodies included."""
         found: dict[str, list[NodeProto]] = {}
         for node in self.nodes:
             for name in self.reads(node):
@@ -108,7 +108,7 @@ class Scope:
         return found
 
     def walk(self) -> "Iterator[Scope]":
-        """Yield this and all bodies inside, each after the graph around it."""
+        """Yield this graph and all bodies inside, each after the graph around it."""
         pending = [self]
         while pending:
             current = pending.pop()
@@ -117,10 +117,10 @@ class Scope:
 
 
 class Call:
-    """A region in its graph: the node that calls it, the graph that this is in, and what is inside.
+    """A call of a region: the calling node, the graph that it is in, and the nodes inside the region.
 
-    Inputs and outputs of call and function go together by position; at first they have one name outside
-    and inside.
+    Inputs and outputs of call and function correspond by position; at first they have the same names
+    outside and inside.
     """
 
     def __init__(self, node: NodeProto, scope: Scope, function: FunctionProto) -> None:
@@ -131,27 +131,27 @@ class Call:
         self.inside = Scope(function)
 
     def enter(self, position: int, name: str, *steps: NodeProto, inside: str = "") -> None:
-        """Let the region read `name` at an input, and make what it had there by `steps`.
+        """Let the region read `name` at an input, and make its former input by `steps`.
 
-        Its function calls the input by the same name, or `inside`.
+        The function's input is named `inside`, or the same as outside.
         """
         self.node.input[position] = name
         self.function.input[position] = inside or name
         self.inside.first(*steps)
 
     def leave(self, position: int, name: str, *steps: NodeProto, inside: str = "") -> None:
-        """Let the region give out `name` at an output, which `steps` make of what it had there."""
+        """Let the region return `name` at an output, which `steps` make of its former output."""
         self.node.output[position] = name
         self.function.output[position] = inside or name
         self.inside.last(*steps)
 
 
 class Editing:
-    """A model while its borders are edited: `main` and the graphs inside it, `calls` by region name.
+    """A model while its boundaries are edited: the graphs inside it, and `calls` by the region's name.
 
-    `values` has the types of the tensors that were added, by name. A name is given once in a model, so
-    what holds there holds in each graph. `origins` names the tensor that was there before and whose
-    content each new one holds. `notes` are sentences worth telling the user.
+    `values` has the types of inserted tensors by name; names are unique in the model, so the types hold
+    in each graph. `origins` names the user's tensor whose content each inserted one holds. `notes` are
+    sentences for the user.
     """
 
     def __init__(self, model: ModelProto) -> None:
@@ -161,7 +161,6 @@ class Editing:
         self.notes: list[str] = []
         self.origins: dict[str, str] = {}
         self._taken = set(_names(model))
-        self._numbers: Counter[str] = Counter()
         self.main = Scope(model.graph)
         functions = {(f.domain, f.name): f for f in model.functions if f.domain.startswith(_OURS)}
         self.calls: dict[str, Call] = {}
@@ -181,39 +180,35 @@ class Editing:
 
     @property
     def opset(self) -> int:
-        """The version of ONNX's operators in the model and its regions, 0 where it uses none."""
+        """The version of ONNX's operators in the model and its regions, 0 if it uses none."""
         versions = (e.version for e in self.model.opset_import if e.domain in ("", "ai.onnx"))
         return next(versions, 0)
 
     def fresh(self, name: str, of: str = "") -> str:
-        """Return a name that nothing in the model has: `name`, or that with a number.
+        """Return a name that is not in the model: `name`, or that with a number.
 
         `of` is the tensor whose content the new one holds in another form; see `origin`.
         """
-        new = name
-        while new in self._taken:
-            self._numbers[name] += 1
-            new = f"{name}_{self._numbers[name]}"
-        self._taken.add(new)
+        new = fresh(name, self._taken)
         if of:
             self.origins[new] = self.origin(of)
         return new
 
     def origin(self, name: str) -> str:
-        """Return the tensor that was there before any was added and whose content one holds."""
+        """Return the user's tensor whose content a tensor holds."""
         return self.origins.get(name, name)
 
     def add(self, name: str, kind: TypeProto | None, of: str = "") -> str:
-        """Return a `fresh` name of a tensor, of which the type is kept."""
+        """Return a `fresh` name for a tensor and record its type."""
         new = self.fresh(name, of)
         if kind is not None:
             self.values[new] = kind
         return new
 
     def finish(self) -> ModelProto:
-        """Write all lists of nodes back, with the types of new tensors, and return the model.
+        """Write all lists of nodes and the types of new tensors back, and return the model.
 
-        Nodes and scopes that were handed out before are no part of the model any more.
+        Nodes and scopes obtained before are no longer part of the model.
         """
         for scope in reversed(self.scopes):  # a body before the node that holds it is copied
             _write(scope)
@@ -234,7 +229,7 @@ def _write(scope: Scope) -> None:
 
 
 def _write_types(graph: GraphProto, values: Mapping[str, TypeProto]) -> None:
-    """Write what is known of the new tensors of a graph; what is no more there is not spoken of."""
+    """Record the known types of a graph's new tensors, and drop those of tensors that are gone."""
     inside = {name for node in graph.node for name in node.output if name}
     inside -= {value.name for value in graph.output}
     told = [value for value in graph.value_info if value.name in inside]
@@ -247,7 +242,7 @@ def _write_types(graph: GraphProto, values: Mapping[str, TypeProto]) -> None:
 
 
 def _names(model: ModelProto) -> Iterator[str]:
-    """Yield every name of a tensor in a model, once or more often."""
+    """Yield every tensor name in a model, possibly more than once."""
     inside = [body for function in model.functions for node in function.node for body in bodies(node)]
     for graph in (found for outer in (model.graph, *inside) for found in walk_graphs(outer)):
         yield from own_names(graph)

@@ -1,10 +1,11 @@
-"""The region's side of its border, read off the region's own model and nothing else.
+"""The region view of a boundary, read from the region's own model and nothing else.
 
-What a region means by an input is said by the first nodes that it meets inside: byoc's own steps of a
-layout, a Cast, a DequantizeLinear. An output is read from its last nodes in the same way.
+The first nodes after an input show its form at the boundary: layout conversions of byoc's, a Cast, a
+DequantizeLinear. The last nodes before an output show it in the same way.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from byoc.graph.types import TensorType, read_type
 
 @dataclass(frozen=True)
 class Contracts:
-    """The contracts of a region: what it reads, gives out, and holds as constants, each in order."""
+    """The contracts of a region's inputs, outputs and constants, each in the order of its model."""
 
     inputs: tuple[Contract, ...]
     outputs: tuple[Contract, ...]
@@ -41,12 +42,11 @@ class Contracts:
 
 
 def inferred(region: onnx.ModelProto) -> GraphIndex:
-    """Return the index of a region's model with the types that follow from its inputs alone.
+    """Return the index of a region's model with types inferred from its inputs alone.
 
-    What it states of its outputs and of all between is left out.
+    Types that the model states for outputs and intermediate tensors are discarded first.
     """
-    bare = onnx.ModelProto()
-    bare.CopyFrom(region)
+    bare = deepcopy(region)
     del bare.graph.value_info[:]
     clear_outputs(bare.graph)
     typed = onnx.shape_inference.infer_shapes(bare, data_prop=True)
@@ -60,11 +60,11 @@ def region_contracts(
     weights: Layout | None = None,
     index: GraphIndex | None = None,
 ) -> Contracts:
-    """Return the contracts of a region as its model has them.
+    """Read the contracts of a region from its model.
 
-    `types` gives the types of the user's tensors by name, `folder` is where external data lies, and
-    `weights` the layout that the target wants its convolution weights in. `index` is `inferred(region)`
-    where the caller has it. A dtype or shape that the region does not show is what its model states.
+    `types` gives the types of the user's tensors by name, `folder` is the directory of external data,
+    and `weights` the layout of convolution weights for the target. `index` is `inferred(region)` if the
+    caller has it. A dtype or shape that cannot be inferred is the one that the model states.
     """
     reader = _Reader(index or inferred(region), types, folder, tensor_types(stated_types(region)))
     return Contracts(
@@ -76,7 +76,7 @@ def region_contracts(
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads borders off a region's model."""
+    """Reads contracts from a region's model."""
 
     index: GraphIndex
     types: Mapping[str, TypeProto]
@@ -84,7 +84,7 @@ class _Reader:
     said: Mapping[str, TensorType]
 
     def input(self, name: str) -> Contract:
-        """Follow an input inwards to what the region's operators read."""
+        """Follow an input to the first tensor that the region's operators read."""
         steps: list[NodeProto] = []
         inner = name
         while (node := self._only_reader(inner)) is not None and is_conversion(node):
@@ -112,7 +112,7 @@ class _Reader:
         return contract
 
     def output(self, name: str) -> Contract:
-        """Follow an output back inwards to what the region's operators make."""
+        """Follow an output back to the tensor that the region's operators make."""
         steps: list[NodeProto] = []
         inner = name
         while (node := self._producer(inner)) is not None and is_conversion(node):
@@ -129,7 +129,7 @@ class _Reader:
         return replace(contract, tensor=self._made_of(inner))
 
     def _made_of(self, name: str) -> str:
-        """Return what a tensor was before nodes of byoc's in the region quantized it."""
+        """Return the tensor before byoc's own quantization inside the region."""
         while (node := self._producer(name)) is not None and is_ours(node):
             name = node.input[0]
         return name
@@ -144,7 +144,7 @@ class _Reader:
         pair: NodeProto | None,
         around: NodeProto | None,
     ) -> Contract:
-        """Return the contract, given the node that quantizes across the border or inside it, if any."""
+        """Build a contract, given the node that quantizes at the boundary or inside it, if any."""
         converts: dict[str, Who] = {}
         layout = axes.spelled(terms) if terms is not None else axes.UNREADABLE
         if layout:
@@ -170,15 +170,15 @@ class _Reader:
         )
 
     def _stated(self, name: str) -> TensorType:
-        """Return the type that the model states; a region's border is tensors alone."""
+        """Return the type that the model states; all boundary values are tensors."""
         kind = self.index.types.get(name)
         return kind if kind is not None else TensorType("float32", None)
 
     def _rank(self, kind: TensorType | None, name: str, found: int | None) -> int:
-        """Return the rank of a tensor of a type, where that has none as far as it is known.
+        """Return the rank of a tensor, or `found` if neither its type nor the model gives one.
 
-        What a Loop makes has no shape for ONNX's inference: the model states it, or the steps of a
-        layout tell, by which it is `found`.
+        Shape inference finds no shape for the outputs of a Loop; the model or the layout steps then give
+        the rank.
         """
         shape = kind.shape if kind is not None else None
         if shape is None:
@@ -186,7 +186,7 @@ class _Reader:
         return (found or 0) if shape is None else len(shape)
 
     def _known(self, name: str) -> TensorType | None:
-        """Return the type of a tensor in the user's model, by its name."""
+        """Return the type of a tensor in the user's model."""
         return read_type(self.types[name]) if name in self.types else None
 
     def _only_reader(self, name: str) -> NodeProto | None:

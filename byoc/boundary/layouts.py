@@ -1,9 +1,9 @@
-"""Layouts at borders: what a region reads and gives out lies as its target wants it.
+"""Layout conversions at boundaries: regions read and return images in their target's layout.
 
-An image that a region reads is brought into the target's layout before the call, and back inside; of
-what it gives out the mirror image. Of a tensor there is one form for each layout, which all regions of
-that layout share: between two of them nothing is converted, and what no node of the host reads does not
-come back to ONNX's own layout at all.
+An image that a region reads is brought into the target's layout before the call, and back inside; for an
+image that it returns it is the reverse. A tensor has one form per layout, which all regions of that
+layout share: between two of them nothing is converted, and a tensor that no node of the host reads never
+returns to ONNX's own layout.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _REPEATED = ("Loop", "Scan")
 
 @dataclass(frozen=True)
 class _Form:
-    """A tensor in a layout: the graph and name that it has there, and its plain type."""
+    """A tensor in a layout: the graph and name of the tensor, and its plain type."""
 
     home: Scope
     tensor: str
@@ -35,7 +35,7 @@ class _Form:
 
 @dataclass(frozen=True)
 class _End:
-    """Where a region reads or gives out a tensor that is to be in a layout."""
+    """An input or output of a region that is to be in a layout."""
 
     call: Call
     position: int
@@ -44,7 +44,7 @@ class _End:
 
 @dataclass
 class _Made:
-    """What a form is called, in the graph where it is made, and the nodes there that need it."""
+    """The name of a form, the graph in which it is made, and the nodes there that need it."""
 
     name: str
     place: Scope
@@ -52,11 +52,11 @@ class _Made:
 
 
 def arrange(edit: Editing, borders: Sequence[Border]) -> None:
-    """Put in what brings images into the layouts of targets and back; the model is edited in place.
+    """Insert conversions of images into the targets' layouts and back; the model is edited in place.
 
-    Images that have to stay plain (`byoc.graph.layout_nodes.can_lie`) do. A tensor from around a Loop or
-    Scan that regions inside read is converted once, before it; one from around an If alone in the
-    branches that need it, unless something outside needs it, too.
+    Images that must stay plain (`byoc.graph.layout_nodes.can_lie`) do so. A tensor from outside a Loop
+    or Scan that regions inside read is converted once, before the loop; one from outside an If is
+    converted in the branches that need it, unless something outside needs it too.
     """
     wanting = [b for b in borders if b.wants.activations and not b.wants.activations.is_plain]
     if not wanting:
@@ -88,7 +88,7 @@ class _Ends:
         self._kinds: dict[tuple[Scope, str], TensorType | None] = {}
 
     def of(self, border: Border, side: Literal["input", "output"]) -> Iterator[_End]:
-        """Yield those of a region; its target wants a layout."""
+        """Yield the inputs or outputs of a region whose target has a layout."""
         edit, layout = self._edit, border.wants.activations
         assert layout is not None
         call = edit.calls[border.region]
@@ -113,7 +113,7 @@ def _name(edit: Editing, form: _Form) -> str:
 
 
 def _read(edit: Editing, entries: Sequence[_End], given: Mapping[_Form, _Made]) -> list[_Made]:
-    """Return for each entry what it reads: what a region gives out, or what is to be made."""
+    """Return the form that each entry reads: one that a region returns, or one to be made."""
     wanted: dict[_Form, set[Scope]] = {}
     for end in entries:
         wanted.setdefault(end.form, set()).add(_place(end))
@@ -133,7 +133,7 @@ def _read(edit: Editing, entries: Sequence[_End], given: Mapping[_Form, _Made]) 
 
 
 def _outwards(scope: Scope, home: Scope) -> Iterator[Scope]:
-    """Yield a graph and those around it up to one."""
+    """Yield a graph and the graphs around it up to `home`."""
     yield scope
     while scope is not home and scope.outer is not None:
         scope = scope.outer
@@ -141,7 +141,7 @@ def _outwards(scope: Scope, home: Scope) -> Iterator[Scope]:
 
 
 def _place(end: _End) -> Scope:
-    """Return where a form for an entry belongs: before the outermost loop that it is constant in."""
+    """Return the graph for an entry's form: outside all loops in which the tensor is constant."""
     place = end.call.scope
     for scope in _outwards(end.call.scope, end.form.home):
         if scope is end.form.home or scope.owner is None or scope.outer is None:
@@ -152,7 +152,7 @@ def _place(end: _End) -> Scope:
 
 
 def _user(place: Scope, call: Call) -> NodeProto:
-    """Return the node in a graph that is a call or holds it in a body."""
+    """Return the node in a graph that is a call, or that holds the call in a body."""
     scope, node = call.scope, call.node
     while scope is not place and scope.outer is not None and scope.owner is not None:
         node, scope = scope.owner, scope.outer
@@ -160,7 +160,7 @@ def _user(place: Scope, call: Call) -> NodeProto:
 
 
 def _enter(edit: Editing, end: _End, name: str) -> None:
-    """Let a region read a form by its name, and bring it back inside."""
+    """Let a region read a form by its name, and revert the conversion inside."""
     function = end.call.function
     inside = edit.fresh(name, end.form.tensor) if name in function.input else name
     steps = end.form.layout.inverse(end.form.kind)
@@ -171,7 +171,7 @@ def _enter(edit: Editing, end: _End, name: str) -> None:
 def _convert(
     edit: Editing, entries: Sequence[_End], read: Sequence[_Made], given: Mapping[_Form, _Made]
 ) -> None:
-    """Make the forms that no region gives out, each before the first node that needs it."""
+    """Make the forms that no region returns, each before the first node that needs it."""
     orders: dict[Scope, dict[int, int]] = {}
     for form, made in {
         made.name: (e.form, made) for e, made in zip(entries, read, strict=True)
@@ -187,7 +187,7 @@ def _convert(
 
 
 def _leave(edit: Editing, end: _End, name: str, readers: dict[str, list[NodeProto]]) -> None:
-    """Let a region give out a form, and bring it back outside where something reads the plain tensor."""
+    """Let a region return a form, and revert it outside if the plain tensor is read there."""
     call, form = end.call, end.form
     steps = form.layout.forward(form.kind)
     inside = _nodes(edit, form, steps, call.function.output[end.position], name)

@@ -1,8 +1,8 @@
-"""The host's side of a region's border, read off the graph around the call and never off the region.
+"""The host view of a boundary, read from the graph around the call and never from the region.
 
-What the host hands in is said by the nodes that made it, back to the last that is the user's own. What
-it takes a region's output for is said by each node that reads it. A neighbouring region stands for
-itself, with its own contract.
+The form of a region's input is shown by the nodes that made it, back to the last node of the user's own.
+The form of its output is shown by each node that reads it. A neighbouring region is represented by its
+own contract.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +26,11 @@ from byoc.graph.walk import is_onnx
 
 @dataclass(frozen=True)
 class Told:
-    """What a place on the host says of a tensor that crosses.
+    """The host's view of a boundary tensor, from one place in the graph.
 
-    `tensor` is what is there once byoc's own conversions are undone, `cast` whether a Cast is among
-    these, and `ours` whether what it says of scales comes from a node of byoc's. `wired` is False where
-    that tensor cannot be the one that the region has.
+    `tensor` is the tensor found there after byoc's own conversions are reverted, `cast` whether a Cast
+    is among these, `ours` whether the scales come from a node of byoc's. `wired` is False if that tensor
+    cannot be the region's tensor.
     """
 
     side: Side
@@ -42,12 +42,12 @@ class Told:
 
 @dataclass(frozen=True)
 class Host:
-    """A graph with calls of regions, and what is known around it.
+    """A graph that calls regions, and the facts known about it.
 
-    `index` is of the graph, `contracts` has those of each region by name, read from the region alone.
-    `types` gives the types of the user's tensors, `users` is the index of the graph as it was before
-    regions were cut out, if that is known, `origins` gives what tensors of byoc's are forms of, by name,
-    and `folder` is where external data lies. `said` gives types by name for what inference leaves open.
+    `contracts` holds the contracts of each region by name, read from the region alone. `types` gives the
+    types of the user's tensors, `users` is the index of the graph before regions were cut out (None if
+    unknown), `origins` gives the user's tensor of which a tensor of byoc's is another form, and `folder`
+    is the directory of external data. `said` gives types by name that inference leaves open.
     """
 
     index: GraphIndex
@@ -59,7 +59,7 @@ class Host:
     said: Mapping[str, TensorType] = field(default_factory=dict)
 
     def handed(self, name: str, inner: str) -> Told:
-        """Return what the host says of a tensor that a call reads and the region knows as `inner`."""
+        """Return the host's view of a tensor that a call reads and that the region knows as `inner`."""
         path = Way(inner, (name,))
         index, node = maker(self.index, name)
         while node is not None:
@@ -87,7 +87,7 @@ class Host:
         return done(self.index, steps, terms, self.said)
 
     def taken(self, name: str, inner: str) -> Iterator[Told]:
-        """Yield what each reader on the host says of an output that the region knows as `inner`."""
+        """Yield each reader's view of a region's output that the region knows as `inner`."""
         yield from self._readers(Way(inner, (name,)))
 
     def _readers(self, path: Way) -> Iterator[Told]:
@@ -117,15 +117,15 @@ class Host:
                 yield self._end(path, node=node)
 
     def _converts(self, node: NodeProto, name: str) -> bool:
-        """Return whether a node at a tensor leads on to another form of it.
+        """Return whether a node converts a tensor into another form of itself.
 
-        A Transpose of the user's does where it reads or makes what has no name of the user's.
+        A Transpose of the user's counts if the name of the tensor is not one of the user's.
         """
         transpose = node.op_type == "Transpose" and is_onnx(node)
         return is_conversion(node) or (transpose and name not in self.types)
 
     def _end(self, path: Way, neighbour: Contract | None = None, node: NodeProto | None = None) -> Told:
-        """Return what is said of an output where a way from it ends: at a reader, or given out."""
+        """Return the view of an output at the end of a path: at a reader, or at a graph output."""
         terms = self._terms(self.index, path, neighbour, node)
         border = undone(self.index, path.steps, terms, self.said)
         side = Side(self._type_by(path, terms, border), _spelled(border, terms))
@@ -135,7 +135,7 @@ class Host:
     def _type_by(
         self, path: Way, terms: axes.Terms | None, border: axes.Terms | None
     ) -> TensorType | None:
-        """Return the type of an output by that of the user's tensor which the host makes of it."""
+        """Return an output's type at the boundary according to the user's tensor made of it."""
         crossing = _type(self.index, path.name)
         known = read_type(self.types[path.at]) if path.at in self.types else None
         if known is None or crossing is None:
@@ -153,7 +153,7 @@ class Host:
     def _terms(
         self, index: GraphIndex, path: Way, neighbour: Contract | None, node: NodeProto | None
     ) -> axes.Terms | None:
-        """Return how a tensor lies where a way ends, in the axes of what the region knows."""
+        """Return the layout at the end of a path, in the axes of the region's tensor."""
         rank = self._rank(index, path)
         if rank is None:
             return None
@@ -166,9 +166,9 @@ class Host:
         return _turned(form, self._relation(path, self._meant(path.at, node)))
 
     def _rank(self, index: GraphIndex, path: Way) -> int | None:
-        """Return the rank of the tensor where a way has come to, None where nothing says it.
+        """Return the rank of the tensor at the end of a path, or None if nothing gives it.
 
-        What a body is given may have no shape there; the steps on the way then tell.
+        The inputs of a body may have no shape; the steps on the path then give the rank.
         """
         known = read_type(self.types[path.at]) if path.at in self.types else None
         for kind in (_type(index, path.at), known, self.said.get(path.at)):
@@ -178,9 +178,10 @@ class Host:
         return side(self.index, path.steps, self.said)
 
     def _meant(self, name: str, node: NodeProto | None) -> str:
-        """Return the tensor of the user's that one is where a node reads or makes it.
+        """Return the user's tensor that corresponds to a tensor at a node that reads or makes it.
 
-        A node may read another form of what it read in the user's model, which is why it is looked up.
+        A node may read another form of the tensor that it read in the user's model; the node is
+        therefore looked up there.
         """
         users = self.users
         if name in self.types or node is None or users is None:
@@ -196,10 +197,10 @@ class Host:
         return next((theirs for mine, theirs in pairs if mine == name), name)
 
     def _form(self, word: str, rank: int) -> axes.Terms | None:
-        """Return how a tensor lies that a node makes or reads in a layout, in the user's axes of it.
+        """Return the layout, in the user's axes, of a tensor at a node marked with a layout.
 
-        A node bears the plain layout where the user has it in another one. That is the one that there
-        is; nothing is said where there are several.
+        A node marked with the plain layout holds a tensor that the user has in another layout. If the
+        regions use exactly one layout it is that one; otherwise nothing is known.
         """
         terms = axes.read_word(word, rank)
         if terms != axes.plain(rank):
@@ -212,17 +213,17 @@ class Host:
         return tuple(axes.Term(there.index(axes.Term(axis))) for axis in range(rank))
 
     def _relation(self, path: Way, name: str) -> axes.Terms | None:
-        """Return how another of the user's tensors lies in the axes of what the region knows."""
+        """Return the layout of another of the user's tensors in the axes of the region's tensor."""
         return related(self.users, path.inner, self.origins.get(name, name))
 
     def _is_wired(self, path: Way, name: str) -> bool:
-        """Return whether a tensor can be what the region knows; True where that cannot be said."""
+        """Return whether a tensor can be the region's tensor; True if this cannot be decided."""
         names = [origin(self.users, self.origins.get(each, each)) for each in (path.inner, name)]
         apart = names[0] != names[1] and all(each in self.types for each in names)
         return not apart or self._relation(path, name) is not None
 
     def _told(self, side: Side, path: Way, neighbour: Contract | None, there: axes.Terms | None) -> Told:
-        """Return what a place says; `there` is how the tensor lies where the scales were met."""
+        """Build a view; `there` is the layout at the point where the scales were found."""
         if path.scales is not None:
             axis = path.scales.axis
             if axis is not None and there is not None and axis < len(there):
@@ -244,7 +245,7 @@ class Host:
         return outputs[list(node.output).index(name)]
 
     def _reading(self, node: NodeProto, name: str) -> list[Contract]:
-        """Return the contracts of a neighbouring region for the inputs that one tensor is."""
+        """Return the contracts of a neighbouring region's inputs that are this tensor."""
         data = [given for given in node.input if not self.index.is_constant(given)]
         pairs = zip(data, self.contracts[node.op_type].inputs, strict=True)
         return [contract for given, contract in pairs if given == name]
@@ -259,14 +260,14 @@ def _type(index: GraphIndex, name: str) -> TensorType | None:
 
 
 def _spelled(terms: axes.Terms | None, known: axes.Terms | None) -> str | None:
-    """Return a layout in words; None where that at the other end of the way is not known."""
+    """Format a layout; None if the layout at the other end of the path is not known."""
     if known is None:
         return None
     return axes.spelled(terms) if terms is not None else axes.UNREADABLE
 
 
 def _turned(terms: axes.Terms | None, relation: axes.Terms | None) -> axes.Terms | None:
-    """Return terms in other axes, given how the tensor that they speak of lies in those."""
+    """Express terms in other axes, given the layout of their tensor in those axes."""
     if terms is None or relation is None:
         return terms
     return tuple(axes.Term(relation[axis].axis, size) for axis, size in terms)

@@ -1,10 +1,11 @@
-"""Tidying the DequantizeLinear and QuantizeLinear of ours once it is known what runs where.
+"""Clean-up of the DequantizeLinear and QuantizeLinear nodes of byoc's once the placement is known.
 
-Quantizing put them around all that an accelerator might take. What then stays on the host goes back to
-floating point; at a region's border they end up on the side that the target wants.
+Quantization inserts them around everything that an accelerator might take. Operators that remain on the
+host return to floating point; at a region's boundary the nodes move to the side that converts.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from itertools import chain
 
 from onnx import NodeProto
@@ -17,13 +18,14 @@ from byoc.graph.unshare import is_dequantize, is_quantize
 
 
 def tidy(edit: Editing, borders: Sequence[Border]) -> None:
-    """Leave of our DequantizeLinear and QuantizeLinear what regions need; the model is edited in place.
+    """Keep only the DequantizeLinear and QuantizeLinear of byoc's that regions need; edit in place.
 
-    On the host, a QuantizeLinear of ours and the DequantizeLinear behind it vanish, what they make being
-    the float that went in; a DequantizeLinear of a weight gives way to the float weight; of several that
-    read one tensor there remains one. Where the device converts, the host's QuantizeLinear in front of a
-    region moves into it, and into each that reads the tensor; so does the DequantizeLinear behind one,
-    where nothing else reads the quantized tensor. Stored tensors that then nothing reads are dropped.
+    On the host, a QuantizeLinear of byoc's and the DequantizeLinear after it vanish, so that the float
+    before them is read; a DequantizeLinear of a weight is replaced by the float weight; of several equal
+    ones that read one tensor, one remains. If the device converts, the host's QuantizeLinear before a
+    region moves into it, and into each other region that reads the tensor; so does the DequantizeLinear
+    after a region, if nothing else reads the quantized tensor. Stored tensors that are no longer read
+    are dropped.
     """
     ours = [node for scope in edit.scopes for node in scope.nodes if _is_ours(node)]
     inside = [node for call in edit.calls.values() for node in call.inside.nodes if _is_ours(node)]
@@ -45,12 +47,12 @@ def _is_ours(node: NodeProto) -> bool:
 
 
 def _stored(nodes: Sequence[NodeProto]) -> Sequence[str]:
-    """Return the constants that nodes of ours read."""
+    """Return the constants that nodes of byoc's read."""
     return [name for node in nodes for name in node.input[0 if noted(node, FLOAT) else 1 :]]
 
 
 def _host(edit: Editing, scope: Scope) -> None:
-    """Take out of a graph what both begins and ends on the host, weights first."""
+    """Remove from a graph the pairs that begin and end on the host, those of weights first."""
     ours = [node for node in scope.nodes if _is_ours(node)]
     names: dict[str, str] = {}
     gone: set[int] = set()
@@ -88,13 +90,13 @@ def _host(edit: Editing, scope: Scope) -> None:
 
 
 def _merged(several: Sequence[NodeProto], given: frozenset[str]) -> list[NodeProto]:
-    """Return the DequantizeLinear nodes of a tensor, that first whose name has to stay."""
+    """Return equal DequantizeLinear nodes of a tensor, first the one whose name must stay."""
     alike = [node for node in several if list(node.input) == list(several[0].input)]
     return sorted(alike, key=lambda n: (n.output[0] not in given, n.output[0] != noted(n, TENSOR)))
 
 
 def _given_out(edit: Editing) -> frozenset[str]:
-    """Return what graphs and bodies give out: these names are not ours to change."""
+    """Return the outputs of all graphs and bodies, which must keep their names."""
     protos = (scope.proto for scope in edit.scopes)
     return frozenset(
         value.name for proto in protos for value in proto.output if not isinstance(value, str)
@@ -102,7 +104,7 @@ def _given_out(edit: Editing) -> frozenset[str]:
 
 
 def _rename(scope: Scope, names: Mapping[str, str]) -> None:
-    """Let nodes of a graph and of its bodies read and make tensors under other names."""
+    """Rename tensors that nodes of a graph and of its bodies read and make."""
     if not names:
         return
     for node in chain.from_iterable(inner.nodes for inner in scope.walk()):
@@ -121,7 +123,7 @@ def _last(names: Mapping[str, str], name: str) -> str:
 
 
 def _without_readers(edit: Editing, scope: Scope) -> None:
-    """Take out our QuantizeLinear and DequantizeLinear that nothing reads any more."""
+    """Remove QuantizeLinear and DequantizeLinear nodes of byoc's whose output is not read."""
     given = _given_out(edit)
     while True:
         readers = scope.readers()
@@ -136,7 +138,7 @@ def _without_readers(edit: Editing, scope: Scope) -> None:
 
 
 def _device(edit: Editing, call: Call) -> None:
-    """Move conversions at a region's border into it."""
+    """Move the conversions at a region's boundary into the region."""
     makers = {
         name: node for scope in _around(call.scope) for node in scope.nodes for name in node.output
     }
@@ -172,14 +174,13 @@ def _around(scope: Scope | None) -> list[Scope]:
 
 
 def _free(edit: Editing, call: Call, name: str) -> str:
-    """Return what a tensor may be called inside a region: the same, unless that is taken there."""
+    """Return a name for a tensor inside a region: the same as outside, unless it is taken there."""
     return edit.fresh(name, name) if name in call.inside.own() else name
 
 
 def _copy(edit: Editing, call: Call, node: NodeProto, read: str, made: str) -> NodeProto:
-    """Return a copy of a node for the inside of a region, its scale and zero point with it."""
-    result = NodeProto()
-    result.CopyFrom(node)
+    """Return a copy of a node for use inside a region, and pass its scale and zero point in."""
+    result = deepcopy(node)
     result.input[0], result.output[0] = read, made
     for position, name in enumerate(node.input[1:], 1):
         result.input[position] = _constant(edit, call, name)
@@ -187,7 +188,7 @@ def _copy(edit: Editing, call: Call, node: NodeProto, read: str, made: str) -> N
 
 
 def _constant(edit: Editing, call: Call, name: str) -> str:
-    """Return what a region calls a constant from around it, which it reads from now on."""
+    """Return the name inside a region of a constant from outside, which becomes one of its inputs."""
     inputs = list(call.node.input)
     if name in inputs:
         return call.function.input[inputs.index(name)]

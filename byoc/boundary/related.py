@@ -1,4 +1,4 @@
-"""Tensors of the user's model that are one another transposed, by the user's own Transposes."""
+"""Tensors of the user's model that are transposed forms of one another by the user's own Transposes."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from byoc.graph.marks import TENSOR, is_ours, noted
 
 
 def origin(users: GraphIndex | None, name: str) -> str:
-    """Return what a tensor was before byoc's own nodes of the model that was planned quantized it."""
+    """Return the user's tensor before byoc's own quantization of the planned model."""
     index = users
     while index is not None:
         number = index.producer.get(name)
@@ -23,7 +23,7 @@ def origin(users: GraphIndex | None, name: str) -> str:
 
 
 def users_name(users: GraphIndex | None, name: str) -> str:
-    """Return what the user calls a tensor that byoc's own QuantizeLinear of that model reads."""
+    """Return the user's name of a tensor that byoc's own QuantizeLinear of the planned model reads."""
     index = users
     while index is not None:
         readers = (index.nodes[number] for number in index.consumers.get(name, ()))
@@ -35,9 +35,9 @@ def users_name(users: GraphIndex | None, name: str) -> str:
 
 
 def related(users: GraphIndex | None, one: str, other: str) -> axes.Terms | None:
-    """Return how the second of two tensors lies, told in the axes of the first; None if they are apart.
+    """Return the layout of the second tensor in the axes of the first, or None if they are unrelated.
 
-    That is so when both are made of one tensor by Transposes alone.
+    Two tensors are related if both are made of one tensor by Transposes alone.
     """
     if users is None:
         return None
@@ -53,7 +53,7 @@ def related(users: GraphIndex | None, one: str, other: str) -> axes.Terms | None
 
 
 def _chain(users: GraphIndex, name: str) -> Mapping[str, tuple[int, ...]]:
-    """Return what a tensor is a transposed form of, with the order of its dimensions there."""
+    """Return the tensors that a tensor is a transposed form of, with its order of dimensions in each."""
     kind = users.types.get(name)
     if kind is None or kind.shape is None:
         return {}

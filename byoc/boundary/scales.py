@@ -1,4 +1,4 @@
-"""The scale and zero point of a QuantizeLinear or DequantizeLinear, wherever they are stored."""
+"""Scale and zero point of QuantizeLinear and DequantizeLinear nodes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,9 @@ from byoc.graph.walk import is_onnx
 
 @dataclass(frozen=True)
 class Scales:
-    """How a tensor is quantized, by a node that is byoc's own or the user's.
+    """The quantization that a node of byoc's or the user's applies to a tensor.
 
-    `axis` is the dimension of the tensor that the node quantizes or dequantizes, None for one scale.
+    `axis` is the dimension that has a scale for each index, None if one scale holds for the tensor.
     """
 
     dtype: str
@@ -43,9 +43,9 @@ def is_dequantize(node: NodeProto) -> bool:
 
 
 def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scales | None:
-    """Return what a QuantizeLinear or DequantizeLinear says, None where it is not known before the run.
+    """Return the quantization of a QuantizeLinear or DequantizeLinear, or None if it is not constant.
 
-    `folder` is where external data lies: the scales of many channels may be there.
+    `folder` is the directory of external data, which may hold the scales of many channels.
     """
     scale = _value(index, node.input[1], folder)
     if scale is None:

@@ -1,4 +1,4 @@
-"""Dropping what is stored and not read any more: the weights of a form that no one has a use for."""
+"""Removal of stored tensors that are no longer read, such as the weights of an unused form."""
 
 from collections.abc import Iterable
 
@@ -7,15 +7,15 @@ from byoc.graph.walk import is_onnx
 
 
 class Unread:
-    """Names whose tensors go when nothing reads them; a user's tensor that nobody ever read stays."""
+    """Tensors that are removed once nothing reads them; the user's own unused tensors stay."""
 
     def __init__(self, edit: Editing, names: Iterable[str]) -> None:
-        """Remember which tensors may go, of those that the main graph stores or computes of such."""
+        """Remember the candidates: tensors that the main graph stores or computes from constants."""
         self._edit = edit
         self._names = {name for name in names if name}
 
     def drop(self) -> None:
-        """Take out of the main graph what nothing reads, and what only that was computed from."""
+        """Remove unread candidates, and the constants that only they were computed from."""
         main, graph = self._edit.main, self._edit.model.graph
         read = {
             name for scope in self._edit.scopes for node in scope.nodes for name in scope.reads(node)

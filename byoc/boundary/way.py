@@ -1,4 +1,4 @@
-"""Ways on the host from a tensor that crosses a border to the user's tensor that it is a form of."""
+"""Paths on the host from a boundary tensor to the user's tensor that it is a form of."""
 
 from dataclasses import dataclass, replace
 
@@ -10,11 +10,12 @@ from byoc.graph.index import GraphIndex
 
 @dataclass(frozen=True)
 class Way:
-    """The way on the host from a tensor that crosses, which the region knows as `inner`.
+    """The path on the host from a boundary tensor, which the region knows as `inner`.
 
-    `passed` are the tensors on the way, the one that crosses first; `steps` the conversions in the order
-    of execution; `behind` those of them between the scales that were met and the border. `quantized` is
-    whether scales that are met are still the border's: not beyond a node that changes them.
+    `passed` are the tensors on the path, the boundary tensor first; `steps` the conversions in the order
+    of execution; `behind` those of them between the scales that were found and the boundary. `quantized`
+    is whether scales that are found still apply to the boundary tensor, that is, no node on the path has
+    changed them.
     """
 
     inner: str
@@ -26,33 +27,33 @@ class Way:
 
     @property
     def name(self) -> str:
-        """The tensor that crosses."""
+        """The boundary tensor."""
         return self.passed[0]
 
     @property
     def at(self) -> str:
-        """The tensor where the way has come to."""
+        """The tensor at the current end of the path."""
         return self.passed[-1]
 
     @property
     def is_back(self) -> bool:
-        """Whether the way leads against the order of execution; False where no step tells."""
+        """Whether the path leads against the order of execution; False if it has no step."""
         if not self.steps:
             return False
         reads, makes = self.steps[0].input[0], self.steps[0].output[0]
         return self.passed.index(makes) < self.passed.index(reads)
 
     def back(self, node: NodeProto) -> "Way":
-        """Return the way that goes on from what a node makes to what it reads."""
+        """Return the path extended from a node's output to its input."""
         return replace(self, passed=(*self.passed, node.input[0]))
 
     def on(self, node: NodeProto) -> "Way":
-        """Return the way that goes on from what a node reads to what it makes."""
+        """Return the path extended from a node's input to its output."""
         return replace(self, passed=(*self.passed, node.output[0]))
 
 
 def maker(index: GraphIndex, name: str) -> tuple[GraphIndex, NodeProto | None]:
-    """Return the node that makes a tensor and the index of its graph, None for what no node makes."""
+    """Return the node that makes a tensor, or None, and the index of the graph that the node is in."""
     while True:
         number = index.producer.get(name)
         if number is not None:

@@ -1,4 +1,4 @@
-"""The constants of a region: in which layout each is handed to a codegen, and how it is quantized."""
+"""The constants of a region: the layout in which a codegen receives them, and their quantization."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,11 +21,11 @@ from byoc.graph.types import TensorType, read_type
 def constant_contracts(
     index: GraphIndex, types: Mapping[str, TypeProto], folder: Path | None, layout: Layout | None
 ) -> tuple[Contract, ...]:
-    """Return the contracts of the constants of a region, in the order of its model.
+    """Return the contracts of a region's constants, in the order of its model.
 
-    `index` is of the region's model, `types` gives the user's types by name, `folder` is where external
-    data lies. `layout` is that of the weights of two-dimensional convolutions; everything else is as in
-    ONNX. A weight that two DequantizeLinear read with different scales has none.
+    `index` is of the region's model, `types` gives the user's types by name, `folder` is the directory
+    of external data. `layout` applies to the weights of two-dimensional convolutions; all others stay in
+    ONNX's layout. A weight that two DequantizeLinear nodes read with different scales has none.
     """
     orders = convolution_weights(index.proto) if layout is not None else {}
     return tuple(
@@ -35,9 +35,9 @@ def constant_contracts(
 
 
 def convolution_weights(region: onnx.ModelProto) -> Mapping[str, str]:
-    """Return the order of the axes of each initializer that is a weight of convolutions.
+    """Return the axis order of each initializer that is a convolution weight.
 
-    What is inside composites counts. The orders are those of `byoc.graph.spatial.weights`.
+    Weights inside composites are included. The orders are those of `byoc.graph.spatial.weights`.
     """
     flat = inline_local_functions(region) if region.functions else region
     flat = onnx.shape_inference.infer_shapes(flat)
@@ -47,7 +47,7 @@ def convolution_weights(region: onnx.ModelProto) -> Mapping[str, str]:
 
 
 def packed_array(array: NDArray[Any], layout: str, order: str) -> NDArray[Any]:
-    """Return a weight whose axes are in an `order` such as IOHW in a layout, contiguous."""
+    """Return a weight with axes in an `order` such as IOHW in a layout, contiguous."""
     return parse_layout(layout).pack(array.transpose(_to_weight(order)))
 
 

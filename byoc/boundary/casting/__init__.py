@@ -1,1 +1,1 @@
-"""Nodes rewritten to compute in float16 or bfloat16 where the operators' schemas let them."""
+"""Rewriting of nodes to compute in float16 or bfloat16 where the operators' schemas allow it."""

@@ -1,12 +1,13 @@
-"""Which nodes compute in the short type: those whose results are read in it.
+"""Choice of the nodes that compute in the short type: those whose results are read in it.
 
-Asked from the end: a node that only makes parameters which are float32 by the schema of their readers,
-such as a Resize's scales, stays float32 itself, however long the chain. So does arithmetic on extents,
-which would be wrong beyond 2048 in float16.
+The choice proceeds backwards from the outputs: a node that only makes parameters that are float32 by the
+schema of their readers, such as a Resize's scales, stays float32 itself, however long the chain. So does
+arithmetic on extents, which would be wrong beyond 2048 in float16.
 """
 
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from copy import deepcopy
 
 from onnx import FunctionProto, NodeProto
 
@@ -19,23 +20,23 @@ _EXTENTS = ("Shape", "Size")
 
 
 class Chooser:
-    """Chooses for the nodes of functions and bodies, by the schemas and what is known of the types.
+    """Chooses nodes of functions and bodies, by the schemas and the known data types.
 
-    `functions` are the model's own, by domain and name; `dtype` is float16 or bfloat16.
+    `functions` are the model's own by domain and name; `dtype` is float16 or bfloat16.
     """
 
     def __init__(self, schemas: Schemas, functions: Functions, dtype: str) -> None:
-        """Remember what a region has around it."""
+        """Remember the schemas and functions of the model."""
         self.schemas = schemas
         self.functions = functions
         self.dtype = dtype
 
     def function(self, node: NodeProto) -> FunctionProto | None:
-        """Return the function of the model that a node calls, None when it calls none."""
+        """Return the model's function that a node calls, or None."""
         return self.functions.get((node.domain, node.op_type))
 
     def known(self, nodes: Sequence[NodeProto], given: Dtypes) -> dict[str, str]:
-        """Return the data types of all tensors of nodes in order, as far as they can be known."""
+        """Return the data types of all tensors of nodes in order, as far as they can be inferred."""
         result = dict(given)
         for node in nodes:
             if all(name in result for name in node.output if name):
@@ -57,7 +58,7 @@ class Chooser:
     def inside(
         self, call: NodeProto, function: FunctionProto, known: Dtypes
     ) -> tuple[list[NodeProto], dict[str, str]]:
-        """Return the nodes of a function with the attributes of a call, and the types in it."""
+        """Return the nodes of a function with the attributes of a call, and the data types in it."""
         nodes = [resolved(node, call) for node in function.node]
         pairs = zip(function.input, call.input, strict=False)
         given = {formal: known[name] for formal, name in pairs if name in known}
@@ -70,10 +71,10 @@ class Chooser:
         wanted: Collection[str],
         exact: Set[str] = frozenset(),
     ) -> tuple[list[bool], set[str]]:
-        """Return for each node whether it computes in the short type, and what is then read in it.
+        """Return whether each node computes in the short type, and the tensors that are then read in it.
 
-        `wanted` is read in it from outside; what makes `exact` alone does not compute in it. The nodes
-        are in order.
+        `wanted` are tensors that are read in it from outside; nodes that make only tensors in `exact` do
+        not compute in it. The nodes are in order.
         """
         asked = set(wanted)
         result = [False] * len(nodes)
@@ -87,10 +88,10 @@ class Chooser:
         return result, asked
 
     def _asked(self, node: NodeProto, known: Dtypes) -> Iterator[str]:
-        """Yield the data that a node reads, what is inside it included.
+        """Yield the data inputs of a node, including those of the nodes inside it.
 
-        That is what is short around it, even where its operator has to have it in float32 again; what
-        has one type by the schema is a parameter, which is not.
+        An input with a type variable counts as data, even if its operator supports float32 alone; an
+        input with one fixed type by the schema is a parameter and does not.
         """
         function = self.function(node)
         if function is not None:
@@ -110,7 +111,7 @@ class Chooser:
             yield from asked
 
     def _bodies_may(self, node: NodeProto) -> bool:
-        """Return whether a node may pass the short type into its bodies and out; true without any."""
+        """Return whether the short type may enter and leave a node's bodies; true without bodies."""
         if not any(True for _ in bodies(node)):
             return True
         kinds = {*self.schemas.outputs(node)}
@@ -118,7 +119,7 @@ class Chooser:
 
 
 def from_extents(nodes: Sequence[NodeProto], constants: Collection[str], small: Set[str]) -> set[str]:
-    """Return what is computed from extents, and perhaps constants, if it is `small`.
+    """Return the `small` tensors that are computed from extents, and perhaps from constants.
 
     The extents themselves, which a Shape makes of data of any type, are left out.
     """
@@ -137,15 +138,16 @@ def from_extents(nodes: Sequence[NodeProto], constants: Collection[str], small: 
 
 
 def resolved(node: NodeProto, call: NodeProto) -> NodeProto:
-    """Return a function's node with the values that a call gives for attributes; unwritten ones go."""
+    """Return a function's node with its references to attributes replaced by the call's values.
+
+    References to attributes that the call does not give are removed.
+    """
     given = {attribute.name: attribute for attribute in call.attribute}
-    result = NodeProto()
-    result.CopyFrom(node)
+    result = deepcopy(node)
     del result.attribute[:]
     for attribute in node.attribute:
-        if not attribute.ref_attr_name:
-            result.attribute.add().CopyFrom(attribute)
-        elif attribute.ref_attr_name in given:
-            result.attribute.add().CopyFrom(given[attribute.ref_attr_name])
+        value = given.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+        if value is not None:
+            result.attribute.append(value)
             result.attribute[-1].name = attribute.name
     return result

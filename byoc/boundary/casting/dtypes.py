@@ -1,13 +1,14 @@
-"""What the operators' schemas say of data types: which tensors of a node may be short.
+"""Data types according to the operators' schemas: the tensors of a node that may be short.
 
-Formal parameters that share a type variable have one type. Nothing here knows an operator by name.
+Formal parameters that share a type variable have one type. No operator but Cast is treated by name.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import onnx
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
 from onnx.defs import OpSchema
 
 from byoc.boundary.casting.rounding import twin
@@ -26,35 +27,36 @@ _FIXED["tensor(double)"] = "float64"
 
 @dataclass(frozen=True)
 class Schemas:
-    """Operators at the versions that a model imports, which is by domain in `opsets`."""
+    """Operator schemas at the versions that a model imports; `opsets` are those versions by domain."""
 
     opsets: Mapping[str, int]
 
     def of(self, node: NodeProto) -> OpSchema | None:
-        """Return the schema of a node's operator, None when ONNX has none."""
+        """Return the schema of a node's operator, or None if ONNX has none."""
         domain = "" if is_onnx(node) else node.domain
         return schema_of(node.op_type, domain, self.opsets.get(domain, 1))
 
     def inputs(self, node: NodeProto) -> list[str]:
-        """Return the type or type variable of each input, empty where there is no schema."""
+        """Return the type or type variable of each input, empty without a schema."""
         schema = self.of(node)
         return list(_types(schema.inputs if schema else (), len(node.input)))
 
     def outputs(self, node: NodeProto) -> list[str]:
-        """Return the type or type variable of each output, empty where there is no schema."""
+        """Return the type or type variable of each output, empty without a schema."""
         schema = self.of(node)
         return list(_types(schema.outputs if schema else (), len(node.output)))
 
     def may_be(self, node: NodeProto, type_str: str, dtype: str) -> bool:
         """Return whether tensors of a type variable may have a data type.
 
-        Of an operator that ONNX does not define all may: the rule file says that the accelerator has it.
+        For an operator that ONNX does not define all may: the rule file says that the accelerator has
+        it.
         """
         schema = self.of(node)
         return schema is None or dtype in open_dtypes(schema, type_str)
 
     def has_tensors_alone(self, node: NodeProto) -> bool:
-        """Return whether no parameter of a node is a sequence or a map by its type."""
+        """Return whether all parameters of a node are tensors, none a sequence or a map."""
         schema = self.of(node)
         if schema is None:
             return True
@@ -63,7 +65,7 @@ class Schemas:
         return all(any(kind.startswith("tensor(") for kind in formal.types) for formal in formals)
 
     def inferred(self, node: NodeProto, known: Dtypes) -> dict[str, str]:
-        """Return the data types of a node's outputs by ONNX's inference; none where that fails."""
+        """Return the data types of a node's outputs by ONNX's inference; empty if that fails."""
         schema = self.of(node)
         if schema is None:
             return {}
@@ -75,11 +77,10 @@ class Schemas:
             found = onnx.shape_inference.infer_node_outputs(schema, node, kinds, opset_imports=imports)
         except (KeyError, RuntimeError, onnx.shape_inference.InferenceError):
             return {}
-        read = {name: read_type(kind) for name, kind in found.items()}
-        return {name: kind.dtype for name, kind in read.items() if kind is not None}
+        return _tensor_dtypes(found)
 
     def output(self, node: NodeProto, position: int, known: Dtypes) -> str | None:
-        """Return the data type of an output of a node, None when it is not known."""
+        """Return the data type of an output of a node, or None if it is not known."""
         schema = self.of(node)
         if schema is None:
             return next((known[name] for name in node.input if name in known), None)
@@ -93,12 +94,12 @@ class Schemas:
     def shortened(
         self, node: NodeProto, output: str, known: Dtypes, dtype: str
     ) -> tuple[NodeProto, str] | None:
-        """Return a node and the data type of an output that no input gives, `dtype` if it can be.
+        """Return a node changed to make an output in `dtype`, and the output's resulting data type.
 
-        An attribute may say the type: a Cast's `to`, or a tensor as a ConstantOfShape's `value`. None
-        for operators that make numbers from nothing but an extent: what they draw or compute in float32
-        is more than what they would in less, and onnxruntime has not all of them in float16. `known`
-        has the types of the inputs as they would be.
+        Applies to outputs whose type follows from an attribute instead of an input: a Cast's `to`, or a
+        tensor such as a ConstantOfShape's `value`. None for operators that make numbers from nothing but
+        an extent: their float32 results are more precise, and onnxruntime does not have all of them in
+        float16. `known` has the types of the inputs as they would be.
         """
         schema = self.of(node)
         known = _asked(node, known)
@@ -110,7 +111,7 @@ class Schemas:
 
 
 def is_fixed(type_str: str) -> bool:
-    """Return whether a parameter has one type by its schema, and not a variable."""
+    """Return whether a parameter has one type by its schema rather than a type variable."""
     return type_str in _FIXED
 
 
@@ -124,14 +125,14 @@ def _types(formals: Sequence[OpSchema.FormalParameter], count: int) -> Iterator[
 
 
 def _asked(node: NodeProto, known: Dtypes) -> Dtypes:
-    """Return the types that a node's inference asks for: with bodies, of all around it."""
+    """Return the types that a node's inference needs: all known ones for a node with bodies."""
     if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
         return dict(known)
     return {name: known[name] for name in node.input if name in known}
 
 
 def _changes(node: NodeProto, schema: OpSchema, dtype: str) -> Iterator[NodeProto]:
-    """Yield a node with one attribute changed that may say that an output is float32."""
+    """Yield copies of a node with one attribute changed that may determine a float32 output."""
     given = {attribute.name: attribute for attribute in node.attribute}
     for name, formal in schema.attributes.items():
         attribute = given.get(name)
@@ -145,14 +146,13 @@ def _changes(node: NodeProto, schema: OpSchema, dtype: str) -> Iterator[NodeProt
             new = helper.make_attribute(name, NUMBERS[dtype])
         else:
             continue
-        changed = NodeProto()
-        changed.CopyFrom(node)
+        changed = deepcopy(node)
         set_attribute(changed, new)
         yield changed
 
 
 def set_attribute(node: NodeProto, attribute: AttributeProto) -> None:
-    """Write an attribute in the place of one of the same name."""
+    """Set an attribute of a node, replacing one of the same name."""
     for own in node.attribute:
         if own.name == attribute.name:
             own.CopyFrom(attribute)
@@ -161,11 +161,15 @@ def set_attribute(node: NodeProto, attribute: AttributeProto) -> None:
 
 
 def body_dtypes(node: NodeProto, body: GraphProto, around: Dtypes) -> dict[str, str]:
-    """Return what a body says of its own tensors, and what follows for its inputs from its node's."""
+    """Return the data types stated in a body, and those of its inputs that follow from its node's."""
     kinds = {name: helper.make_tensor_type_proto(NUMBERS[t], None) for name, t in around.items()}
     found = body_input_types(node, body, {name: kinds[name] for name in node.input if name in kinds})
     stated = {v.name: v.type for v in (*body.value_info, *body.output, *body.input)}
     found.update((name, kind) for name, kind in stated.items() if read_type(kind) is not None)
-    read = {name: read_type(kind) for name, kind in found.items()}
-    result = {name: kind.dtype for name, kind in read.items() if kind is not None}
+    result = _tensor_dtypes(found)
     return result | {tensor.name: DTYPES[tensor.data_type] for tensor in body.initializer}
+
+
+def _tensor_dtypes(kinds: Mapping[str, TypeProto]) -> dict[str, str]:
+    read = {name: read_type(kind) for name, kind in kinds.items()}
+    return {name: kind.dtype for name, kind in read.items() if kind is not None}

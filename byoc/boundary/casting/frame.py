@@ -1,26 +1,20 @@
-"""The tensors of a function or body while its nodes are rewritten: in which data types each is there."""
+"""The tensors of a function or body while its nodes are rewritten, with their available data types."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from onnx import NodeProto, TensorProto, helper
 
 from byoc.graph.marks import CAST, mark
 from byoc.graph.types import NUMBERS
 
-
-class Naming(Protocol):
-    """What gives names to new tensors."""
-
-    def __call__(self, name: str, of: str, dtype: str) -> str:
-        """Return a new name like `name` for the content of `of` in a data type."""
-        ...
+Naming = Callable[[str, str, str], str]
+"""Returns a new name like the first one, for the content of the second tensor in a data type."""
 
 
 @dataclass(eq=False)
 class Value:
-    """A tensor: the data type that it had, and its names now by data type.
+    """A tensor: its original data type, and its current names by data type.
 
     `stored` makes a constant in a data type when that is first read, and returns its name.
     """
@@ -33,9 +27,9 @@ class Value:
 
 @dataclass(eq=False)
 class Frame:
-    """A function's or a body's tensors and its nodes so far; `outer` is that around a body.
+    """The tensors of a function or body and its nodes so far; `outer` is the frame around a body.
 
-    With `renames` a tensor that changes its data type gets another name.
+    With `renames` a tensor that changes its data type is renamed.
     """
 
     naming: Naming
@@ -45,7 +39,7 @@ class Frame:
     values: dict[str, Value] = field(default_factory=dict)
 
     def find(self, name: str) -> Value | None:
-        """Return a tensor by the name that it had, from here or from around."""
+        """Return a tensor by its original name, from this frame or those around it."""
         frame: Frame | None = self
         while frame is not None:
             if name in frame.values:
@@ -54,9 +48,9 @@ class Frame:
         return None
 
     def read(self, name: str, dtype: str | None) -> str:
-        """Return the name under which a tensor is there in a data type, cast if need be.
+        """Return a tensor's name in a data type, casting it if necessary.
 
-        The Cast stands where the tensor is made, so that there is one however many bodies read it.
+        The Cast is inserted where the tensor is made, so that one serves all bodies that read it.
         """
         value = self.find(name)
         if value is None:
@@ -69,7 +63,7 @@ class Frame:
         return value.names.get(dtype) or next(iter(value.names.values()))
 
     def cast(self, name: str, value: Value, dtype: str) -> str:
-        """Put a Cast of a tensor in, and return what it makes: under the old name if that is free."""
+        """Insert a Cast of a tensor and return its output: the original name if that is free."""
         source = next(iter(value.names.values()))
         free = self.renames and dtype == value.dtype and name not in value.names.values()
         result = name if free else self.naming(f"{name}_{dtype}", name, dtype)
@@ -77,7 +71,7 @@ class Frame:
         return result
 
     def define(self, name: str, dtype: str | None, now: str | None) -> str:
-        """Enter a tensor that had one data type and has another now; return its name."""
+        """Register a tensor with its original and current data type; return its name."""
         new = name
         if name and now is not None and now != dtype and self.renames:
             new = self.naming(f"{name}_{now}", name, now)
@@ -85,13 +79,13 @@ class Frame:
         return new
 
     def dtypes(self) -> dict[str, str]:
-        """Return the data types that its own tensors have now, by the names that they have now."""
+        """Return the current data types of the frame's own tensors by their current names."""
         own = {name: dtype for value in self.values.values() for dtype, name in value.names.items()}
         return {name: dtype for name, dtype in own.items() if dtype is not None}
 
 
 def cast_node(source: str, result: str, dtype: str) -> NodeProto:
-    """Return a Cast with the mark of one that byoc put in."""
+    """Return a Cast marked as inserted by byoc."""
     return mark(helper.make_node("Cast", [source], [result], result, to=NUMBERS[dtype]), CAST)
 
 

@@ -1,6 +1,7 @@
-"""The graphs around regions that compute in the short type: what is cast there, and stored short."""
+"""The graphs around regions that compute in the short type: casts and short constants there."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,9 +21,9 @@ Key = tuple[int, str]
 
 @dataclass(eq=False)
 class Outside:
-    """The graphs around the regions: who makes and reads a tensor, and what there is of it by now.
+    """The graphs around the regions: the makers and readers of tensors, and their short forms so far.
 
-    `wants` has the type that regions compute in, by region; `short` what there is of a tensor in a type.
+    `wants` has the type that each region computes in; `short` has the name of a tensor in a type.
     """
 
     edit: Editing
@@ -32,7 +33,7 @@ class Outside:
     notes: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Look at all graphs as they are now."""
+        """Collect makers, readers and stored tensors of all graphs."""
         edit = self.edit
         self.variants = Variants(edit.model, self.folder)
         self.own = {id(scope): own_names(_graph(scope)) for scope in edit.scopes}
@@ -52,7 +53,7 @@ class Outside:
         self.compute = {id(edit.calls[name].node): dtype for name, dtype in self.wants.items()}
 
     def owner(self, scope: Scope, name: str) -> Scope:
-        """Return the graph, this or one around it, that a tensor is in."""
+        """Return the graph that a tensor is in: this one or one around it."""
         at: Scope | None = scope
         while at is not None:
             if name in self.own[id(at)]:
@@ -61,16 +62,16 @@ class Outside:
         return scope
 
     def key(self, scope: Scope, name: str) -> Key:
-        """Return what a tensor goes by that a graph has by a name."""
+        """Return the key of a tensor by its name in a graph."""
         return id(self.owner(scope, name)), name
 
     def read_elsewhere(self, key: Key, dtype: str) -> bool:
-        """Return whether anything but regions that compute in a type reads a tensor."""
+        """Return whether a tensor has readers other than regions that compute in a type."""
         nodes = self.readers.get(key, ())
         return any(node is None or self.compute.get(id(node)) != dtype for node in nodes)
 
     def twin(self, scope: Scope, name: str, dtype: str) -> str:
-        """Return a stored constant in a type, made once."""
+        """Return the name of a stored constant in a type; it is rounded once."""
         owner = self.owner(scope, name)
         key = (id(owner), name), dtype
         if key not in self.short:
@@ -85,7 +86,7 @@ class Outside:
         return self.short[key]
 
     def cast(self, scope: Scope, name: str, dtype: str, kind: TypeProto | None) -> str:
-        """Return a tensor in a type: as a region made it, or cast once, where it is made."""
+        """Return the name of a tensor in a type: as a region made it, or cast once, where it is made."""
         owner = self.owner(scope, name)
         key = (id(owner), name), dtype
         if key not in self.short:
@@ -98,12 +99,12 @@ class Outside:
         return self.short[key]
 
     def note(self, name: str, beyond: int) -> None:
-        """Remember how many values of a constant were beyond the range of a type."""
+        """Record how many values of a constant were beyond the range of a type."""
         if beyond:
             self.notes[name] = beyond
 
     def finish(self) -> None:
-        """Drop what nothing reads any more, and tell of constants that were beyond the range."""
+        """Drop tensors that are no longer read, and add notes on constants beyond the range."""
         edit = self.edit
         read = {
             self.key(scope, name)
@@ -136,15 +137,13 @@ class Outside:
 
     @property
     def dtypes(self) -> str:
-        """The types that the regions compute in, as a sentence has them."""
+        """The types that the regions compute in, for use in a sentence."""
         return " or ".join(sorted(set(self.wants.values())))
 
 
 def retyped(kind: TypeProto | None, dtype: str) -> TypeProto:
     """Return the type of a tensor with another data type."""
-    result = TypeProto()
-    if kind is not None:
-        result.CopyFrom(kind)
+    result = TypeProto() if kind is None else deepcopy(kind)
     result.tensor_type.elem_type = NUMBERS[dtype]
     return result
 
@@ -155,7 +154,7 @@ def _graph(scope: Scope) -> GraphProto:
 
 
 def _stored(scope: Scope) -> dict[str, TensorProto]:
-    """Return the float32 tensors of a graph that are stored and that no caller can override."""
+    """Return the stored float32 tensors of a graph that no caller can override."""
     graph = _graph(scope)
     given = {value.name for value in graph.input}
     found = {t.name: t for t in graph.initializer if t.name not in given}

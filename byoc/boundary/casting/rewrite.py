@@ -1,9 +1,8 @@
-"""Rewriting nodes to compute in the short type, in order, with Casts where the types would not meet."""
+"""Rewriting of nodes to compute in the short type, with Casts between differing types."""
 
 from collections import ChainMap
 from collections.abc import Callable, Sequence
-from itertools import chain, count
-from typing import Protocol
+from copy import deepcopy
 
 import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, numpy_helper
@@ -11,48 +10,40 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, numpy_helper
 from byoc.boundary.casting.choose import Chooser
 from byoc.boundary.casting.dtypes import FLOAT, Dtypes, body_dtypes
 from byoc.boundary.casting.frame import Frame, Naming, Value, constant_node
+from byoc.boundary.casting.outside import Outside
 from byoc.boundary.casting.rounding import twin
-from byoc.boundary.casting.variants import Variants, refer
+from byoc.boundary.casting.variants import refer
+from byoc.graph.names import fresh
 from byoc.graph.types import DTYPES, NUMBERS
 from byoc.graph.walk import bodies, is_onnx, own_names, walk_graphs
 
 
-class Around(Protocol):
-    """What is the same for all regions of a model."""
-
-    variants: Variants
-
-    def note(self, name: str, beyond: int) -> None:
-        """Be told of a constant and of how many of its values were beyond the range."""
-        ...
-
-
 class Rewriter:
-    """Rewrites the nodes of a region; `naming` is for what is in bodies."""
+    """Rewrites the nodes of a region; `naming` names tensors inside bodies."""
 
-    def __init__(self, chooser: Chooser, naming: Naming, around: Around) -> None:
-        """Remember what is the same for all of a region."""
+    def __init__(self, chooser: Chooser, naming: Naming, outside: Outside) -> None:
+        """Remember everything that is common to the nodes of a region."""
         self.chooser = chooser
         self.dtype = chooser.dtype
         self.naming = naming
-        self.note = around.note
-        self.variants = around.variants
+        self.note = outside.note
+        self.variants = outside.variants
 
     def run(
         self, frame: Frame, nodes: Sequence[NodeProto], known: Dtypes, short: Sequence[bool]
     ) -> None:
-        """Add nodes to a frame, those that are `short` in the short type; the nodes stay as they are."""
+        """Add copies of nodes to a frame; those that are `short` compute in the short type."""
         for node, narrow in zip(nodes, short, strict=True):
             stored = _stored(node) if is_onnx(node) else None
             if stored is not None:
                 self._constant(frame, node, stored)
             elif self.chooser.function(node) is not None:
-                self._call(frame, _copy(node), known, narrow)
+                self._call(frame, deepcopy(node), known, narrow)
             else:
                 self._node(frame, node, known, narrow)
 
     def _constant(self, frame: Frame, node: NodeProto, tensor: TensorProto) -> None:
-        """Enter a Constant that is put in once it is read, in the types in which it is read."""
+        """Register a Constant, which is inserted when it is read, in each type in which it is read."""
         name = node.output[0]
 
         def make(dtype: str | None) -> str:
@@ -69,7 +60,7 @@ class Rewriter:
 
     def _node(self, frame: Frame, source: NodeProto, known: Dtypes, narrow: bool) -> None:
         schemas = self.chooser.schemas
-        node = _copy(source)
+        node = deepcopy(source)
         made = self._made(node, known) if narrow else None
         narrow = made is not None
         for i, type_str in enumerate(schemas.inputs(source)):
@@ -84,9 +75,9 @@ class Rewriter:
         frame.nodes.append(node)
 
     def _made(self, node: NodeProto, known: Dtypes) -> list[str | None] | None:
-        """Return the data types of what a node makes once its inputs are short; None if it cannot be so.
+        """Return a node's output types with short inputs, or None if the node cannot have these.
 
-        An attribute of the node that says one is changed.
+        An attribute of the node that determines an output type is changed.
         """
         schemas = self.chooser.schemas
         reads = list(zip(node.input, schemas.inputs(node), strict=True))
@@ -123,7 +114,7 @@ class Rewriter:
         known: Dtypes,
         narrow: bool,
     ) -> None:
-        """Rewrite a body in place; what it is given and gives back is short if its node is."""
+        """Rewrite a body in place; its inputs and outputs are short if its node is."""
         frame = Frame(self.naming if around.renames else around.naming, around)
         nodes = list(body.node)
         own = body_dtypes(node, body, known)
@@ -152,7 +143,7 @@ class Rewriter:
         body.node.extend(frame.nodes)
 
     def _initializers(self, frame: Frame, body: GraphProto) -> None:
-        """Enter the initializers of a body; those of float32 are put back in the types that are read."""
+        """Register the initializers of a body; float32 ones are added back in the types read."""
         given = {value.name for value in body.input}
         stored = [t for t in body.initializer if t.name not in given]
         kept = [t for t in body.initializer if t.name in given or t.data_type != TensorProto.FLOAT]
@@ -169,20 +160,19 @@ class Rewriter:
 
             return make
 
-        copies = [_copied(tensor) for tensor in kept]
+        copies = [deepcopy(tensor) for tensor in kept]
         for tensor in stored:
             name = tensor.name
-            if tensor.data_type == TensorProto.FLOAT:
-                frame.values[name] = Value(frame, FLOAT, {}, maker(_copied(tensor)))
+            dtype = DTYPES[tensor.data_type]
+            if dtype == FLOAT:
+                frame.values[name] = Value(frame, dtype, {}, maker(deepcopy(tensor)))
             else:
-                frame.values[name] = Value(
-                    frame, DTYPES[tensor.data_type], {DTYPES[tensor.data_type]: name}
-                )
+                frame.values[name] = Value(frame, dtype, {dtype: name})
         del body.initializer[:]
         body.initializer.extend(copies)
 
     def _call(self, frame: Frame, node: NodeProto, known: Dtypes, narrow: bool) -> None:
-        """Add a call of a function of the model, which is rewritten as the call asks."""
+        """Add a call of a model's function, which is rewritten for this call."""
         function = self.chooser.function(node)
         assert function is not None
         inside, inner = self.chooser.inside(node, function, known)
@@ -201,8 +191,7 @@ class Rewriter:
             value = body.find(name)
             has = narrow and (value is None or self.dtype in value.names or value.stored is not None)
             made.append(self._type(name, inner, has))
-        new = FunctionProto()
-        new.CopyFrom(function)
+        new = deepcopy(function)
         names = [body.read(name, dtype) for name, dtype in zip(function.output, made, strict=True)]
         del new.node[:], new.output[:]
         new.output.extend(names)
@@ -218,34 +207,17 @@ class Rewriter:
 
 
 def _own_naming(function: FunctionProto) -> Naming:
-    """Return what names new tensors in a function: the same for each that is rewritten alike."""
+    """Return a naming function for a function's new tensors, deterministic for equal rewrites."""
     nodes = list(function.node)
     graphs = [inner for node in nodes for body in bodies(node) for inner in walk_graphs(body)]
     taken = {*function.input, *function.output, *(name for graph in graphs for name in own_names(graph))}
     taken.update(name for node in nodes for name in (*node.input, *node.output))
 
-    def fresh(name: str, of: str, dtype: str) -> str:
-        new = next(n for n in chain([name], (f"{name}_{i}" for i in count(1))) if n not in taken)
-        taken.add(new)
-        return new
-
-    return fresh
-
-
-def _copy(node: NodeProto) -> NodeProto:
-    result = NodeProto()
-    result.CopyFrom(node)
-    return result
-
-
-def _copied(tensor: TensorProto) -> TensorProto:
-    result = TensorProto()
-    result.CopyFrom(tensor)
-    return result
+    return lambda name, of, dtype: fresh(name, taken)
 
 
 def _stored(node: NodeProto) -> TensorProto | None:
-    """Return the float32 tensor that a Constant node holds, None for any other node."""
+    """Return the float32 tensor that a Constant node holds, or None."""
     if node.op_type != "Constant":
         return None
     for attribute in node.attribute:

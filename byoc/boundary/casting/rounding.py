@@ -1,7 +1,7 @@
-"""Constants in float16 and bfloat16: rounded to the nearest, ties to even, as IEEE 754 has it.
+"""Rounding of constants to float16 and bfloat16: to nearest, ties to even (IEEE 754).
 
-What is beyond the range of the type becomes its largest finite number, not infinity: masks for attention
-hold the lowest float32 and would make NaN. Infinities and NaN stay, and so do subnormal numbers.
+Values beyond the range become the largest finite number, not infinity: attention masks hold the lowest
+float32 and would produce NaN. Infinities, NaN and subnormal numbers are kept.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ _QUIET = 0x0040
 def rounded(values: NDArray[np.float32], dtype: str) -> tuple[NDArray[np.uint16], int]:
     """Return float32 values in `dtype`, as uint16 bit patterns of the same shape.
 
-    The number beside them says how many finite ones were beyond the range.
+    The second result is the number of finite values that were beyond the range.
     """
     if dtype == FLOAT16:
         with np.errstate(over="ignore", under="ignore"):
@@ -39,7 +39,7 @@ def rounded(values: NDArray[np.float32], dtype: str) -> tuple[NDArray[np.uint16]
 
 
 def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Return the upper half of each float32, rounded by what is in the lower one."""
+    """Return the upper half of each float32, rounded by its lower half."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     carry = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     nearest = ((bits + carry) >> np.uint32(16)).astype(np.uint16)
@@ -50,10 +50,10 @@ def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 def twin(
     tensor: TensorProto, name: str, dtype: str, folder: Path | None = None
 ) -> tuple[TensorProto, int]:
-    """Return a stored float32 tensor in `dtype` by another name, and how many values were beyond it.
+    """Return a stored float32 tensor rounded to `dtype`, and the number of values beyond its range.
 
-    `folder` is where external data lies; the result holds its own. Raises InputError when the data is
-    not where the tensor says.
+    `folder` is the directory of external data; the result holds its own data. Raises InputError if the
+    data is missing.
     """
     values = np.frombuffer(raw_bytes(tensor, folder), "<f4")
     bits, beyond = rounded(values, dtype)

@@ -1,9 +1,10 @@
-"""Functions that composites call, rewritten: one for each way in which calls need them."""
+"""Rewritten functions of composites, one for each variant that calls need."""
 
 from collections.abc import Collection, Iterable, Sequence
+from copy import deepcopy
 from pathlib import Path
 
-from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
+from onnx import FunctionProto, ModelProto, NodeProto
 
 from byoc.boundary.casting.dtypes import set_attribute
 from byoc.graph.walk import bodies
@@ -12,20 +13,20 @@ Key = tuple[str, str]
 
 
 class Variants:
-    """The functions of a model that rewritten calls refer to; `folder` is where external data lies.
+    """The rewritten functions of a model; `folder` is the directory of external data.
 
-    One that stays as it was keeps its name. So does the rewritten one of a composite if all calls are
-    of that one; what further ones there are have the data type in their names.
+    An unchanged function keeps its name. So does a rewritten one if all calls of the original use it;
+    further variants have the data type in their names.
     """
 
     def __init__(self, model: ModelProto, folder: Path | None) -> None:
-        """Start with the functions of a model."""
+        """Remember the names of a model's functions."""
         self.folder = folder
         self._taken = {(f.domain, f.name) for f in model.functions}
         self._made: dict[tuple[Key, bytes], FunctionProto] = {}
 
     def add(self, function: FunctionProto, new: FunctionProto, dtype: str) -> str:
-        """Return the name under which a function that was rewritten can be called."""
+        """Add a rewritten function and return the name under which it can be called."""
         body = new.SerializeToString(deterministic=True)
         if body == function.SerializeToString(deterministic=True):
             return function.name
@@ -40,7 +41,7 @@ class Variants:
         return self._made[key].name
 
     def finish(self, model: ModelProto, nodes: Sequence[NodeProto], regions: Collection[Key]) -> None:
-        """Put the new functions into the model, and drop those of theirs that nothing calls any more.
+        """Add the new functions to the model, and drop the originals that are no longer called.
 
         `nodes` are those of the graphs and of the `regions`' functions.
         """
@@ -56,7 +57,7 @@ class Variants:
 
 
 def _called(nodes: Iterable[NodeProto]) -> set[Key]:
-    """Return the domain and operator of nodes and of all in their bodies."""
+    """Return the domain and operator of nodes and of all nodes in their bodies."""
     found = set[Key]()
     pending = list(nodes)
     while pending:
@@ -67,9 +68,9 @@ def _called(nodes: Iterable[NodeProto]) -> set[Key]:
 
 
 def refer(new: FunctionProto, function: FunctionProto, call: NodeProto) -> None:
-    """Let a function refer to the attributes of its call again, whose values its nodes were given.
+    """Restore a rewritten function's references to the attributes of its call.
 
-    Where rewriting changed a value, the call gets the new one. Nodes are found by what they make.
+    If rewriting changed a value, the call gets the new one. Nodes are matched by their outputs.
     """
     made = {name: node for node in new.node for name in node.output if name}
     for node in function.node:
@@ -81,8 +82,7 @@ def refer(new: FunctionProto, function: FunctionProto, call: NodeProto) -> None:
                 continue
             own = next((a for a in now.attribute if a.name == attribute.name), None)
             if own is not None:
-                value = AttributeProto()
-                value.CopyFrom(own)
+                value = deepcopy(own)
                 value.name = attribute.ref_attr_name
                 set_attribute(call, value)
             set_attribute(now, attribute)

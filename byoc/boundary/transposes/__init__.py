@@ -1,4 +1,4 @@
-"""Fewer Transposes on the host: merged, cancelled, and moved to where the fewest bytes cross them."""
+"""Reduction of Transposes on the host: merge, cancel, and move them where they cost the fewest bytes."""
 
 from byoc.boundary.transposes.fewer import fewer
 

@@ -1,4 +1,4 @@
-"""Constants that operators of the host read in another layout, made when the model is compiled."""
+"""Constants that the host's operators read in another layout, transposed at compile time."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from byoc.boundary.transposes.rename import Calls
 
 @dataclass(frozen=True)
 class Room:
-    """Where a graph is rewritten: the model, the graph, what is known there, and the regions' calls."""
+    """A graph under rewriting: the editor, the graph, the facts known there, and the regions' calls."""
 
     edit: Editing
     scope: Scope
@@ -24,10 +24,10 @@ class Room:
 
 
 class Constants:
-    """New initializers of a graph, each once; `replaced` names the constants that they stand for."""
+    """New initializers of a graph, each made once; `replaced` names the constants that they replace."""
 
     def __init__(self, room: Room, layouts: tuple[str, str]) -> None:
-        """Take the graph that they go to, and the names of the two forms."""
+        """Take the graph that receives the initializers, and the names of the two forms."""
         assert isinstance(room.scope.proto, GraphProto)
         self.replaced: set[str] = set()
         self._room = room
@@ -37,7 +37,7 @@ class Constants:
         self._numbers: dict[tuple[str, tuple[int, ...]], str] = {}
 
     def transposed(self, name: str, order: Order, form: int) -> str:
-        """Return a constant's name transposed; one of a lower rank is broadcast, as operators do."""
+        """Return the name of a transposed constant; one of lower rank is broadcast first."""
         if (name, order) not in self._transposed:
             tensor = self._room.facts.tensor(name)
             assert tensor is not None

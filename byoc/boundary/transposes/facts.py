@@ -1,4 +1,4 @@
-"""What is known of the tensors around a graph's nodes: types, and the values of small constants."""
+"""Known types of a graph's tensors, and values of small constants."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -24,7 +24,7 @@ _ELEMENT_BYTES = 4
 
 
 class Facts:
-    """What is known in a graph; what its nodes read from around it is known there."""
+    """The types and constants known in a graph, including those of the graphs around it."""
 
     def __init__(self, edit: Editing, scope: Scope, borders: Sequence[Border]) -> None:
         """Take a graph of a model that is edited."""
@@ -40,7 +40,7 @@ class Facts:
 
     @cached_property
     def stored(self) -> Mapping[str, TensorProto]:
-        """The initializers that nobody can override."""
+        """The initializers that no caller can override."""
         inputs = {value.name for value in self.graph.input}
         return {t.name: t for t in self.graph.initializer if t.name not in inputs}
 
@@ -50,7 +50,7 @@ class Facts:
         return {value.name: value.type for value in values if value.HasField("type")}
 
     def proto(self, name: str) -> TypeProto | None:
-        """Return what is known of a tensor's type."""
+        """Return the known type of a tensor, or None."""
         found = self._own.get(name) or self.edit.values.get(name)
         if found is None and self.outer is not None:
             found = self.outer.proto(name)
@@ -59,7 +59,7 @@ class Facts:
         return found
 
     def type_of(self, name: str) -> TensorType | None:
-        """Return a tensor's type, that of a constant included."""
+        """Return a tensor's type, constants included."""
         if name not in self._read:
             self._read[name] = self._type_of(name)
         return self._read[name]
@@ -72,17 +72,17 @@ class Facts:
         return read_type(kind) if kind is not None else None
 
     def rank(self, name: str) -> int | None:
-        """Return a tensor's rank, None where it is not known."""
+        """Return a tensor's rank, or None if it is not known."""
         kind = self.type_of(name)
         return None if kind is None or kind.shape is None else len(kind.shape)
 
     def is_single(self, name: str) -> bool:
-        """Return whether a tensor has exactly one element, which looks the same in every layout."""
+        """Return whether a tensor has exactly one element and is therefore the same in every layout."""
         kind = self.type_of(name)
         return kind is not None and kind.elements == 1
 
     def tensor(self, name: str) -> TensorProto | None:
-        """Return a stored tensor by the name of an initializer or the output of a Constant node."""
+        """Return the stored tensor of an initializer or Constant node by name."""
         found = self.stored.get(name)
         node = self._constant_nodes.get(name)
         if node is not None:
@@ -92,7 +92,7 @@ class Facts:
         return found
 
     def is_constant(self, name: str) -> bool:
-        """Return whether a tensor can be transposed here and now: stored, small, whole bytes."""
+        """Return whether a tensor can be transposed at compile time: stored, small, whole bytes."""
         tensor = self.tensor(name)
         return (
             tensor is not None
@@ -103,7 +103,7 @@ class Facts:
         )
 
     def value(self, name: str) -> NDArray[Any] | None:
-        """Return the value of a constant, None where there is none or it is not small."""
+        """Return the value of a constant, or None if it is not constant or not small."""
         node = self._constant_nodes.get(name)
         if node is not None:
             listed = written(node)
@@ -117,7 +117,7 @@ class Facts:
         return value
 
     def bytes(self, name: str) -> int:
-        """Return the bytes of a tensor, at least 1; with guesses for extents that are not known."""
+        """Return the size of a tensor in bytes, at least 1; unknown extents are guessed."""
         kind = self.type_of(name)
         if kind is None or kind.shape is None:
             return _ELEMENT_BYTES * _UNKNOWN_EXTENT**2
@@ -130,7 +130,7 @@ class Facts:
 
 
 def lasting(scope: Scope) -> dict[str, None]:
-    """Return the tensors that have to keep their names: what a graph gives out, and what bodies read."""
+    """Return the tensors that must keep their names: a graph's outputs and captures of bodies."""
     assert isinstance(scope.proto, GraphProto)
     names = [value.name for value in scope.proto.output]
     for node in scope.nodes:

@@ -1,4 +1,4 @@
-"""Fewer bytes transposed on the host, as few as can be."""
+"""Minimization of the bytes transposed on the host."""
 
 from collections.abc import Sequence
 
@@ -20,15 +20,14 @@ from byoc.graph.layout import Layout
 def fewer(edit: Editing, borders: Sequence[Border]) -> None:
     """Remove Transposes of layouts from the host's graphs; the model is edited in place.
 
-    In each graph, and for one layout after the other, every operator that can run on transposed tensors
-    (`byoc.boundary.transposes.ports`) does so if that helps: which ones do is a minimum cut, so that no
-    other choice of theirs transposes fewer bytes (`byoc.boundary.transposes.forms`). The user's own
-    Transposes between a layout and ONNX's order count like ours where operators that can move connect
-    them. Then what follows one another is merged; of blocked layouts nothing is moved.
+    In each graph, and for each layout in turn, every operator that can run on transposed tensors does so
+    if that helps; a minimum cut chooses them, so that no other choice transposes fewer bytes. The user's
+    own Transposes between a layout and ONNX's order count like byoc's if movable operators connect them.
+    Consecutive steps are merged afterwards. Steps of blocked layouts are not moved.
 
-    What moves bears the metadata `byoc.layout`. Elementwise operators, Concat, Pad and the like compute
-    the same numbers in either order. A reduction of floats that adds or multiplies stays, since it would
-    do so in another order, and round otherwise.
+    Moved nodes bear the metadata `byoc.layout`. Elementwise operators, Concat, Pad and the like compute
+    the same numbers in either order. A reduction of floats that adds or multiplies is not moved, since
+    it would round differently in another order.
     """
     calls = Calls(edit)
     layouts = dict.fromkeys(b.wants.activations for b in borders if b.wants.activations is not None)
@@ -49,7 +48,7 @@ def fewer(edit: Editing, borders: Sequence[Border]) -> None:
 
 
 def _turn(layout: Layout) -> Order | None:
-    """Return what brings a plain tensor into a layout, None if that is not a Transpose alone."""
+    """Return the permutation from ONNX's order into a layout, None if there is no such."""
     if layout.blocks or layout.is_plain:
         return None
     return tuple(layout.plain_axes.index(axis) for axis in layout.axes)

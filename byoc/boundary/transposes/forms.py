@@ -1,4 +1,4 @@
-"""In which form each operator runs, so that the fewest bytes are transposed: a minimum cut."""
+"""The form in which each operator runs, such that the fewest bytes are transposed: a minimum cut."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _SOURCE = 0  # the unit that makes what comes in the layout and cannot come othe
 
 @dataclass(frozen=True, eq=False)
 class Forms:
-    """What was chosen: the form of nodes by number, and that in which each value is made, by value."""
+    """The chosen forms of nodes by number, and the form in which each value is made."""
 
     node: Mapping[int, int]
     made: Mapping[str, int]
@@ -24,13 +24,13 @@ class Forms:
 
 
 def choose(scope: Scope, frames: Frames, size: Callable[[str], int]) -> Forms:
-    """Return the forms with the fewest bytes transposed, and among those with the fewest nodes changed.
+    """Choose the forms with the fewest bytes transposed, and among those the fewest changed nodes.
 
-    Each node of `frames.movable` runs in one of two forms and reads and makes its tensors in it; regions
-    and all other nodes have what they read and make as the model has it; a value that is made in one
-    form and read in the other costs one Transpose of its bytes, `size` of its name, however many read
-    it. That is a cut between two sides whose arcs are the values (`byoc.placement.cuts`, with the host
-    as form 0 and an accelerator as form 1), so that no choice of forms transposes fewer bytes.
+    Each node of `frames.movable` runs in one of two forms, in which it reads and makes its tensors;
+    regions and all other nodes keep the forms of the model. A value that is made in one form and read in
+    the other costs one Transpose of its bytes (`size` of its name), however many nodes read it. This is
+    a minimum cut with the values as arcs (`byoc.placement`, with the host as form 0 and an accelerator
+    as form 1), so no choice of forms transposes fewer bytes.
     """
     return _Posed(scope, frames, size).solved()
 
@@ -60,7 +60,7 @@ class _Posed:
         return self.row[self.frames.value[name]]
 
     def _demand(self, name: str) -> None:
-        """Note that a tensor is read as it is."""
+        """Record that a tensor is read in the form that it has in the model."""
         if name in self.frames.frame:
             if self.frames.frame[name]:
                 self.consumers[self._row(name)].add(self.sink)
@@ -116,7 +116,7 @@ class _Posed:
         return Forms(form, made, self._bytes(made, permuted))
 
     def _written(self, number: int) -> int:
-        """Return the form in which the model has a node."""
+        """Return the form that a node has in the model."""
         ports, node = self.frames.movable.get(number), self.nodes[number]
         return self.frames.frame[node.input[ports.data[0]] if ports is not None else node.output[0]]
 

@@ -1,7 +1,7 @@
-"""A graph as tensors that may lie in two forms: as ONNX has it (0), and in a layout (1).
+"""A graph of tensors in two possible forms: in ONNX's own layout (0), and in a target's layout (1).
 
-A Transpose to the layout or back makes no new tensor but another form of one. So the names at both its
-ends stand for one `value`; the `frame` of a name is the form in which the model has it there.
+A Transpose into the layout or back makes no new tensor but another form of the same one. The names at
+both its ends therefore stand for one `value`; the `frame` of a name is its form in the model.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from byoc.graph.walk import is_onnx
 
 @dataclass(frozen=True)
 class Link:
-    """A Transpose to the layout (`step` 1) or back (-1), by its node's number."""
+    """A Transpose into the layout (`step` 1) or back (-1), by its node's number."""
 
     number: int
     step: int
@@ -29,7 +29,7 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """What of a graph has to do with a layout; nodes are named by their number in the graph."""
+    """The part of a graph that is connected with a layout; nodes are identified by their numbers."""
 
     order: Order
     frame: Mapping[str, int]
@@ -49,10 +49,10 @@ class Frames:
 def frames(
     scope: Scope, facts: Facts, order: Order, given: frozenset[str] = frozenset()
 ) -> Frames | None:
-    """Return what has to do with a layout, None where nothing in the graph has been put in it.
+    """Find the part of a graph that is connected with a layout, None if byoc converts nothing there.
 
-    What is connected with a Transpose of ours by operators that can move is looked at, the user's own
-    Transposes included; one that fits no form is in `turning`. `given` names what regions give out.
+    It includes everything connected with a Transpose of byoc's by movable operators, the user's own
+    Transposes included; one that fits no form is in `turning`. `given` names the outputs of regions.
     """
     finder = _Finder(scope, facts, order, given)
     if not any(link.ours for link in finder.found.values()):
@@ -93,7 +93,7 @@ class _Finder:
                     self.around.setdefault(name, []).append(i)
 
     def spread(self) -> None:
-        """Give a frame to all that is connected with a Transpose of ours, and to nothing else."""
+        """Assign forms to everything connected with a Transpose of byoc's, and to nothing else."""
         pending = deque(link for link in self.found.values() if link.ours)
         while pending:
             link = pending.popleft()
@@ -105,7 +105,7 @@ class _Finder:
                 )
 
     def _through(self, link: Link) -> list[str]:
-        """Use a link, if its ends fit the forms, and return the names that have a frame since."""
+        """Use a link if its ends fit the forms, and return the names that received a form."""
         node = self.nodes[link.number]
         source, target = node.input[0], node.output[0]
         before, after = self.frame.get(source), self.frame.get(target)
@@ -122,7 +122,7 @@ class _Finder:
         return [*self._flood(source, before), *self._flood(target, made)]
 
     def _flood(self, start: str, frame: int) -> list[str]:
-        """Give a frame to a tensor and to all that operators which can move connect with it."""
+        """Assign a form to a tensor and to all tensors that movable operators connect with it."""
         if start in self.frame:
             return []
         self.frame[start] = frame
@@ -136,7 +136,7 @@ class _Finder:
         return reached
 
     def _joined(self, number: int, name: str) -> Iterator[str]:
-        """Yield the tensors that have to lie as one does, because a node can only move with all."""
+        """Yield the tensors that must share a tensor's form, since a node moves with all of them."""
         if number in self.turns:
             return
         if number not in self.asked:

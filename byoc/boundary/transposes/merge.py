@@ -1,4 +1,4 @@
-"""Steps of layouts that follow one another and undo each other: Transposes, and those of blocks."""
+"""Merging of consecutive layout steps that cancel: Transposes, and steps of blocked layouts."""
 
 from collections.abc import Collection, Hashable
 
@@ -17,11 +17,11 @@ _UNDONE = {("Reshape", "Reshape"), ("Slice", "Pad")}
 
 
 def merge(room: Room, replaced: Collection[str]) -> None:
-    """Merge Transposes that follow one another, one of them ours, and drop what nothing needs then.
+    """Merge consecutive Transposes, at least one of them byoc's, and drop nodes no longer needed.
 
-    What comes to the identity vanishes; equal steps on one tensor exist once; a step of ours, or one
-    that was merged into the next, goes when nothing reads it, and so do the constants in `replaced`. The
-    user's own Transposes among themselves are left as they are.
+    Steps that amount to the identity vanish; equal steps on one tensor exist once; a step of byoc's, or
+    one that was merged into the next, is removed if nothing reads it, and so are the constants in
+    `replaced`. Sequences of the user's own Transposes stay as they are.
     """
     _Merger(room, replaced).run()
 
@@ -48,7 +48,7 @@ class _Merger:
         self.room.scope.nodes = self._needed(kept)
 
     def _vanishes(self, node: NodeProto) -> bool:
-        """Merge a node with what is before it; return whether nothing is left of it."""
+        """Merge a node with its predecessor; return whether it is to be removed."""
         if not is_onnx(node):
             return False
         if node.op_type == "Transpose":
@@ -78,17 +78,17 @@ class _Merger:
         return self._exists(node, order) if merged else self._noted(node, order)
 
     def _noted(self, node: NodeProto, what: Hashable) -> bool:
-        """Note what a step of the user's makes, so that it is not made again."""
+        """Record a step of the user's, so that it is not made again."""
         self.steps.setdefault((node.op_type, node.input[0], what), node.output[0])
         return False
 
     def _exists(self, node: NodeProto, what: Hashable) -> bool:
-        """Let an equal step on the same tensor stand for this one, if there is one."""
+        """Replace a step by an equal one on the same tensor, if there is one."""
         equal = self.steps.setdefault((node.op_type, node.input[0], what), node.output[0])
         return what is not None and equal != node.output[0] and self._alias(node, equal)
 
     def _undoes(self, before: NodeProto, node: NodeProto) -> bool:
-        """Return whether a step of blocks undoes the one before it, which is ours as well."""
+        """Return whether a step of a blocked layout reverts the preceding one, also byoc's."""
         if (before.op_type, node.op_type) not in _UNDONE or mark_of(before) != LAYOUT:
             return False
         began, ended = self.facts.type_of(before.input[0]), self.facts.type_of(node.output[0])
@@ -98,7 +98,7 @@ class _Merger:
         return order_of(node, self.facts.rank(node.input[0]))
 
     def _alias(self, node: NodeProto, name: str) -> bool:
-        """Let another tensor stand for what a node makes; one that has to keep its name is a copy."""
+        """Replace a node's output by another tensor; a name that must stay becomes a copy."""
         if node.output[0] in self.pinned:
             node.op_type = "Identity"
             del node.attribute[:]
@@ -109,7 +109,7 @@ class _Merger:
         return True
 
     def _needed(self, nodes: list[NodeProto]) -> list[NodeProto]:
-        """Return the nodes but for those of ours, or in the way, that nothing reads."""
+        """Return the nodes without those of byoc's, or bypassed ones, that nothing reads."""
         scope = self.room.scope
         needed = set(self.pinned)
         kept = []
@@ -133,5 +133,5 @@ class _Merger:
 
 
 def _is_ours(node: NodeProto) -> bool:
-    """Return whether byoc put a Transpose in, or made another one of a user's."""
+    """Return whether byoc inserted a Transpose, or changed one of the user's."""
     return mark_of(node) == LAYOUT or bool(noted(node, LAYOUT_NAME))

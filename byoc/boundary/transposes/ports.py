@@ -1,4 +1,4 @@
-"""Which operators can run on transposed tensors, and which of their inputs and outputs are those.
+"""Operators that can run on transposed tensors, with the inputs and outputs that are transposed.
 
 By the operators' definitions in ONNX, each at the version that the model uses.
 """
@@ -41,9 +41,9 @@ _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 
 @dataclass(frozen=True)
 class Change:
-    """What a node has to have once its tensors are transposed: attributes, and inputs of numbers.
+    """The attributes and constant inputs that a node needs once its tensors are transposed.
 
-    `numbers` has constants by the position of the input that they are for.
+    `numbers` has lists of integers by the position of their input.
     """
 
     attributes: dict[str, Any]
@@ -55,10 +55,10 @@ _NOTHING = Change({}, {})
 
 @dataclass(frozen=True)
 class Ports:
-    """The inputs and outputs of a node, by position, that are transposed when it moves.
+    """The inputs and outputs of a node, by position, that are transposed when the node moves.
 
-    `constants` are inputs that are transposed at compile time. `change` gives what else the node
-    needs, for an order of the axes.
+    `constants` are inputs that are transposed at compile time. `change` returns the node's further
+    changes for an order of the axes.
     """
 
     data: tuple[int, ...]
@@ -68,7 +68,7 @@ class Ports:
 
 
 def ports(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
-    """Return the ports of a node on tensors of a rank, None where it has to stay as it is."""
+    """Return the ports of a node on tensors of a rank, or None if it cannot move."""
     if not is_onnx(node):
         return None
     op = node.op_type
@@ -142,7 +142,7 @@ def _axis(axis: int) -> Callable[[Order], Change]:
 def _reduction(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
     """Return the ports of a reduction whose result does not depend on the order of the elements.
 
-    Without `keepdims` its output is in the order of what is left.
+    The reduction must keep its dimensions (`keepdims`).
     """
     opset, given = facts.edit.opset, written(node)
     if given.get("keepdims", 1) != 1:
@@ -160,14 +160,14 @@ def _reduction(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
 
 
 def _is_orderless(node: NodeProto, facts: Facts) -> bool:
-    """Return whether a reduction gives the same bits in whatever order its elements lie."""
+    """Return whether a reduction gives the same bits for any order of its elements."""
     kind = facts.type_of(node.input[0])
     exact = kind is not None and "int" in kind.dtype
     return node.op_type in _ORDERLESS or (exact and node.op_type in {"ReduceSum", "ReduceProd"})
 
 
 def _listed(facts: Facts, node: NodeProto, position: int) -> list[int] | None:
-    """Return the numbers that an input gives, none if it is left out; None if nobody knows them."""
+    """Return the integers of an input: empty if it is left out, None if they are not known."""
     if len(node.input) <= position or not node.input[position]:
         return []
     value = facts.value(node.input[position])
@@ -230,7 +230,7 @@ def _each(order: Order, axes: list[int]) -> list[int]:
 
 
 def _quantize(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
-    """Return the ports of QuantizeLinear and DequantizeLinear: one scale, or one for each slice."""
+    """Return the ports of QuantizeLinear and DequantizeLinear with one scale or one per slice."""
     if written(node).get("block_size", 0):
         return None
     scale = node.input[1]

@@ -1,4 +1,4 @@
-"""Other names for what nodes read and make, regions included."""
+"""Renaming of the tensors that nodes read and make, regions included."""
 
 from collections.abc import Mapping, MutableSequence
 
@@ -10,7 +10,7 @@ from byoc.graph.walk import bodies
 
 
 class Calls:
-    """The regions' calls, which have the same name for a tensor as their functions where they can."""
+    """The regions' calls, whose functions use the same tensor names as the graph if possible."""
 
     def __init__(self, edit: Editing) -> None:
         """Take the calls of a model."""
@@ -18,14 +18,14 @@ class Calls:
         self._calls = {id(call.node): call for call in edit.calls.values()}
 
     def given(self) -> frozenset[str]:
-        """Return what regions give out."""
+        """Return the outputs of all regions."""
         return frozenset(name for call in self._calls.values() for name in call.node.output)
 
     def rename(self, node: NodeProto, names: Mapping[str, str]) -> list[NodeProto]:
-        """Let a node, a call or any other, read and make tensors by other names.
+        """Rename the tensors that a node, possibly a call, reads and makes.
 
-        A name that a region has already gets there as a copy: what makes the copies is returned, and has
-        to stand before the node.
+        If a name is already taken in a region, the region receives a copy; the nodes that make the
+        copies are returned and must be placed before the node.
         """
         call = self._calls.get(id(node))
         copies: list[NodeProto] = []
@@ -37,7 +37,7 @@ class Calls:
         return copies
 
     def _apart(self, call: Call, names: Mapping[str, str]) -> tuple[dict[str, str], list[NodeProto]]:
-        """Return names that a region's function can take as they are, and what makes the new ones."""
+        """Return names that a region's function can use, and nodes that make the copies among them."""
         function = call.function
         made = (name for node in call.inside.nodes for name in node.output)
         taken = {*function.input, *function.output, *made}
@@ -59,7 +59,7 @@ class Calls:
 
 
 def _rename_inside(call: Call, names: Mapping[str, str]) -> None:
-    """Rename a function's inputs and outputs with those of its call."""
+    """Rename a function's inputs and outputs like those of its call."""
     function = call.function
     inner: dict[str, str] = {}
     ends = ((call.node.input, function.input), (call.node.output, function.output))

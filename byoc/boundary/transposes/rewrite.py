@@ -1,6 +1,4 @@
-"""Writing the forms that were chosen into a graph."""
-
-from itertools import chain, count
+"""Rewriting of a graph into the chosen forms."""
 
 from onnx import NodeProto, TensorProto, helper
 
@@ -19,12 +17,13 @@ from byoc.boundary.transposes.permutation import (
 from byoc.boundary.transposes.ports import Ports
 from byoc.graph.attributes import written
 from byoc.graph.marks import LAYOUT, LAYOUT_NAME, mark, note
+from byoc.graph.names import fresh
 
 
 def rewrite(room: Room, frames: Frames, forms: Forms, layouts: tuple[str, str]) -> set[str]:
-    """Write forms into a graph, and return the constants that something read transposed instead.
+    """Rewrite a graph into the chosen forms; return the constants that are now read transposed.
 
-    `layouts` names the two forms. What the graph gives out and what bodies read keeps its name.
+    `layouts` names the two forms. Graph outputs and tensors that bodies read keep their names.
     """
     return _Rewriter(room, frames, forms, layouts).run()
 
@@ -82,7 +81,7 @@ class _Rewriter:
         return self.constants.replaced
 
     def _fixed(self, node: NodeProto) -> None:
-        """Let a node read and make what it did, by the names that this has now."""
+        """Rename the inputs and outputs of a node that stays in its form."""
         frame = self.frames.frame
         names = {
             name: self._need(name, frame[name]) for name in self.room.scope.reads(node) if name in frame
@@ -97,7 +96,7 @@ class _Rewriter:
             self.result += self.room.calls.rename(node, changed)
 
     def _movable(self, number: int, node: NodeProto, ports: Ports) -> None:
-        """Let a node run in the form that was chosen for it."""
+        """Run a node in the form that was chosen for it."""
         form = self.forms.node[number]
         frame = self.frames.frame[node.input[ports.data[0]]]
         turn = self.turns[1 + form - frame]
@@ -116,7 +115,7 @@ class _Rewriter:
             node.output[i] = self._name(self.frames.value[node.output[i]], form)
 
     def _change(self, node: NodeProto, ports: Ports, form: int, given: list[str]) -> None:
-        """Write the attributes and inputs of numbers that a node has on transposed tensors."""
+        """Set the attributes and constant inputs that a node needs on transposed tensors."""
         change = ports.change(self.turns[2 * form])
         for name, value in change.attributes.items():
             set_attribute(node, name, value)
@@ -125,7 +124,7 @@ class _Rewriter:
             given[position] = self.constants.numbers(node, position, numbers, form)
 
     def _turning(self, number: int, node: NodeProto) -> None:
-        """Let a Transpose that is no change of form read what is there and make what is wanted."""
+        """Let another Transpose read the form at hand and make the chosen one."""
         source, target = node.input[0], node.output[0]
         turn = self.frames.turning[number]
         before = after = 0
@@ -142,7 +141,7 @@ class _Rewriter:
             note(node, LAYOUT_NAME, self.layouts[1])
 
     def _shape(self, node: NodeProto) -> list[NodeProto]:
-        """Let a Shape read what is there; return what brings its extents into the order of before."""
+        """Let a Shape read the form at hand; return the node that restores the order of its extents."""
         source, target = node.input[0], node.output[0]
         form = self._at_hand(source)
         turn = self.turns[1 + form - self.frames.frame[source]]
@@ -161,12 +160,12 @@ class _Rewriter:
         return [gather]
 
     def _at_hand(self, name: str) -> int:
-        """Return a form in which a value is there without more ado, that of the model if it is."""
+        """Return a form in which a value exists already, preferably that of the model."""
         value, frame = self.frames.value[name], self.frames.frame[name]
         return frame if (value, frame) in self.there else self.forms.made[value]
 
     def _arrived(self, value: str) -> None:
-        """Note that a value is there, in the form in which it is made."""
+        """Record that a value exists in the form in which it is made."""
         form = self.forms.made[value]
         self._there(value, form, self._name(value, form))
 
@@ -177,7 +176,7 @@ class _Rewriter:
                 self.result.append(self._ours("Identity", name, other))
 
     def _need(self, name: str, form: int) -> str:
-        """Return what a value is called in a form; it is transposed where it was not yet."""
+        """Return the name of a value in a form, transposing it if it does not exist yet."""
         value = self.frames.value[name]
         target = self._name(value, form)
         if (value, form) not in self.there:
@@ -194,7 +193,7 @@ class _Rewriter:
         return target
 
     def _name(self, value: str, form: int) -> str:
-        """Return what a value is called in a form: as before where that can be."""
+        """Return the name of a value in a form: the original name if possible."""
         if (value, form) not in self.chosen:
             names = self.written.get((value, form), [])
             fixed = [name for name in names if name in self.pinned]
@@ -210,10 +209,7 @@ class _Rewriter:
         return self.chosen[value, form]
 
     def _ours(self, op: str, source: str, target: str) -> NodeProto:
-        """Return a new node, with a name that no other node of the graph has."""
-        numbered = (f"{target}_{i}" for i in count(1))
-        name = next(name for name in chain([target], numbered) if name not in self.taken)
-        self.taken.add(name)
-        node = helper.make_node(op, [source], [target], name=name)
+        """Return a new node with a unique name."""
+        node = helper.make_node(op, [source], [target], name=fresh(target, self.taken))
         note(mark(node, LAYOUT), LAYOUT_NAME, self.layouts[1])
         return node
