@@ -1,8 +1,8 @@
-"""The package on disk: a folder with the partitioned model, each region, its artifact, a manifest.
+"""The bundle on disk: a folder with the partitioned model, its regions, their artifacts, a manifest.
 
-manifest.json     what was asked, what was decided and why, every file's hash
+manifest.json     the arguments, the report, the hash of every file
 model.onnx        the partitioned model: plain ONNX, regions as functions
-<region>.onnx     each region as a model of its own
-weights.bin       the large constants of all of these, once
-artifacts/        what the codegen made, a folder for each region
+<region>.onnx     each region as a separate model
+weights.bin       the large constants of all models, each once
+artifacts/        the output of the codegens, a folder for each region
 """

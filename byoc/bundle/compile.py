@@ -1,4 +1,4 @@
-"""Compiling the regions of a plan: what a codegen gives is held to its word, the same region once."""
+"""Compilation of the regions of a plan: results are checked, and identical regions compiled once."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from byoc.bundle.names import is_plain, quoted
 from byoc.codegen import Artifact, Codegen, CompileError, Region, ResourceError, Together, chosen_options
 from byoc.codegen.asking import ArtifactError, compiled, compiled_together
 from byoc.codegen.fingerprint import identical
-from byoc.codegen.isolate import Isolation, compile_all_isolated, compile_isolated
+from byoc.codegen.isolate import Isolation, compile_isolated
 from byoc.codegen.made import Made
 from byoc.codegen.refusal import Refusal, RefusedError, own_nodes
 
@@ -24,9 +24,9 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True, eq=False)
 class Compiler:
-    """What compiles the regions of a target: a codegen and the options that the user gave it.
+    """A codegen with the user's options, which compiles the regions of a target.
 
-    With `isolation` it does so in processes of its own. `made` is what it has compiled so far.
+    With `isolation` it compiles in separate processes. `made` caches the artifacts so far.
     """
 
     codegen: Codegen
@@ -36,26 +36,29 @@ class Compiler:
 
     @cached_property
     def chosen(self) -> Any:
-        """What `compile` is handed as options. Raises InputError when one is not right."""
+        """The parsed `options` argument of `compile`. Raises InputError when an option is wrong."""
         return chosen_options(self.codegen, self.options)
 
     def compile(self, region: Region) -> Artifact:
-        """Return a region's artifact. Raises CompileError with one sentence, whatever goes wrong."""
+        """Compile a region. Raises CompileError with one sentence, whatever goes wrong."""
         with _unchanged((region,)):
             if self.isolation is None:
                 return _named(compiled(self.codegen, region, self.chosen))
             timeout = self.isolation.timeout
-            return _named(compile_isolated(self.codegen.name, region, self.options, timeout))
+            made = compile_isolated(self.codegen.name, (region,), self.options, timeout)
+            return _named(made[region.name])
 
     def compile_all(self, regions: Sequence[Region]) -> dict[str, Artifact]:
-        """Return the artifacts of some regions by name, compiled in one call; as `compile`."""
+        """Compile regions in one call; return the artifacts by region name. Raises as `compile`."""
         with _unchanged(regions):
             if self.isolation is None:
                 assert isinstance(self.codegen, Together)
                 found = compiled_together(self.codegen, regions, self.chosen)
             else:
                 timeout = self.isolation.timeout
-                found = compile_all_isolated(self.codegen.name, regions, self.options, timeout)
+                found = compile_isolated(
+                    self.codegen.name, regions, self.options, timeout, together=True
+                )
         for name, artifact in found.items():
             try:
                 _named(artifact)
@@ -66,7 +69,7 @@ class Compiler:
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """What became of a region: its artifact, which may be that of an earlier region `same_as` it."""
+    """A compiled region: its artifact, which may be that of an identical earlier region, `same_as`."""
 
     artifact: Artifact
     same_as: str = ""
@@ -75,11 +78,11 @@ class Compiled:
 def compile_regions(
     regions: Sequence[Region], compiler: Compiler, progress: Progress, strict: bool = True
 ) -> dict[str, Compiled]:
-    """Return what became of the regions of one target, by name.
+    """Compile the regions of one target; return the results by region name.
 
-    Of regions that are the same but for names only the first is compiled, and one that was compiled
-    before is not compiled again. Raises RefusedError when the codegen refuses regions or gives no
-    artifact, for all of them; where `strict`, CompileError for the first.
+    Of regions that are identical except for names only the first is compiled, and cached artifacts are
+    reused. Raises RefusedError with all regions that the codegen refuses or gives no artifact for; with
+    `strict`, CompileError for the first.
     """
     same = identical(regions)
     first = [region for region in regions if region.name not in same]
@@ -100,7 +103,7 @@ def compile_regions(
                 traceback.print_exception(error)
             found = call.refusals(compiler, error)
             refusals += found
-            if not found:  # all of them at once, and none is named: alone it shows which it was
+            if not found:  # compiled together and none named: compile one by one
                 calls = _alone(call.regions)
     if refusals:
         raise RefusedError([*refusals, *_of_twins(refusals, regions, same)])
@@ -112,7 +115,7 @@ def compile_regions(
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """One call of a codegen: the regions that it is for, and whether they are all compiled together."""
+    """One call of a codegen: its regions, and whether they are compiled together."""
 
     regions: tuple[Region, ...]
     together: bool
@@ -122,7 +125,7 @@ class _Call:
         return ", ".join(region.name for region in self.regions)
 
     def made(self, compiler: Compiler, progress: Progress) -> Mapping[str, Artifact]:
-        """Return the artifacts by region; those that the codegen made before, where it did."""
+        """Return the artifacts by region name, from the cache where it has them."""
         found = compiler.made.find(self.regions)
         if found is None:
             progress(f"compile {self.where} with {compiler.codegen.name}")
@@ -134,7 +137,7 @@ class _Call:
         return found
 
     def refusals(self, compiler: Compiler, error: CompileError) -> list[Refusal]:
-        """Return what a failed call says of its regions; nothing where it may be any of several."""
+        """Return the refusals of a failed call; none when any of several regions may be at fault."""
         if len(self.regions) == 1 or isinstance(error, ArtifactError):
             return [self.refusal(compiler, error)]
         whole = self.refusal(compiler, error)
@@ -145,7 +148,7 @@ class _Call:
         return [replace(whole, region=region, nodes=nodes) for region, nodes in named if nodes]
 
     def refusal(self, compiler: Compiler, error: CompileError) -> Refusal:
-        """Return the failure of the call as a whole."""
+        """Return the refusal of the call as a whole."""
         return Refusal(
             self.regions[0].target,
             compiler.codegen.name,
@@ -161,7 +164,7 @@ def _alone(regions: Sequence[Region]) -> list[_Call]:
 
 
 def _names(region: Region) -> dict[str, tuple[int, int]]:
-    """Return where each name of a node or of what it makes stands in a region's model."""
+    """Map each name of a node or its outputs to (node number, position: 0 for the node's name)."""
     found: dict[str, tuple[int, int]] = {}
     for number, node in enumerate(region.nodes):
         for place, name in enumerate((node.name, *node.output)):
@@ -173,7 +176,7 @@ def _names(region: Region) -> dict[str, tuple[int, int]]:
 def _of_twins(
     refusals: Sequence[Refusal], regions: Sequence[Region], same: Mapping[str, str]
 ) -> Iterator[Refusal]:
-    """Yield the refusals of regions that are the same as one that was refused, nodes by position."""
+    """Yield the refusals of regions identical to a refused one, with nodes mapped by position."""
     of_name = {region.name: region for region in regions}
     for refusal in refusals:
         for name in (twin for twin, first in same.items() if first == refusal.region):
@@ -188,7 +191,7 @@ def _of_twins(
 
 @contextmanager
 def _unchanged(regions: Sequence[Region]) -> Iterator[None]:
-    """Raise ArtifactError for the first of some regions whose file a codegen changed or took away."""
+    """Raise ArtifactError for the first region whose file the codegen changed or removed inside."""
     before = [_digest(region) for region in regions]
     yield
     for region, digest in zip(regions, before, strict=True):
@@ -205,11 +208,12 @@ def _digest(region: Region) -> bytes | None:
 
 
 def _named(artifact: Artifact) -> Artifact:
-    """Return an artifact whose files all have plain names. Raises CompileError for others."""
+    """Return an artifact. Raises CompileError unless its files have plain names of limited length."""
     for name in artifact.files:
         if not is_plain(name):
             raise CompileError(f"{name!r} is not a plain file name for an artifact")
         if len(name.encode()) > _LONGEST_NAME:
-            told = f"the file name {quoted(name[:40])}... is longer than {_LONGEST_NAME} bytes"
-            raise CompileError(told)
+            raise CompileError(
+                f"the file name {quoted(name[:40])}... is longer than {_LONGEST_NAME} bytes"
+            )
     return artifact

@@ -1,4 +1,4 @@
-"""What compiles each target's regions, by what the user and the rule files say: codegens, options."""
+"""The compiler of each target, from the codegens and options of users and rule files."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,10 +15,10 @@ _MARK = ":"
 def load_compilers(
     targets: Sequence[Target], codegens: Mapping[str, str], given: Options
 ) -> dict[str, Compiler]:
-    """Return what compiles each target's regions, by the target's name.
+    """Return the compiler of each target, by target name.
 
-    `codegens` has a codegen's name for each target. `given` are options by `name`, for all codegens, or
-    by `target:name`, for that of one target; both win over the target's rule file.
+    `codegens` names the codegen of each target. `given` holds options by `name`, for all codegens, or by
+    `target:name`, for one target's; both take precedence over the target's rule file.
 
     Raises InputError when a codegen cannot be loaded, an option is wrong, or there is no such target.
     """
@@ -42,9 +42,9 @@ def _compiler(target: Target, name: str, given: Options) -> Compiler:
 
 
 def file_options(target: Target, codegen: Codegen) -> Options:
-    """Return the options that a rule file has for a codegen; none when it is not the file's own.
+    """Return a rule file's options for a codegen; none when the file names another codegen.
 
-    Raises InputError with a line for each one that is not right.
+    Raises InputError with a line for each wrong option.
     """
     if codegen.name != target.rules.codegen:
         return {}
@@ -55,7 +55,7 @@ def file_options(target: Target, codegen: Codegen) -> Options:
 
 
 def file_option_problems(target: Target, codegen: Codegen) -> list[str]:
-    """Return a sentence for each option in a rule file that its codegen does not have or take."""
+    """Return a sentence for each option in a rule file that its codegen refuses."""
     cls = getattr(codegen, "Options", None)
     if cls is None:
         return []

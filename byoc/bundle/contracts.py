@@ -1,4 +1,4 @@
-"""Contracts in a manifest: what crosses each region's border, as JSON and back."""
+"""Contracts of boundary tensors in a manifest, as JSON and back."""
 
 from typing import Annotated, Literal
 
@@ -12,37 +12,37 @@ _Dim = Annotated[int, Field(ge=0)] | str | None
 
 
 class TypeEntry(Strict):
-    """A tensor's dtype and shape; an extent that may vary is a name or null, no shape at all is null."""
+    """A tensor's dtype and shape; a variable extent is a name or null, an unknown shape is null."""
 
     dtype: Literal[tuple(DTYPES.values())] = Field(  # type: ignore[valid-type]
-        description="The type of its elements."
+        description="The element type."
     )
-    shape: tuple[_Dim, ...] | None = Field(description="Its extents.")
+    shape: tuple[_Dim, ...] | None = Field(description="The extents.")
 
 
 class ContractEntry(Strict):
-    """A tensor that crosses or is stored in a region; the fields are those of `Contract`."""
+    """A boundary tensor or a stored tensor of a region; the fields are those of `Contract`."""
 
-    tensor: str = Field(description="Its name in the user's model.")
-    name: str = Field(description="Its name in the region's model, as an input, output or initializer.")
-    inner: str = Field(description="Its name there once byoc's own conversions are undone.")
-    type: TypeEntry = Field(description="What it is as it crosses.")
-    logical: TypeEntry = Field(description="What it is in the user's model.")
-    layout: str = Field(description="As it crosses, such as NHWC; empty where it lies as ONNX has it.")
+    tensor: str = Field(description="The name in the user's model.")
+    name: str = Field(description="The name in the region's model, as an input, output or initializer.")
+    inner: str = Field(description="The name in the region's model inside of byoc's own conversions.")
+    type: TypeEntry = Field(description="Its type at the boundary.")
+    logical: TypeEntry = Field(description="Its type in the user's model.")
+    layout: str = Field(description="The layout at the boundary, such as NHWC; empty for ONNX's.")
     scale: tuple[float, ...] | None = Field(
         description="Real value = (stored - zero point) * scale; null where it is not quantized."
     )
-    zero_point: tuple[int, ...] | None = Field(description="As many as there are scales.")
+    zero_point: tuple[int, ...] | None = Field(description="As many values as scales.")
     axis: int | None = Field(
         description="The dimension of `logical` that has a scale for each element; null for one scale."
     )
     converts: dict[str, Literal["host", "device", "model"]] = Field(
-        description="Who converts it: under `layout`, `quantize` and `cast`, as far as it differs."
+        description="The side that converts it, by `layout`, `quantize` and `cast`, where needed."
     )
 
 
 def as_entry(contract: Contract) -> ContractEntry:
-    """Return a contract as it stands in the manifest."""
+    """Return the manifest's entry for a contract."""
     return ContractEntry(
         tensor=contract.tensor,
         name=contract.name,
@@ -58,7 +58,7 @@ def as_entry(contract: Contract) -> ContractEntry:
 
 
 def as_contract(entry: ContractEntry) -> Contract:
-    """Return the contract that stands in a manifest; the inverse of `as_entry`."""
+    """Return the contract of a manifest's entry; the inverse of `as_entry`."""
     return Contract(
         tensor=entry.tensor,
         name=entry.name,

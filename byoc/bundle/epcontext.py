@@ -1,9 +1,9 @@
-"""The host's model with a com.microsoft EPContext node for each region, as ONNX Runtime loads it.
+"""The partitioned model with com.microsoft EPContext nodes for its regions, for ONNX Runtime.
 
 Attributes and their meaning are those of ONNX Runtime's "EP Context Cache Feature Design"
 (onnxruntime.ai/docs/execution-providers/EP-Context-Design.html): `ep_cache_context` is, with
-`embed_mode` 0, the path of the file with the context, relative to the model's and never out of its
-folder. A provider takes the nodes whose `source` is its own, and loads contexts instead of compiling.
+`embed_mode` 0, the path of the file with the context, relative to the model's folder and inside it. A
+provider takes the nodes with its own `source`, and loads contexts instead of compiling.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ OPERATOR = "EPContext"
 
 
 def require_contexts(codegens: Mapping[str, Codegen]) -> None:
-    """Raise InputError for the first target whose codegen makes no contexts that a provider loads."""
+    """Raise InputError for the first target whose codegen has no contexts for a provider."""
     for target, codegen in codegens.items():
         if not isinstance(codegen, ContextSource):
             raise InputError(
@@ -39,10 +39,10 @@ def require_contexts(codegens: Mapping[str, Codegen]) -> None:
 def write_context_model(
     folder: Path, model: str, regions: Sequence[RegionEntry], codegens: Mapping[str, Codegen]
 ) -> None:
-    """Write `model_ctx.onnx` into a bundle's folder, in which all else lies.
+    """Write `model_ctx.onnx` into the folder of a complete bundle.
 
-    `model` is the file of the partitioned model there, and `codegens` has one for each target by name.
-    Raises InputError when a region has no context, or stands in the body of an If, Loop or Scan.
+    `model` is the file of the partitioned model there; `codegens` maps targets to codegens. Raises
+    InputError when a region has no context, or is in the body of an If, Loop or Scan.
     """
     require_contexts(codegens)
     contexts = {entry.name: _context(folder, entry, regions, codegens) for entry in regions}
@@ -53,11 +53,11 @@ def write_context_model(
 def context_model(
     proto: ModelProto, regions: Sequence[RegionEntry], contexts: Mapping[str, tuple[Context, str]]
 ) -> ModelProto:
-    """Return a partitioned model with a node EPContext in the place of each region's call.
+    """Replace each region's call in a partitioned model by an EPContext node.
 
-    `contexts` has for each region its context, in which tensors are called as in the region, and the
-    path of the context's file from the model's folder. What regions alone read is left out, functions
-    and weights. Raises InputError as `write_context_model`.
+    `contexts` maps each region to its context, with the region's names of tensors, and to the path of
+    the context's file from the model's folder. Functions and weights that only regions need are removed.
+    Raises InputError as `write_context_model`.
     """
     entries = {(f"byoc.{entry.target}", entry.name): entry for entry in regions}
     functions = {(each.domain, each.name): each for each in proto.functions}
@@ -87,8 +87,8 @@ def context_model(
 def _node(
     call: NodeProto, entry: RegionEntry, names: Mapping[str, str], context: Context, path: str
 ) -> NodeProto:
-    """Return the node for a region's call; its name has to be one of its own, by which it is found."""
-    told = {
+    """Return the EPContext node for a region's call, with a unique name, by which providers find it."""
+    attributes = {
         "main_context": 1,
         "embed_mode": 0,
         "ep_cache_context": path,
@@ -106,7 +106,7 @@ def _node(
         [names[name] for name in context.outputs],
         name=call.name or entry.name,
         domain=DOMAIN,
-        **{key: value for key, value in told.items() if value != ""},
+        **{key: value for key, value in attributes.items() if value != ""},
     )
     node.metadata_props.extend(call.metadata_props)
     return node
@@ -115,7 +115,7 @@ def _node(
 def _context(
     folder: Path, entry: RegionEntry, regions: Sequence[RegionEntry], codegens: Mapping[str, Codegen]
 ) -> tuple[Context, str]:
-    """Return a region's context, in which tensors are called as in that region, and its file's path."""
+    """Return a region's context, with the region's names of tensors, and the path of its file."""
     own = next(each for each in regions if each.name == (entry.same_as or entry.name))
     codegen = codegens[entry.target]
     assert isinstance(codegen, ContextSource)
@@ -134,7 +134,7 @@ def _context(
 
 
 def _tidy(model: ModelProto, domains: set[str]) -> None:
-    """Take out of a model what only the regions needed, and import what contexts need."""
+    """Remove what only the regions needed from a model, and import the domain of the contexts."""
     functions = [each for each in model.functions if each.domain not in domains]
     del model.functions[:]
     model.functions.extend(functions)

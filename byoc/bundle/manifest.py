@@ -1,7 +1,7 @@
-"""The manifest of a bundle: what was asked, what was decided and why, and every file's hash.
+"""The manifest of a bundle: the arguments, the regions, the report, and every file's hash.
 
-It is JSON, `manifest.json` in the bundle's folder. Paths in it are relative to that folder and never
-lead out of it.
+It is the JSON file `manifest.json` in the bundle's folder. Its paths are relative to that folder and
+stay inside it.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from byoc.yamlfile import Strict
 FORMAT = 3
 NAME = "manifest.json"
 MOST_BYTES = 1 << 28
-"""The largest manifest that is read; one of 10,000 regions has about a tenth of it."""
+"""The size limit of a manifest; 10,000 regions take about a tenth of it."""
 _LARGEST = 2**63 - 1
 _BLOCK = 1 << 20
 
@@ -30,54 +30,58 @@ _BLOCK = 1 << 20
 class FileEntry(Strict):
     """A file of the bundle."""
 
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = Field(description="Of its bytes, in hex.")
-    bytes: Annotated[int, Field(ge=0, le=_LARGEST)] = Field(description="Its size.")
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = Field(description="The hash, in hex.")
+    bytes: Annotated[int, Field(ge=0, le=_LARGEST)] = Field(description="The size.")
 
 
 class RegionEntry(Strict):
-    """A region: its model, what crosses its border, and what the codegen made of it."""
+    """A region: its model, the contracts of its boundary tensors, and its artifact."""
 
-    name: str = Field(description="Also the name of its function in the partitioned model.")
+    name: str = Field(description="The name, also of its function in the partitioned model.")
     target: str = Field(description="The accelerator.")
-    model: str = Field(description="The file with the region as a model of its own.")
+    model: str = Field(description="The file with the region as a separate model.")
     codegen: str = Field(description="The codegen that compiled it, and loads it.")
     composites: tuple[str, ...] = Field(description="The composites in it, in order of execution.")
-    inputs: tuple[ContractEntry, ...] = Field(description="What it reads, in order.")
-    outputs: tuple[ContractEntry, ...] = Field(description="What it gives out, in order.")
-    constants: tuple[ContractEntry, ...] = Field(description="What is stored in it.")
+    inputs: tuple[ContractEntry, ...] = Field(description="Its inputs, in order.")
+    outputs: tuple[ContractEntry, ...] = Field(description="Its outputs, in order.")
+    constants: tuple[ContractEntry, ...] = Field(description="The tensors stored in it.")
     codegen_options: dict[str, str] = Field(
         default_factory=dict,
-        description="The options that the codegen was given, those of the rule file among them.",
+        description="The options of the codegen, including those of the rule file.",
     )
     same_as: str = Field(
         default="",
         description=(
-            "The earlier region whose artifact serves this one too, its tensors by position; else empty."
+            "The earlier region whose artifact runs this one too, tensors by position; else empty."
         ),
     )
     artifact_files: dict[str, str] = Field(
-        description="The name that the codegen gave a file, to the file in the bundle."
+        description="The codegen's names of its files, to paths in the bundle."
     )
-    artifact_metadata: dict[str, str] = Field(description="What the codegen noted for its loading.")
+    artifact_metadata: dict[str, str] = Field(
+        description="The metadata that the codegen needs to load the artifact."
+    )
 
 
 class Manifest(Strict):
-    """What a bundle of byoc holds. Every path is relative to the bundle's folder, with `/`."""
+    """The contents of a bundle. All paths are relative to the bundle's folder, with `/`."""
 
     format: int = Field(description="The version of this format.")
-    versions: dict[str, str] = Field(description="Of the packages that it was made with.")
+    versions: dict[str, str] = Field(description="The versions of the packages that made it.")
     asked: dict[str, Any] = Field(description="The arguments of the partition.")
-    targets: tuple[str, ...] = Field(description="The accelerators, in the order asked.")
+    targets: tuple[str, ...] = Field(description="The accelerators, in the order of the arguments.")
     model: str = Field(description="The file with the partitioned model.")
     regions: tuple[RegionEntry, ...] = Field(description="The regions, in order of execution.")
-    report: dict[str, Any] = Field(description="What `byoc partition --format json` printed.")
+    report: dict[str, Any] = Field(
+        description="The report, as `byoc partition --format json` prints it."
+    )
     files: dict[str, FileEntry] = Field(description="Every other file of the bundle, by path.")
 
 
 def listed_files(content: bytes) -> set[str] | None:
-    """Return the files that a manifest lists, whatever its format; None when it is not one of byoc's.
+    """Return the files that a manifest of any format lists; None when it is not one of byoc's.
 
-    Many tools write a manifest.json: only one that names byoc's version and lists files is ours.
+    Many tools write a manifest.json: byoc's names the version of byoc and lists files.
     """
     try:
         read = json.loads(content)
@@ -87,10 +91,10 @@ def listed_files(content: bytes) -> set[str] | None:
 
 
 def read_manifest(folder: Path, place: Path | None = None) -> Manifest:
-    """Return a bundle's manifest after checking every file it names.
+    """Read a bundle's manifest and check every file it names.
 
-    `place` is what sentences call the bundle, `folder` by default. Raises InputError: not a bundle,
-    another format, a file missing, changed, or outside the folder.
+    Errors call the bundle `place`, by default `folder`. Raises InputError when it is not a bundle, has
+    another format, or a file is missing, changed or outside the folder.
     """
     place = place or folder
     path = folder / NAME
@@ -108,9 +112,9 @@ def read_manifest(folder: Path, place: Path | None = None) -> Manifest:
 
 
 def parse_manifest(content: bytes, path: Path) -> Manifest:
-    """Return the manifest that bytes hold, its names checked but none of its files looked at.
+    """Parse a manifest and check its names, without looking at its files.
 
-    `path` is what sentences call it. Raises InputError in one sentence.
+    Errors call it `path`. Raises InputError with one sentence.
     """
     if len(content) > MOST_BYTES:
         raise InputError(f"{path}: not a manifest: it has more than {MOST_BYTES} bytes")
@@ -119,7 +123,7 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
         found = read.get("format") if isinstance(read, dict) else None
         if type(found) is not int or found != FORMAT:
             raise InputError(f"{path}: {_other_format(found)}")
-        # pydantic's own reader is the one that takes a list for a tuple but no "1" for a 1.
+        # Only pydantic's own JSON parser accepts a list for a tuple but not "1" for 1.
         manifest = Manifest.model_validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
@@ -132,10 +136,10 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
 
 
 def inside(folder: Path, name: str, place: Path | None = None) -> Path:
-    """Return the path of a bundle's file. Raises InputError for one that leads out of the folder."""
+    """Return the path of a bundle's file. Raises InputError for a path outside the folder."""
     try:
         path = (folder / name).resolve()
-    except (OSError, ValueError, RuntimeError):  # not a name that a file can have; a loop of links
+    except (OSError, ValueError, RuntimeError):  # an impossible file name; a loop of links
         path = Path()
     if not path.is_relative_to(folder.resolve()):
         raise InputError(f"{(place or folder) / NAME}: the file {quoted(name)} is not inside the bundle")
@@ -149,9 +153,9 @@ def describe_file(path: Path) -> FileEntry:
 
 
 def copied(source: IO[bytes], target: IO[bytes] | None = None, most: int = _LARGEST) -> FileEntry:
-    """Return the size and hash of what a file holds, after copying it to another, in blocks.
+    """Copy a file to another, if given, in blocks; return the size and hash of its content.
 
-    Stops once more than `most` bytes were read; the size then says so.
+    Stops after more than `most` bytes; the returned size is then larger than `most`.
     """
     digest, size = hashlib.sha256(), 0
     while size <= most and (block := source.read(_BLOCK)):
@@ -164,11 +168,11 @@ def copied(source: IO[bytes], target: IO[bytes] | None = None, most: int = _LARG
 
 def check_same(place: Path, name: str, found: FileEntry, entry: FileEntry) -> None:
     """Raise InputError unless a file has the size and hash that the manifest has for it."""
-    for what, here, told in (
+    for what, actual, expected in (
         ("size", found.bytes, entry.bytes),
         ("hash", found.sha256, entry.sha256),
     ):
-        if here != told:
+        if actual != expected:
             raise InputError(
                 f"{place}: the file {quoted(name)} is not as it was written: its {what} differs"
             )
@@ -180,7 +184,7 @@ def _check_file(folder: Path, name: str, entry: FileEntry, place: Path) -> None:
         if not path.is_file():
             raise InputError(f"{place}: the file {quoted(name)} of the bundle is missing")
         size = path.stat().st_size
-        same = size == entry.bytes  # else there is no need to read it
+        same = size == entry.bytes  # otherwise there is no need to read it
         found = describe_file(path) if same else FileEntry(sha256=entry.sha256, bytes=size)
     except OSError as error:
         raise InputError(f"{place}: the file {quoted(name)} cannot be read: {error.strerror}") from None
@@ -188,7 +192,7 @@ def _check_file(folder: Path, name: str, entry: FileEntry, place: Path) -> None:
 
 
 def _check_names(manifest: Manifest, path: Path) -> None:
-    """Raise InputError for a name that leads elsewhere, has no hash, or stands for two things."""
+    """Raise InputError for a name that leaves the folder, has no hash, or is ambiguous."""
     for name in manifest.files:
         wrong = wrong_path(name) or ("is the manifest itself" if name.lower() == NAME else "")
         if wrong:
@@ -216,9 +220,9 @@ def _named(manifest: Manifest) -> Iterator[str]:
 
 
 def _other_format(found: object) -> str:
-    told = one_line(repr(found))
+    shown = one_line(repr(found))
     if type(found) is int and 0 < found < FORMAT:
-        return f"format {told} is that of an older byoc: partition the model again"
+        return f"format {shown} is that of an older byoc: partition the model again"
     if type(found) is int and found > FORMAT:
-        return f"format {told} is that of a newer byoc; this one reads format {FORMAT}"
-    return f"format {told}; this version of byoc reads format {FORMAT}"
+        return f"format {shown} is that of a newer byoc; this one reads format {FORMAT}"
+    return f"format {shown}; this version of byoc reads format {FORMAT}"

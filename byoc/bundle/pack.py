@@ -1,7 +1,7 @@
-"""A bundle as one file: a zip whose bytes are those of its content and names alone.
+"""A bundle as one file: a zip whose bytes depend on its contents and names only.
 
-Its entries are not compressed, since weights hardly are and what a compressor writes differs from
-version to version; they are sorted by name and all have the same time and permissions.
+Entries are not compressed, since weights hardly shrink and compressors differ between versions; they
+are sorted by name and have equal times and permissions.
 """
 
 import shutil
@@ -15,18 +15,18 @@ from byoc.bundle.names import quoted
 from byoc.errors import InputError
 
 SUFFIX = ".zip"
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip
 _UNIX = 3
 _PERMISSIONS = stat.S_IFREG | 0o644
 
 
 def is_packed_name(path: Path) -> bool:
-    """Return whether a bundle written to a path is to be packed, which its name says: `m.byoc.zip`."""
+    """Return whether a path's name, such as `m.byoc.zip`, asks for a packed bundle."""
     return path.suffix.lower() == SUFFIX
 
 
 def write_packed(folder: Path, files: Iterable[str], path: Path) -> None:
-    """Write a zip of a folder's manifest and some more of its files, in blocks.
+    """Write a zip of a folder's manifest and the given files.
 
     Raises InputError when the folder cannot be read, and OSError when the zip cannot be written.
     """
@@ -41,6 +41,6 @@ def write_packed(folder: Path, files: Iterable[str], path: Path) -> None:
                 reason = error.strerror or error
                 raise InputError(f"{folder}: the file {quoted(name)} cannot be read: {reason}") from None
             with source:
-                info.file_size = (folder / name).stat().st_size  # it decides on the form for over 2 GiB
+                info.file_size = (folder / name).stat().st_size  # selects Zip64 for sizes over 2 GiB
                 with archive.open(info, "w") as entry:
                     shutil.copyfileobj(source, entry, 1 << 20)

@@ -1,4 +1,4 @@
-"""Reading a bundle back: checked manifest, partitioned model, regions and artifacts."""
+"""Reading of bundles: a checked manifest, the partitioned model, regions and artifacts."""
 
 import os
 import shutil
@@ -27,11 +27,11 @@ from byoc.graph.walk import not_text, walk_tensors
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """A bundle on disk whose files are all as they were written.
+    """A bundle on disk whose files all match their hashes.
 
-    `packed` is the file that it was taken out of, None for a folder; `folder` is then a temporary one
-    that is removed with this object, so keep it for as long as a region of it is used. `called` is what
-    the user called a folder.
+    `packed` is the zip that it was unpacked from, None for a folder; `folder` is then temporary and
+    removed with this object, so keep the object as long as its regions are used. `called` is a folder's
+    path as given by the user.
     """
 
     folder: Path
@@ -41,7 +41,7 @@ class Bundle:
 
     @property
     def place(self) -> Path:
-        """What sentences call it: the folder or the file that was opened."""
+        """The path that was opened, for error messages."""
         return self.packed or self.called or self.folder
 
     def model(self) -> onnx.ModelProto:
@@ -49,10 +49,10 @@ class Bundle:
         return self._read(self.manifest.model)
 
     def regions(self) -> list[tuple[str, Region, Artifact]]:
-        """Return each region's codegen, region and artifact, in order of execution.
+        """Return (codegen name, region, artifact) for each region, in order of execution.
 
-        The artifact of a region in `twins` is that of the region it is the same as, whose names are
-        those in it.
+        A region in `twins` has the artifact of the earlier region it is identical to, which contains
+        that region's names.
         """
         found: list[tuple[str, Region, Artifact]] = []
         twins = self.twins
@@ -76,9 +76,9 @@ class Bundle:
 
     @property
     def twins(self) -> Mapping[str, str]:
-        """The regions that are the same as an earlier one but for names, to the name of that one.
+        """Regions identical to an earlier one except for names, mapped to that region's name.
 
-        What runs the earlier one runs them too, inputs and outputs by position. Raises InputError when
+        The earlier one's executor runs them too, inputs and outputs by position. Raises InputError when
         the manifest names no such region.
         """
         found = {}
@@ -98,12 +98,12 @@ class Bundle:
         return InputError(f"{self.place / NAME}: regions: {entry.name}: {what}")
 
     def _contracts(self, entry: RegionEntry, path: Path) -> Contracts:
-        """Return the contracts of a region, which its model has to bear out."""
-        told = (entry.inputs, entry.outputs, entry.constants)
+        """Return a region's contracts. Raises InputError when its model contradicts them."""
+        sides = (entry.inputs, entry.outputs, entry.constants)
         try:
-            contracts = Contracts(*(tuple(map(as_contract, entries)) for entries in told))
+            contracts = Contracts(*(tuple(map(as_contract, entries)) for entries in sides))
             wrong = disagreement(path, contracts)
-        except (ValueError, LookupError, TypeError):  # no layout, a node without its attribute
+        except (ValueError, LookupError, TypeError):  # an invalid layout; a node without its attribute
             wrong = entry.name
         if wrong:
             what = f"{quoted(wrong)} is not as the region's model has it"
@@ -111,7 +111,7 @@ class Bundle:
         return contracts
 
     def _read(self, name: str) -> onnx.ModelProto:
-        """Return a model of the bundle, all of whose weights lie in files that have a hash."""
+        """Read a model of the bundle. Raises InputError for weights outside the files with a hash."""
         try:
             proto = onnx.load(inside(self.folder, name, self.place), load_external_data=False)
         except DecodeError:
@@ -130,21 +130,21 @@ class Bundle:
 
 
 def is_bundle(path: Path) -> bool:
-    """Return whether a path can be that of a bundle and not of a model: a folder, or a zip."""
+    """Return whether a path may be a bundle rather than a model: a folder or a zip."""
     return path.is_dir() or (path.is_file() and zipfile.is_zipfile(path))
 
 
 def open_bundle(path: Path) -> Bundle:
-    """Return the bundle in a folder or in a packed file. Raises InputError unless it is a whole one."""
+    """Open the bundle in a folder or zip. Raises InputError unless it is complete and unchanged."""
     if path.is_dir():
-        # Absolute: a codegen's code may change the working directory.
+        # Absolute: a codegen may change the working directory.
         return Bundle(path.absolute(), read_manifest(path), called=path)
     if not path.is_file():
         raise InputError(f"{path}: no such bundle")
     folder = Path(tempfile.mkdtemp(prefix="byoc-"))
     try:
         bundle = Bundle(folder, unpack(path, folder), path)
-    except BaseException:  # an interrupt too must leave nothing behind
+    except BaseException:  # leave nothing behind, even after an interrupt
         shutil.rmtree(folder, ignore_errors=True)
         raise
     weakref.finalize(bundle, _remove, folder, os.getpid())
@@ -152,5 +152,5 @@ def open_bundle(path: Path) -> Bundle:
 
 
 def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # a fork has the object, too, but not the folder
+    if os.getpid() == process:  # a forked process has the object, too, but does not own the folder
         shutil.rmtree(folder, ignore_errors=True)

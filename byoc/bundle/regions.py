@@ -1,4 +1,4 @@
-"""A region's model on disk as what a codegen is handed."""
+"""Reading of a region's model from disk as a `Region`."""
 
 from pathlib import Path
 
@@ -18,10 +18,10 @@ def read_region(
     contracts: Contracts | None = None,
     weights: Layout | None = None,
 ) -> Region:
-    """Return the region whose model lies at a path.
+    """Read the region whose model is at a path.
 
-    Without `contracts` they are what the model says by itself, with `weights` as the layout of its
-    convolution weights; it then does not know what the user's model calls a tensor that is converted.
+    Without `contracts` they are derived from the model, with `weights` as the layout of its convolution
+    weights; the user's names of converted tensors are then unknown.
     """
     proto = onnx.load(path, load_external_data=False)
     found = contracts or _read(proto, path.parent, weights)
@@ -37,22 +37,19 @@ def read_region(
 
 
 def disagreement(path: Path, contracts: Contracts) -> str:
-    """Return the first tensor of which contracts and the region's model at a path say different things.
-
-    Empty when they agree.
-    """
+    """Return the first tensor on which contracts and a region's model disagree; "" when they agree."""
     words = {contract.layout for contract in contracts.constants if contract.layout}
     weights = parse_layout(words.pop()) if len(words) == 1 else None
     found = _read(onnx.load(path, load_external_data=False), path.parent, weights)
-    for told, read in (
+    for stated, read in (
         (contracts.inputs, found.inputs),
         (contracts.outputs, found.outputs),
         (contracts.constants, found.constants),
     ):
-        if [each.name for each in told] != [each.name for each in read]:
-            names = {each.name for each in told} ^ {each.name for each in read}
+        if [each.name for each in stated] != [each.name for each in read]:
+            names = {each.name for each in stated} ^ {each.name for each in read}
             return min(names, default=read[0].name if read else "")
-        for one, other in zip(told, read, strict=True):
+        for one, other in zip(stated, read, strict=True):
             if one.inner != other.inner or not one.side.same(other.side):
                 return one.name
     return ""
@@ -63,5 +60,5 @@ def _read(proto: onnx.ModelProto, folder: Path, weights: Layout | None) -> Contr
     found = region_contracts(proto, {}, folder, weights, index)
     if all(contract.layout != UNREADABLE for contract in (*found.inputs, *found.outputs)):
         return found
-    # Not all that is inside need be stated.
+    # Types of inner tensors may be missing: infer them.
     return region_contracts(proto, {}, folder, weights)

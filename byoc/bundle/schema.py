@@ -1,11 +1,11 @@
-"""The JSON Schema of manifests, made of the types that they are read as: for other tools."""
+"""The JSON Schema of manifests, for other tools, derived from the types that byoc parses."""
 
 from typing import Any
 
 from byoc.bundle.manifest import FORMAT, Manifest
 
 FILE = "manifest.schema.json"
-"""The name of the file in which it is shipped, in this package."""
+"""The name of the shipped schema file in this package."""
 
 _CONTROL = r"\u0000-\u001f\u007f"
 _PART = rf'[^{_CONTROL}/\\:*?"<>|]*[^{_CONTROL}/\\:*?"<>|. ]'
@@ -18,8 +18,8 @@ _PATH = rf"^{_NO_DEVICE}{_PART}(/{_NO_DEVICE}{_PART})*$"
 def manifest_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of the manifest that this version writes and reads.
 
-    It says of each value what it is, and of each name that it is plain. That files have their hashes and
-    regions bear out their contracts only opening a bundle tells.
+    It describes each value and requires plain names. Opening a bundle also checks the hashes of files
+    and the contracts of regions.
     """
     schema: dict[str, Any] = _without_titles(Manifest.model_json_schema())
     schema["properties"]["format"]["const"] = FORMAT

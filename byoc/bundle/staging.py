@@ -1,4 +1,4 @@
-"""Writing a bundle, a folder or a packed file, so that it is there whole or not at all."""
+"""Atomic writing of bundles, as folders or packed files: complete, or not at all."""
 
 import shutil
 import tempfile
@@ -12,14 +12,14 @@ from byoc.bundle.pack import is_packed_name, write_packed
 from byoc.bundle.unpack import packed_files
 from byoc.errors import InputError
 
-# Beside the destination; short, so that a destination may have the longest name there is.
+# Of the workspace beside the destination; short, since names have a maximal length.
 _PREFIX = ".byoc-"
 
 
 def check_destination(path: Path, packed: bool | None = None) -> None:
-    """Raise InputError when a bundle cannot be written to a path; looks, and leaves nothing behind.
+    """Raise InputError when a bundle cannot be written to a path; leaves nothing behind.
 
-    Whether it is to be `packed` is by default what the path's name says.
+    `packed` is by default derived from the path's name.
     """
     try:
         real = _real(path)
@@ -37,13 +37,13 @@ def check_destination(path: Path, packed: bool | None = None) -> None:
 
 @contextmanager
 def staged(path: Path) -> Iterator[Path]:
-    """Give a folder to write into, which becomes `path` when the block ends well.
+    """Provide a folder to write into, which becomes `path` when the block succeeds.
 
-    Where the name of `path` ends in `.zip`, what becomes it is all of the folder, packed. The folder
-    lies beside the destination, so that becoming it is one rename; a link is followed. A bundle that is
-    there already is put aside first and removed last. When the block raises, everything is as before.
+    Where the name of `path` ends in `.zip`, the folder is packed. It lies beside the destination, so one
+    rename suffices; a link is followed. An existing bundle is moved aside first and removed last. When
+    the block raises, the destination is unchanged.
     """
-    real = _real(path)  # what is done in the block may change the working directory
+    real = _real(path)  # the block may change the working directory
     with _beside(path) as workspace:
         fresh = workspace / "new"
         fresh.mkdir()
@@ -57,7 +57,7 @@ def staged(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def staged_file(path: Path) -> Iterator[Path]:
-    """Give the path of a file to write a packed bundle to, which becomes `path`; else as `staged`."""
+    """Provide a file path to write a packed bundle to, which becomes `path`; otherwise as `staged`."""
     with _beside(path, packed=True) as workspace:
         yield workspace / "packed"
         _swap(workspace / "packed", _real(path), workspace / "old")
@@ -76,7 +76,7 @@ def _beside(path: Path, packed: bool | None = None) -> Iterator[Path]:
 
 
 def _real(path: Path) -> Path:
-    """Return where a path leads; absolute, since renaming a folder takes a working directory along."""
+    """Resolve a path; to an absolute one, since renaming a folder moves a working directory inside."""
     try:
         return path.resolve()
     except RuntimeError:
@@ -84,7 +84,7 @@ def _real(path: Path) -> Path:
 
 
 def _check_replaceable(path: Path, real: Path, packed: bool) -> None:
-    """Raise InputError unless everything there was written by byoc as one bundle, in the same form."""
+    """Raise InputError unless the existing content is exactly one bundle of byoc in the same form."""
     found = packed_files(real) if real.is_file() else _folder_files(real)
     known = None if found is None else listed_files(found[0])
     if found is None or known is None:
@@ -116,7 +116,7 @@ def _swap(fresh: Path, path: Path, aside: Path) -> None:
     try:
         path.rename(aside)
         fresh.rename(path)
-    except BaseException:  # an interrupt too must not cost the user the old bundle
+    except BaseException:  # restore the old bundle, even after an interrupt
         if aside.exists() and not path.exists():
             aside.rename(path)
         raise

@@ -1,4 +1,4 @@
-"""JSON as its standard has it (RFC 8259): no key twice in an object, no number that is none."""
+"""Strict JSON (RFC 8259): no duplicate keys in an object, no NaN or infinity."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from byoc.bundle.names import one_line, quoted
 
 
 def read_json(content: bytes) -> Any:
-    """Return what JSON in UTF-8 says. Raises ValueError with a sentence on one line."""
+    """Parse JSON in UTF-8. Raises ValueError with a sentence on one line."""
     try:
         return json.loads(
             content.decode("utf-8"),
@@ -40,7 +40,7 @@ def _float(text: str) -> float:
 def _int(text: str) -> int:
     try:
         return int(text)
-    except ValueError:  # Python reads no whole number of thousands of digits
+    except ValueError:  # Python refuses integers of thousands of digits
         _no_number(text)
 
 

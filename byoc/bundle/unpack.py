@@ -1,7 +1,7 @@
-"""Taking a packed bundle apart: nothing is written but what its manifest names, as large as that says.
+"""Unpacking of packed bundles: only files that the manifest names, in the sizes that it states.
 
-A zip from elsewhere may lie: names that lead out, links, entries that unpack to far more than they
-are. All of it is told from names and sizes before the first file is written.
+A zip from elsewhere may be malicious: names outside the folder, links, entries that unpack to huge
+sizes. Names and sizes are checked before the first file is written.
 """
 
 import shutil
@@ -19,9 +19,9 @@ from byoc.errors import InputError
 
 _ENCRYPTED = 1  # a bit of an entry's flags (APPNOTE.TXT, 4.4.4)
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# Deflate reaches a thousand; weights, even such as are mostly zeros, tens.
+# The largest expansion: Deflate reaches a thousand, weights of mostly zeros only tens.
 _MOST_TIMES = 100
-# What zipfile raises for files that are not as they say.
+# Exceptions of zipfile for damaged files.
 _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
     *(struct.error, ValueError, LookupError, OverflowError),
@@ -31,9 +31,9 @@ Entries = Mapping[str, zipfile.ZipInfo]
 
 
 def unpack(path: Path, folder: Path) -> Manifest:
-    """Write the files of a packed bundle into an empty folder, and return its manifest.
+    """Unpack a bundle into an empty folder and return its manifest.
 
-    Every file is as its manifest says, or this raises InputError in one sentence.
+    Raises InputError with one sentence when a file differs from the manifest.
     """
     with _opened(path) as archive:
         entries = _entries(archive, path)
@@ -55,7 +55,7 @@ def unpack(path: Path, folder: Path) -> Manifest:
 
 
 def packed_files(path: Path) -> tuple[bytes, set[str]] | None:
-    """Return the manifest of a packed bundle, unread, and its files; None when it is not such a zip."""
+    """Return the manifest's bytes and the files of a packed bundle; None when it is not such a zip."""
     try:
         with _opened(path) as archive:
             entries = _entries(archive, path)
@@ -66,7 +66,7 @@ def packed_files(path: Path) -> tuple[bytes, set[str]] | None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Give an open zip, and say in a sentence what is wrong with one that cannot be read."""
+    """Open a zip. Raises InputError with a sentence when it cannot be read."""
     try:
         with path.open("rb") as file:
             starts = file.read(2)
@@ -86,7 +86,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _entries(archive: zipfile.ZipFile, path: Path) -> Entries:
-    """Return the files of a zip by name. Raises InputError for what no bundle has."""
+    """Return the files of a zip by name. Raises InputError for entries that no bundle has."""
     found: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         name = info.orig_filename
@@ -119,7 +119,7 @@ def _manifest(archive: zipfile.ZipFile, entries: Entries, path: Path) -> bytes:
 
 
 def _check_sizes(manifest: Manifest, entries: Entries, path: Path, folder: Path) -> None:
-    """Raise InputError unless all files are there, in the sizes that the manifest has, and fit."""
+    """Raise InputError unless all files exist, in the sizes of the manifest, and fit on the disk."""
     for name, entry in manifest.files.items():
         if name not in entries:
             raise InputError(f"{path}: the file {quoted(name)} of the bundle is missing")

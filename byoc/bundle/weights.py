@@ -1,4 +1,4 @@
-"""The weights of a bundle: one file, each tensor in it once, shared by every model in the folder."""
+"""The weight file of a bundle, shared by all its models; each tensor is stored once."""
 
 from pathlib import Path
 from types import TracebackType
@@ -11,12 +11,12 @@ from byoc.graph.tensors import is_large, raw_bytes, write_raw
 from byoc.graph.walk import walk_tensors
 
 NAME = "weights.bin"
-# Enough for any vector load, so that a mapped file can be used in place.
+# In bytes: enough for any vector load from a memory-mapped file.
 _ALIGNMENT = 64
 
 
 class WeightFile:
-    """Writes tensors to `weights.bin` in a folder, one after the other; use as a context manager."""
+    """A writer of tensors to `weights.bin` in a folder; use as a context manager."""
 
     def __init__(self, folder: Path) -> None:
         """Create the file in a folder."""
@@ -33,7 +33,7 @@ class WeightFile:
         self._file.close()
 
     def add(self, tensor: TensorProto, folder: Path | None) -> TensorProto:
-        """Return the tensor with its data moved into the file; `folder` is where it lies so far."""
+        """Move a tensor's data into the file and return the tensor; `folder` holds its external data."""
         self._file.write(b"\0" * (-self._file.tell() % _ALIGNMENT))
         offset = self._file.tell()
         length = write_raw(tensor, folder, self._file)
@@ -51,10 +51,10 @@ class WeightFile:
 
 
 def move_weights(model: ModelProto, folder: Path | None, weights: WeightFile) -> ModelProto:
-    """Return the model with its large constants in the weight file and nothing left elsewhere.
+    """Move a model's large constants into the weight file, and embed all others; return the model.
 
-    A large tensor in a Constant node of the main graph becomes an initializer. `folder` is where the
-    model's external data lies so far.
+    A large tensor in a Constant node of the main graph becomes an initializer. `folder` holds the
+    model's external data.
     """
     result = copy_without(model, "initializer", "node")
     lifted = []
@@ -64,7 +64,7 @@ def move_weights(model: ModelProto, folder: Path | None, weights: WeightFile) ->
             lifted.append((node.output[0], value))
         else:
             result.graph.node.append(node)
-    # onnxruntime reads external data of the main graph's initializers alone.
+    # onnxruntime supports external data only in initializers of the main graph.
     for tensor in walk_tensors(result):
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor.CopyFrom(_inlined(tensor, folder))

@@ -1,4 +1,4 @@
-"""Emitting a bundle: models and weights to a folder, each region through its codegen, the manifest."""
+"""Writing of bundles: models and weights, the regions' artifacts, the manifest."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -29,12 +29,11 @@ def write_bundle(
     progress: Callable[[str], None],
     strict: bool = True,
 ) -> tuple[RegionEntry, ...]:
-    """Write everything but the manifest into an empty folder, and return what the regions became.
+    """Write everything but the manifest into an empty folder; return the regions' manifest entries.
 
-    `compilers` has one for each target by name.
-
-    Raises RefusedError for all regions that codegens refuse (where `strict`, CompileError for the first
-    one), and ContractError when a region and the host disagree on a tensor (a defect).
+    `compilers` maps targets to compilers. Raises RefusedError with all regions that codegens refuse
+    (with `strict`, CompileError for the first), and ContractError when region and host disagree on a
+    tensor, which is a defect of byoc.
     """
     progress("write weights")
     with WeightFile(folder) as weights:
@@ -69,7 +68,7 @@ def _known(plan: Plan, region: PlannedRegion) -> Known:
 
 
 def make_manifest(folder: Path, plan: Plan, regions: tuple[RegionEntry, ...]) -> Manifest:
-    """Return the manifest for a folder whose files are all written."""
+    """Return the manifest of a folder in which all other files are written."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return Manifest(
         format=FORMAT,
@@ -90,12 +89,12 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def save(proto: onnx.ModelProto, path: Path) -> None:
-    """Write a model whose weights lie elsewhere; the same model gives the same bytes."""
+    """Write a model with external weights, deterministically."""
     path.write_bytes(proto.SerializeToString(deterministic=True))
 
 
 def _store(folder: Path, region: Region, compiler: Compiler, compiled: Compiled) -> RegionEntry:
-    """Write a region's artifact, unless it is an earlier region's, and return its entry."""
+    """Write a region's artifact, unless it is an earlier region's; return the manifest's entry."""
     artifact = Artifact() if compiled.same_as else compiled.artifact
     place = folder / _ARTIFACTS / region.name
     files = {}

@@ -1,7 +1,7 @@
-"""The codegen interface: what a vendor implements, and what it is handed.
+"""The codegen interface: the Protocols that a vendor implements, and the values they exchange.
 
 A codegen is a class with a `name` and one method, `compile`, registered under the entry-point group
-`byoc.codegens`. What else it can do, it shows by satisfying a further Protocol of this module.
+`byoc.codegens`. Each further ability is a Protocol of this module that the class satisfies.
 """
 
 from byoc.boundary.contract import Contract

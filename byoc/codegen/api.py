@@ -1,4 +1,4 @@
-"""The Protocols of a codegen plug-in, and the values that pass through them."""
+"""The Protocols of a codegen plug-in, and the values that they exchange."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,18 +24,18 @@ from byoc.graph.tensors import stored_array
 from byoc.verdict import Verdict
 
 API_VERSION = 1
-"""The version of this interface; a codegen says as `api` which one it was written for."""
+"""The version of this interface; a codegen's `api` is the version that it was written for."""
 
 Array = NDArray[np.generic]
 Executor = Callable[[Mapping[str, Array]], Mapping[str, Array]]
-"""Runs a compiled region: its inputs by name to its outputs by name, dtypes and shapes as declared."""
+"""Runs a compiled region: from inputs by name to outputs by name, in the declared dtypes and shapes."""
 
 
 class CompileError(InputError):
-    """A codegen cannot compile a region; the message says why.
+    """A codegen cannot compile a region, for the reason in the message.
 
-    `nodes` are those of the region's nodes that are at fault, by name or by first output where they
-    have none; empty when the codegen does not know.
+    `nodes` names the nodes at fault, each by its name or else its first output; it is empty when the
+    codegen does not know them.
     """
 
     def __init__(self, reason: str, nodes: Sequence[str] = ()) -> None:
@@ -45,20 +45,20 @@ class CompileError(InputError):
 
 
 class ResourceError(CompileError):
-    """A region is too large for the device: fewer of its nodes at once may compile."""
+    """A region is too large for the device; a region with fewer nodes may compile."""
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """What a codegen compiles: a complete ONNX model of standard operators and composites.
+    """A region to compile: a complete ONNX model of standard operators and composites.
 
-    `path` is that model on disk; its large constants are ONNX external data in the same folder, so
-    onnx.load and every ONNX tool read it as it is. A composite is a call of a model-local function in
-    the domain `byoc.<target>`, whose body says in standard operators what it computes. `composites`
-    holds their names in order of execution.
+    `path` is the model file; its large constants are ONNX external data in the same folder, so onnx.load
+    and every ONNX tool can read it. A composite is a call of a model-local function in the domain
+    `byoc.<target>`, whose body defines it in standard operators. `composites` holds their names in order
+    of execution.
 
-    `inputs`, `outputs` and `constants` say what each tensor at the region's border, and each one stored
-    in it, is: name, dtype and shape, layout, quantization, and who converts it.
+    `inputs`, `outputs` and `constants` are the contracts of the boundary tensors and of the stored
+    tensors: name, dtype and shape, layout, quantization, and the side that converts.
     """
 
     name: str
@@ -72,34 +72,36 @@ class Region:
     def load(self, fold: bool = False, inline: bool = False) -> onnx.ModelProto:
         """Return the model with all its constants in memory.
 
-        With `inline`, the body of each composite stands in its place, so that there are standard
-        operators alone. With `fold`, what nodes compute of constants alone is computed, so that only
-        nodes that the rules accepted are left.
+        With `inline`, each composite is replaced by its body, which leaves standard operators only. With
+        `fold`, nodes with only constant inputs are computed, which leaves the nodes that the rules
+        accepted.
         """
         model = onnx.load(self.path, load_external_data=False)
         if inline and model.functions:
-            model = onnx.inliner.inline_local_functions(model)  # at most 2 GB, so without the weights
+            model = onnx.inliner.inline_local_functions(
+                model
+            )  # protobuf allows 2 GB: so without the weights
         onnx.load_external_data_for_model(model, str(self.path.parent))
         return fold_constants(model) if fold else model
 
     def operations(self, fold: bool = True, boundary: bool = False) -> tuple[Operation, ...]:
-        """Return what the region does, in order of execution.
+        """Return the region's operations, in order of execution.
 
-        With `fold`, what nodes compute of constants alone is a constant. Unless `boundary`, the nodes
-        that undo byoc's conversions of layout and float type at the border are left out, since the
-        contracts say it: the first operations then read `inner` of the inputs' contracts.
+        With `fold`, nodes with only constant inputs become constants. Unless `boundary`, the nodes that
+        undo byoc's conversions of layout and float type are left out, since the contracts state them:
+        the first operations then read the `inner` tensors of the input contracts.
         """
         model = self._folded if fold else self.model
         return operations(model, f"byoc.{self.target}", self.inputs, self.outputs, boundary)
 
     def arena(self, alignment: int = 64) -> Arena:
-        """Return an order of the operations and a place for each tensor in the smallest arena there is.
+        """Plan the region's activation memory: an order of operations and an offset for each tensor.
 
-        Sizes and offsets are multiples of `alignment` bytes. Views share the bytes of what they view
-        (Reshape, Flatten, Squeeze, Identity, ...) and elementwise operators write over an operand that
-        dies: right where tensors lie as ONNX has them. A target that packs images, to which some Reshape
-        is a copy, plans with `byoc.memory` itself, as `codegens/dla` does. Raises InputError when a
-        tensor's extents are not known.
+        The arena is as small as the planner finds. Sizes and offsets are multiples of `alignment` bytes.
+        Views (Reshape, Flatten, Squeeze, Identity, ...) share the bytes of their operand, and
+        elementwise operators overwrite an operand that is not read again. This holds for ONNX's dense
+        row-major layout; a target with packed layouts, where some Reshape is a copy, plans with
+        `byoc.memory`, as `codegens/dla` does. Raises InputError when a tensor's extents are not known.
         """
         return plan_arena(self._folded, self.inputs, self.outputs, self.name, alignment)
 
@@ -109,10 +111,10 @@ class Region:
         return self.model.graph.node
 
     def constant(self, name: str) -> Array:
-        """Return a constant by name as its contract has it: its dtype, and packed in its layout.
+        """Return a constant by name, with the dtype and packed layout of its contract.
 
-        Only that tensor is read from disk. What nodes compute of constants alone is one, too, and lies
-        as ONNX has it. Raises KeyError when the region has no such constant.
+        Only that tensor is read from disk. The result of nodes with only constant inputs is a constant,
+        too, in ONNX's layout. Raises KeyError when the region has no such constant.
         """
         contract = next((each for each in self.constants if each.name == name), None)
         if contract is None and name in self._computed:
@@ -127,12 +129,12 @@ class Region:
 
     @cached_property
     def model(self) -> onnx.ModelProto:
-        """The model without its large constants, which stay on disk; it is not to be changed."""
+        """The model without its large constants, which stay on disk; do not change it."""
         return onnx.load(self.path, load_external_data=False)
 
     @cached_property
     def _folded(self) -> onnx.ModelProto:
-        """The model with what is computed of constants as constants, the other large ones on disk."""
+        """The model with nodes of only constant inputs folded; other large constants stay on disk."""
         index = GraphIndex(self.model, stated_types(self.model))
         if not index.constant_nodes:
             return self.model
@@ -151,7 +153,7 @@ class Region:
 
     @cached_property
     def _computed(self) -> Mapping[str, Array]:
-        """What is computed of constants alone."""
+        """The results of nodes with only constant inputs, by name."""
         if self._folded is self.model:
             return {}
         return {
@@ -171,10 +173,10 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Artifact:
-    """What a codegen made of a region.
+    """The result of compiling a region.
 
-    `files` are written beside the region in the bundle, by plain file name; `metadata` goes into the
-    manifest. Both come back as they were when the bundle is loaded.
+    `files` maps plain file names to contents, which are stored in the bundle; `metadata` goes into the
+    manifest. Loading the bundle restores both unchanged.
     """
 
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -183,37 +185,37 @@ class Artifact:
 
 @runtime_checkable
 class Codegen(Protocol):
-    """All that a vendor must write. The class is made without arguments.
+    """A compiler plug-in: the minimum that a vendor implements. Its constructor takes no arguments.
 
-    It may have four class attributes more: `api`, the version of this interface that it speaks
-    (API_VERSION when it does not say); `Options`, a frozen dataclass of its own, of which `compile` is
-    handed an instance (without it `compile` gets the user's options as a mapping of texts);
-    `concurrent`, True where its executors can be called by several threads at once; and `recompiles`,
-    True where `load` itself copes with an artifact that `compatible` refuses.
+    Four class attributes are optional: `api`, the version of this interface that it implements (default
+    API_VERSION); `Options`, a frozen dataclass, an instance of which is passed to `compile` (without it
+    `compile` gets the user's options as a mapping of strings); `concurrent`, True where several threads
+    may call its executors at once; and `recompiles`, True where `load` itself handles an artifact that
+    `compatible` refuses.
     """
 
     name: str
 
     def compile(self, region: Region, options: Any) -> Artifact:
-        """Return the compiled region. Raise CompileError with the reason when it cannot be."""
+        """Compile a region. Raises CompileError with the reason when that is not possible."""
         ...
 
 
 @runtime_checkable
 class Executable(Protocol):
-    """A codegen whose artifacts run here: on hardware, in a simulator, or by a library."""
+    """A codegen whose artifacts run on this machine: on hardware, in a simulator or by a library."""
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
-        """Return what runs the artifact; `region` is the one that it was compiled from."""
+        """Load an artifact and return its executor; `region` is the region it was compiled from."""
         ...
 
 
 @runtime_checkable
 class Oracle(Protocol):
-    """A codegen that can ask the real compiler what it accepts."""
+    """A codegen that can ask the vendor's compiler whether it accepts a node."""
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """Return what the compiler says of each node of the model's main graph, in their order."""
+        """Return the compiler's verdict on each node of the model's main graph, in order."""
         ...
 
 
@@ -222,38 +224,38 @@ class Measured(Protocol):
     """A codegen that can time a region on the device."""
 
     def cost(self, region: Region) -> float:
-        """Return how many seconds the region takes, transfers left out."""
+        """Return the seconds that one run of the region takes, without transfers."""
         ...
 
 
 @runtime_checkable
 class Stamped(Protocol):
-    """A codegen whose artifacts fit some versions of a library, or some processors, only.
+    """A codegen whose artifacts work with certain library versions or processors only.
 
-    Where one of a bundle does not fit, the region is compiled anew as the bundle is loaded.
+    Loading a bundle recompiles the regions whose artifacts are not compatible.
     """
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
-        """Return whether the artifact can be loaded here, or why it cannot."""
+        """Return whether the artifact can be loaded on this machine, with the reason if not."""
         ...
 
 
 @runtime_checkable
 class Together(Protocol):
-    """A codegen that takes all regions of its target in one compile: shared weights, one blob."""
+    """A codegen that compiles all regions of its target in one call: shared weights, one blob."""
 
     def compile_all(self, regions: Sequence[Region], options: Any) -> Mapping[str, Artifact]:
-        """Return the artifact of each region by the region's name; `options` are those of `compile`."""
+        """Compile all regions; return the artifacts by region name. `options` are as in `compile`."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """How a provider of ONNX Runtime loads an artifact: what its EPContext node says.
+    """The contents of an EPContext node, by which an ONNX Runtime provider loads an artifact.
 
-    `source` is the name by which the provider knows its own nodes, `file` the artifact's file that holds
-    the context, the only one that it needs. `inputs` and `outputs` are the region's, by name, in the
-    node's order. The rest are the node's optional attributes, `more` those that are the provider's own.
+    `source` identifies the provider's own nodes; `file` is the artifact's only file, which holds the
+    context. `inputs` and `outputs` are names of the region's tensors, in the node's order. The rest are
+    the node's optional attributes; `more` holds those specific to the provider.
     """
 
     source: str
@@ -269,10 +271,10 @@ class Context:
 
 @runtime_checkable
 class ContextSource(Protocol):
-    """A codegen whose artifacts a provider of ONNX Runtime loads, for `--emit epcontext`."""
+    """A codegen whose artifacts an ONNX Runtime provider can load, for `--emit epcontext`."""
 
     def context(self, artifact: Artifact) -> Context:
-        """Return how the provider loads an artifact."""
+        """Return the contents of the EPContext node for an artifact."""
         ...
 
 
@@ -286,4 +288,4 @@ ABILITIES: Mapping[str, type] = MappingProxyType(
         "context": ContextSource,
     }
 )
-"""What a codegen may be able to do besides compiling: a word to the Protocol that it then satisfies."""
+"""The optional abilities of a codegen: display names to the Protocols that define them."""

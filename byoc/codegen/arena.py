@@ -1,4 +1,4 @@
-"""A region's activations planned: in which order its operations run, and where each tensor lies."""
+"""The activation memory of a region: an order of its operations, and an offset for each tensor."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from byoc.memory.problem import Plan
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor lies in the arena: bytes from its start, and how many it takes, rounded up."""
+    """A tensor's slot in the arena: its offset and its size in bytes, rounded up to the alignment."""
 
     offset: int
     bytes: int
@@ -25,13 +25,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Arena:
-    """The plan of a region's activations; constants are not among them.
+    """A memory plan for a region's activations, without constants.
 
-    `order` are the operations by name, as they are to be run: `places` hold for this order. A tensor
-    inside of what is computed as one (a composite, an operator between DequantizeLinear and
-    QuantizeLinear) has no place. A view has the place of what it views, and an output may have that of
-    an operand that dies as it is made. `size` are the bytes of the arena, and `bound` bytes below which
-    none can be; `proof` says how that is known (`byoc.memory.problem.Plan`).
+    `order` lists the operations by name; `places` is valid for this order only. A tensor inside a unit
+    of computation (a composite, an operator between DequantizeLinear and QuantizeLinear) has no slot. A
+    view shares the slot of its operand, and an output may reuse that of an operand that is not read
+    again. `size` is the arena's size in bytes, `bound` a proven lower bound in bytes, and `proof` names
+    the argument (`byoc.memory.problem.Plan`).
     """
 
     order: tuple[str, ...]
@@ -42,7 +42,7 @@ class Arena:
 
     @property
     def is_minimal(self) -> bool:
-        """Whether no smaller arena is possible, proven."""
+        """Whether the arena is proven to be the smallest possible."""
         return self.size == self.bound
 
 
@@ -53,7 +53,7 @@ def plan_arena(
     name: str,
     alignment: int,
 ) -> Arena:
-    """Return the plan for the model of a region whose constants are folded: `Region.arena`."""
+    """Plan the arena of a region's model with folded constants (see `Region.arena`)."""
     bare = _without_conversions(model, inputs, outputs)
     index = GraphIndex(bare, stated_types(bare))
     read = read_memory(index, CONVENTIONS["C"], alignment, quantized_groups(index), name)
@@ -70,7 +70,7 @@ def _places(read: MemoryModel, found: Plan) -> Iterator[tuple[str, Place]]:
 
 
 def _order(index: GraphIndex, read: MemoryModel, found: Plan) -> list[int]:
-    """Return all nodes in the order of the plan; a view, which takes no step, behind what it views."""
+    """Return all nodes in the order of the plan; a view, which has no step, follows its operand."""
     at = {node: place for place, step in enumerate(found.order) for node in read.nodes[step]}
     for number in range(len(index.nodes)):
         if number not in at:
@@ -82,7 +82,7 @@ def _order(index: GraphIndex, read: MemoryModel, found: Plan) -> list[int]:
 def _without_conversions(
     model: ModelProto, inputs: Sequence[Contract], outputs: Sequence[Contract]
 ) -> ModelProto:
-    """Return the model between byoc's own conversions at the border, which a target absorbs."""
+    """Return the model without byoc's own conversions at the boundary, which a target absorbs."""
     dropped = conversions(GraphIndex(model, {}), inputs, outputs)
     result = copy_without(model, "node", "input", "output")
     graph = result.graph

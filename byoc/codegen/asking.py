@@ -1,4 +1,4 @@
-"""Asking a codegen to compile or time, and taking what it gives: all else it does is a CompileError."""
+"""Calls of a codegen to compile or time regions; any misbehaviour becomes a CompileError."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
@@ -19,7 +19,7 @@ _SILENT = "it does not say why"
 
 
 class ArtifactError(CompileError):
-    """What one call made of several regions is no good for one of them, by name."""
+    """The result of one call for several regions is wrong for one of them, `region`."""
 
     def __init__(self, reason: str, region: str) -> None:
         """Keep the region beside the message."""
@@ -28,17 +28,17 @@ class ArtifactError(CompileError):
 
 
 def compiled(codegen: Codegen, region: Region, options: Any) -> Artifact:
-    """Return the artifact of a region, as plain dictionaries; its files' names are not checked.
+    """Compile a region; return its artifact as plain dictionaries, with unchecked file names.
 
     Raises CompileError with one sentence when the codegen refuses the region or fails in any way, and
-    MissingRuntimeError where it needs what is not installed.
+    MissingRuntimeError when it needs a package that is not installed.
     """
     artifact: Artifact = _asked(lambda: _taken(codegen.compile(region, options)))
     return artifact
 
 
 def compiled_together(codegen: Together, regions: Sequence[Region], options: Any) -> dict[str, Artifact]:
-    """Return the artifacts of some regions, compiled in one call, by name; raises as `compiled`."""
+    """Compile several regions in one call; return the artifacts by name. Raises as `compiled`."""
     names = [region.name for region in regions]
     given: dict[Any, Any] = _asked(lambda: _mapping(codegen.compile_all(tuple(regions), options)))
     found = {}
@@ -51,15 +51,13 @@ def compiled_together(codegen: Together, regions: Sequence[Region], options: Any
             raise ArtifactError(str(error), name) from error
     for name in given:
         if name not in names:
-            called = shortened(name, 100) if isinstance(name, str) else type(name).__name__
-            raise CompileError(
-                f"compile_all gave an artifact for '{called}', which it was not asked for"
-            )
+            shown = shortened(name, 100) if isinstance(name, str) else type(name).__name__
+            raise CompileError(f"compile_all gave an artifact for '{shown}', which it was not asked for")
     return found
 
 
 def timed(codegen: Measured, region: Region) -> float:
-    """Return the seconds that a region takes on the device; raises as `compiled`."""
+    """Measure the seconds that a region takes on the device. Raises as `compiled`."""
     seconds: float = _asked(lambda: _seconds(codegen.cost(region)))
     return seconds
 
@@ -81,11 +79,11 @@ def _asked(ask: Callable[[], Any]) -> Any:
 
 
 def _nodes(error: CompileError) -> list[str]:
-    """Return what are names among what a codegen says are."""
+    """Return the names in a codegen's error, skipping anything that is not a name."""
     try:
         given = error.nodes if isinstance(error.nodes, (list, tuple, set, frozenset)) else ()
         return [str.__str__(name) for name in given if isinstance(name, str) and name]
-    except Exception:  # the error is of the codegen's own kind
+    except Exception:  # the error's class is the codegen's own
         return []
 
 
@@ -102,9 +100,9 @@ def _mapping(given: Any) -> dict[Any, Any]:
 
 
 def _taken(artifact: Any) -> Artifact:
-    """Return what a codegen gave in types of Python's own. Raises CompileError for what is no artifact.
+    """Copy an artifact into Python's built-in types. Raises CompileError when it is not an artifact.
 
-    A subclass may do anything when it is asked, and later on nobody would say whose it was.
+    The methods of a subclass could fail later, when the codegen is no longer known to be at fault.
     """
     if not isinstance(artifact, Artifact):
         raise CompileError(f"compile gave {type(artifact).__name__}, not an Artifact")
@@ -134,7 +132,7 @@ def _content(name: str, content: Any) -> bytes:
 
 
 def _plain(text: Any) -> Any:
-    """Return a text as one of Python's own, anything else as it is."""
+    """Return a string as a plain `str`, anything else unchanged."""
     return str.__str__(text) if isinstance(text, str) else text
 
 

@@ -1,4 +1,4 @@
-"""An emitter as a table of small functions, one for each operator and composite."""
+"""An emitter made of small functions, one for each operator and composite."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -13,7 +13,7 @@ _FEW = 3  # nodes that a message names
 
 
 class Emitters(Generic[T]):
-    """A table of functions from an operation to what is emitted for it.
+    """A table of functions that emit code for an operation, by operator or composite.
 
     `emit = Emitters()`, `@emit.op("Conv")` or `@emit.composite("conv_relu")` over each function, and
     `emit(region)` calls them in order of execution.
@@ -25,15 +25,15 @@ class Emitters(Generic[T]):
         self._composites: dict[str, Callable[..., T]] = {}
 
     def op(self, *names: str) -> Callable[[F], F]:
-        """Enter a function for operators, those of a domain other than ONNX's as `com.acme.Gelu`."""
+        """Register a function for operators; outside ONNX's domain the name is `com.acme.Gelu`."""
         return _entering(self._ops, names)
 
     def composite(self, *names: str) -> Callable[[F], F]:
-        """Enter a function for composites, by the names that the rule file has for them."""
+        """Register a function for composites, by their names in the rule file."""
         return _entering(self._composites, names)
 
     def find(self, operation: Operation) -> Callable[..., T] | None:
-        """Return the function for an operation, None when there is none."""
+        """Return the function for an operation, or None."""
         if operation.composite:
             return self._composites.get(operation.composite)
         return self._ops.get(_called(operation))
@@ -41,17 +41,17 @@ class Emitters(Generic[T]):
     def __call__(
         self, region: Region, *context: Any, fold: bool = True, boundary: bool = False
     ) -> list[T]:
-        """Return what the functions give for the operations of a region, in order of execution.
+        """Call the functions for all operations of a region; return the results in order of execution.
 
-        Each is called with the operation, and with `context` behind it; `fold` and `boundary` are those
-        of `Region.operations`: without `fold` quantized weights stay integers. Raises CompileError
-        naming all operators that have no function, before any is called; to one that a function raises
-        without nodes, the operation's is added.
+        Each function gets the operation, followed by `context`; `fold` and `boundary` are passed to
+        `Region.operations` (without `fold`, quantized weights stay integers). Raises CompileError naming
+        all operators without a function, before any function is called; a CompileError of a function
+        that names no nodes gets the operation's name.
         """
         operations = region.operations(fold=fold, boundary=boundary)
         lacking = [operation for operation in operations if self.find(operation) is None]
         if lacking:
-            raise CompileError(_told(lacking), [operation.name for operation in lacking])
+            raise CompileError(_describe_missing(lacking), [operation.name for operation in lacking])
         return [self._emitted(operation, context) for operation in operations]
 
     def _emitted(self, operation: Operation, context: Sequence[Any]) -> T:
@@ -82,7 +82,7 @@ def _called(operation: Operation) -> str:
     return f"{operation.domain}.{operation.op}" if operation.domain else operation.op
 
 
-def _told(lacking: Sequence[Operation]) -> str:
+def _describe_missing(lacking: Sequence[Operation]) -> str:
     names = ", ".join(dict.fromkeys(map(_called, lacking)))
     nodes = ", ".join(operation.name for operation in lacking[:_FEW])
     more = f" and {len(lacking) - _FEW} more" if len(lacking) > _FEW else ""

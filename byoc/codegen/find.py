@@ -1,4 +1,4 @@
-"""Finding a codegen by name, and making sure that it is one that this byoc can speak to."""
+"""Lookup of a codegen by name, with a check of its interface and version."""
 
 import inspect
 from collections.abc import Mapping
@@ -11,19 +11,19 @@ from byoc.plugins import CODEGENS, UnfitError, load
 
 
 def find_codegen(name: str) -> Codegen:
-    """Return the codegen of that name.
+    """Return the installed codegen of a name.
 
-    Raises InputError when none is installed under it, it cannot be loaded, it is no codegen, it speaks
-    another version of the interface, or it has another `name`.
+    Raises InputError when there is none, when it cannot be loaded or is not a codegen, when it
+    implements an unsupported version of the interface, or when its `name` is another one.
     """
     found: Codegen = load(CODEGENS, name, lambda kind: _made(kind, name))
     return found
 
 
 def chosen_options(codegen: Codegen, given: Mapping[str, str]) -> Any:
-    """Return what the codegen's `compile` is handed for options given as text.
+    """Parse options given as text; return the `options` argument of the codegen's `compile`.
 
-    Raises InputError naming the codegen and the option when one is not right.
+    Raises InputError naming the codegen and the option when one is wrong.
     """
     options = getattr(codegen, "Options", None)
     if options is None:
@@ -35,7 +35,7 @@ def chosen_options(codegen: Codegen, given: Mapping[str, str]) -> Any:
 
 
 def _made(kind: Any, name: str) -> Codegen:
-    """Return a codegen made of its class. Raises UnfitError with the end of a sentence."""
+    """Instantiate a codegen class. Raises UnfitError with the end of a sentence."""
     _check_version(kind)
     found = kind()
     _check_version(found)
@@ -45,21 +45,21 @@ def _made(kind: Any, name: str) -> Codegen:
         inspect.signature(found.compile).bind(None, None)
     except TypeError:
         raise UnfitError("is not one: its `compile` does not take (region, options)") from None
-    except ValueError:  # not written in Python, so that nothing can be said
+    except ValueError:  # not written in Python, so its signature is unknown
         pass
     if getattr(found, "Options", None) is not None:
         try:
             options_of(found.Options)  # type: ignore[attr-defined]
         except TypeError as error:
             raise UnfitError(f"cannot be used: {error}") from None
-    if found.name != name:  # a bundle finds its codegen again by the name that it wrote down
+    if found.name != name:  # a bundle stores the name to find its codegen again
         raise UnfitError(f"calls itself '{found.name}': rename either")
     return found
 
 
 def _check_version(kind: Any) -> None:
     version = getattr(kind, "api", API_VERSION)
-    if isinstance(version, property):  # known once there is an instance
+    if isinstance(version, property):  # known only from an instance
         return
     if not isinstance(version, int) or isinstance(version, bool):
         raise UnfitError(f"is not one: its `api` is {version!r}, and not the number of a version")

@@ -1,8 +1,7 @@
-"""Which regions are the same but for names, so that one compile does for all of them.
+"""Detection of regions that are identical except for names, which are compiled once.
 
-Networks repeat blocks. Two regions are the same when a renaming of tensors, nodes and symbolic extents
-makes one the other: nodes in order, attributes, types, composites, contracts, and each constant byte by
-byte.
+Networks repeat blocks. Two regions are identical when renaming tensors, nodes and symbolic extents turns
+one into the other: nodes in order, attributes, types, composites, contracts, and the constants' bytes.
 """
 
 import hashlib
@@ -26,13 +25,13 @@ from byoc.graph.marks import BOUNDARY
 from byoc.graph.tensors import write_raw
 from byoc.graph.types import Dim, TensorType
 
-_KEPT = (BOUNDARY, METADATA)  # of a node's metadata; the rest says where it came from
+_KEPT = (BOUNDARY, METADATA)  # the relevant metadata of a node; the rest is provenance
 
 
 def identical(regions: Sequence[Region]) -> dict[str, str]:
-    """Return for each region that is the same as an earlier one the name of the first such.
+    """Map each region that is identical to an earlier one to the name of the first such region.
 
-    Constants are read only of regions that are the same but for them.
+    Constants are read only for regions that are otherwise identical.
     """
     first: dict[str, str] = {}
     found = {}
@@ -48,7 +47,7 @@ def identical(regions: Sequence[Region]) -> dict[str, str]:
 
 
 def fingerprint(region: Region) -> str:
-    """Return a SHA-256 in hex that is the same for the same regions, the constants' bytes included."""
+    """Return a SHA-256 in hex that is equal for identical regions; it covers the constants' bytes."""
     digest = hashlib.sha256(structure(region).encode())
     tensors = {tensor.name: tensor for tensor in region.model.graph.initializer}
     for name in _constants(region):
@@ -57,7 +56,7 @@ def fingerprint(region: Region) -> str:
 
 
 def structure(region: Region) -> str:
-    """Return a SHA-256 in hex that is the same for regions that differ in constants' bytes alone."""
+    """Return a SHA-256 in hex that is equal for regions identical but for their constants' bytes."""
     renaming = _Renaming()
     model = ModelProto(ir_version=region.model.ir_version)
     model.opset_import.extend(sorted(region.model.opset_import, key=lambda entry: entry.domain))
@@ -89,7 +88,7 @@ def structure(region: Region) -> str:
 
 
 def _constants(region: Region) -> list[str]:
-    """Return the names of the constants in the order in which the nodes read them."""
+    """Return the names of the constants in the order of their first readers."""
     graph = region.model.graph
     stored = {tensor.name for tensor in graph.initializer}
     read = dict.fromkeys(name for node in graph.node for name in node.input if name in stored)
@@ -106,7 +105,7 @@ def _content(tensor: TensorProto, region: Region) -> bytes:
 
 @dataclass
 class _Digest:
-    """What tensors are written to in blocks, so that none has to be in memory whole."""
+    """A file-like sink that hashes tensors block by block, so that none must fit in memory."""
 
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
 
@@ -121,7 +120,7 @@ def _sort(values: object) -> None:
 
 @dataclass
 class _Renaming:
-    """New names in order of first appearance, so that what was called otherwise is called the same."""
+    """Canonical names, numbered by first appearance."""
 
     names: dict[str, str] = field(default_factory=lambda: {"": ""})
     dims: dict[str, str] = field(default_factory=lambda: {"": ""})
@@ -134,7 +133,7 @@ class _Renaming:
         return self.dims.setdefault(name, f"d{len(self.dims)}")
 
     def graph(self, graph: GraphProto) -> None:
-        """Rename what is in a graph, in place."""
+        """Rename everything in a graph, in place."""
         graph.name = graph.doc_string = ""
         self._values(graph.input)
         for tensor in graph.initializer:  # of a body

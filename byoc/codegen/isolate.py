@@ -1,7 +1,7 @@
-"""Compiling in a process of its own, so that what kills or hangs a codegen does not take byoc along.
+"""Compilation in a separate process, so that a crash or hang of a codegen does not affect byoc.
 
-The request goes to the process as a file that it is the only one to read; artifacts come back as plain
-files and JSON, of which nothing is believed that is not there.
+The request goes to the process as a pickle in a private folder; artifacts come back as plain files and
+JSON, which are checked.
 """
 
 import json
@@ -31,16 +31,16 @@ _KILLED = {"SIGKILL": ", as happens when memory runs out"}
 
 @dataclass(frozen=True)
 class Isolation:
-    """That regions are compiled in processes of their own, which may take `timeout` seconds each."""
+    """The request to compile in separate processes, with at most `timeout` seconds for each."""
 
     timeout: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What a process is asked for: artifacts of regions, by one call where `together`.
+    """The task of a process: regions to compile, in one call where `together`.
 
-    `path` is what PYTHONPATH was before, which what the codegen starts has to see again.
+    `path` is the caller's PYTHONPATH, which is restored for processes that the codegen starts.
     """
 
     codegen: str
@@ -51,31 +51,19 @@ class Request:
 
 
 def compile_isolated(
-    codegen: str, region: Region, options: Mapping[str, str], timeout: float | None = None
-) -> Artifact:
-    """Return a region's artifact, compiled by the codegen of that name in a fresh process.
-
-    Raises CompileError with one sentence when it is refused, fails, takes longer than `timeout` seconds,
-    or its process dies; InputError when there can be no such process, or it does not find the codegen.
-    """
-    return _isolated(codegen, (region,), options, timeout, together=False)[region.name]
-
-
-def compile_all_isolated(
-    codegen: str, regions: Sequence[Region], options: Mapping[str, str], timeout: float | None = None
-) -> dict[str, Artifact]:
-    """Return the artifacts of some regions by name, compiled in one call; as `compile_isolated`."""
-    return _isolated(codegen, regions, options, timeout, together=True)
-
-
-def _isolated(
     codegen: str,
     regions: Sequence[Region],
     options: Mapping[str, str],
-    timeout: float | None,
+    timeout: float | None = None,
     *,
-    together: bool,
+    together: bool = False,
 ) -> dict[str, Artifact]:
+    """Compile regions by the codegen of a name in a fresh process; return the artifacts by region name.
+
+    With `together`, the codegen compiles all of them in one call. Raises CompileError with one sentence
+    when the codegen refuses or fails, takes longer than `timeout` seconds, or its process dies;
+    InputError when the process cannot be started, or does not find the codegen.
+    """
     bare = tuple(Region(**{f.name: getattr(each, f.name) for f in fields(each)}) for each in regions)
     request = Request(codegen, dict(options), bare, together, os.environ.get(PATH))
     with tempfile.TemporaryDirectory(prefix="byoc-", ignore_cleanup_errors=True) as name:
@@ -95,8 +83,8 @@ def _isolated(
 
 
 def _run(folder: Path, timeout: float | None) -> int:
-    """Run the worker on a folder and return its exit code; nothing that it started stays behind."""
-    # -P: what lies in the working directory is not imported, no more than it is by `byoc`.
+    """Run the worker on a folder and return its exit code; kill all processes that it started."""
+    # -P: modules in the working directory are not imported, as with the `byoc` command.
     command = [sys.executable, "-P", "-m", _WORKER, str(folder)]
     path = os.pathsep.join(dict.fromkeys(entry for entry in sys.path if entry))
     try:
@@ -114,7 +102,7 @@ def _run(folder: Path, timeout: float | None) -> int:
     except subprocess.TimeoutExpired:
         raise CompileError(f"took longer than {timeout:g} s and was stopped") from None
     finally:
-        with suppress(OSError):  # the group of what is gone with all that it started
+        with suppress(OSError):  # the group is gone with all that it started
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
@@ -128,7 +116,7 @@ def _errors() -> int:
 
 
 def _ended(code: int) -> str:
-    """Return how a process ended that left no result, as a sentence."""
+    """Describe the end of a process that left no result, as a sentence."""
     if code >= 0:
         return f"its process ended with exit code {code} and without a result"
     try:
@@ -138,19 +126,19 @@ def _ended(code: int) -> str:
     return f"its process was killed by {name}{_KILLED.get(name, '')}"
 
 
-def _failure(told: Any, names: Sequence[str]) -> Exception:
-    """Return the error that a result tells of."""
-    kind, reason = str(told["kind"]), str(told["reason"])
+def _failure(failure: Any, names: Sequence[str]) -> Exception:
+    """Return the error that a result describes."""
+    kind, reason = str(failure["kind"]), str(failure["reason"])
     if kind == "missing":
         return MissingRuntimeError(reason)
     if kind == "unusable":
         return InputError(reason)
-    if told["region"]:
-        return ArtifactError(reason, names[names.index(told["region"])])
-    nodes = [name for name in told["nodes"] if isinstance(name, str)]
+    if failure["region"]:
+        return ArtifactError(reason, names[names.index(failure["region"])])
+    nodes = [name for name in failure["nodes"] if isinstance(name, str)]
     return (ResourceError if kind == "too large" else CompileError)(reason, nodes)
 
 
-def _artifact(told: Any, folder: Path) -> Artifact:
-    files = {str(name): (folder / str(int(number))).read_bytes() for name, number in told["files"]}
-    return Artifact(files, {str(key): str(value) for key, value in told["metadata"]})
+def _artifact(entry: Any, folder: Path) -> Artifact:
+    files = {str(name): (folder / str(int(number))).read_bytes() for name, number in entry["files"]}
+    return Artifact(files, {str(key): str(value) for key, value in entry["metadata"]})

@@ -1,4 +1,4 @@
-"""What codegens made, kept while a model is cut anew, so that none compiles the same region twice."""
+"""A cache of artifacts, so that replanning a model does not compile the same region twice."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -10,28 +10,28 @@ from byoc.codegen.fingerprint import fingerprint
 
 @dataclass(eq=False)
 class Made:
-    """The artifacts that one codegen made with one set of options.
+    """The artifacts that one codegen produced with one set of options.
 
-    Regions are the same when their fingerprints and all names in them are; artifacts that bear the name
-    of a region serve one of that name alone.
+    An artifact is reused for a region with the same fingerprint and the same names of tensors and nodes;
+    an artifact that contains its region's name is reused only for a region of that name.
     """
 
     _fresh: list[tuple[Sequence[Region], Mapping[str, Artifact]]] = field(default_factory=list)
     _known: dict[str, tuple[list[str], list[Artifact]]] = field(default_factory=dict)
 
     def add(self, regions: Sequence[Region], artifacts: Mapping[str, Artifact]) -> None:
-        """Take what one call of the codegen made of some regions."""
+        """Record the artifacts of one call of the codegen."""
         self._fresh.append((regions, artifacts))
 
     def keep(self) -> None:
-        """Remember what was added, while the regions' files are there; they may go afterwards."""
+        """Index the recorded artifacts while the regions' files still exist; they may go afterwards."""
         for regions, artifacts in self._fresh:
             names = [region.name for region in regions]
             self._known[_key(regions)] = names, [artifacts[name] for name in names]
         self._fresh.clear()
 
     def find(self, regions: Sequence[Region]) -> dict[str, Artifact] | None:
-        """Return what the codegen made earlier on of the same regions, None if it did not."""
+        """Return the artifacts of an earlier call for the same regions, or None."""
         names, artifacts = self._known.get(_key(regions), ([], [])) if self._known else ([], [])
         if not names:
             return None
@@ -52,7 +52,7 @@ def _key(regions: Sequence[Region]) -> str:
 
 
 def _bears(artifact: Artifact, name: str) -> bool:
-    """Return whether a name stands in an artifact."""
+    """Return whether a name occurs in an artifact."""
     if any(name in text for pair in artifact.metadata.items() for text in pair):
         return True
     content = name.encode(errors="replace")

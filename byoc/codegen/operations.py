@@ -1,4 +1,4 @@
-"""A region as a list of operations: nodes decoded, so that an emitter reads no protobuf."""
+"""A region as a list of operations: decoded nodes, so that an emitter reads no protobuf."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,25 +12,23 @@ from byoc.graph.attributes import effective, written
 from byoc.graph.composites import METADATA
 from byoc.graph.index import GraphIndex, stated_types
 from byoc.graph.marks import noted
-from byoc.graph.types import TensorType
 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """What a region does next: a node with its attributes decoded.
+    """One operation of a region: a node with decoded attributes.
 
-    `name` is the node's name, or its first output where it has none; errors name it so. `op` is the
-    operator, `domain` its domain, empty for ONNX's own. For a call of a composite `composite` is the
-    composite's name in the rule file, and `op` that of its function, which tells variants apart; it is
-    empty for all others.
+    `name` is the node's name, or its first output where it has none; errors use it. `op` is the
+    operator, `domain` its domain, empty for ONNX's own. For a call of a composite, `composite` is the
+    composite's name in the rule file and `op` its function's name, which differs between variants;
+    otherwise `composite` is empty.
 
-    `inputs` and `outputs` are names of tensors, empty where one is left out. `attributes` are all that
-    have a value, the defaults of ONNX's schema filled in: numbers, texts, lists of them, and TensorProto
-    or GraphProto as they are. Those of a composite bear the name of the pattern's line: `c_strides`.
+    `inputs` and `outputs` are names of tensors, empty where one is omitted. `attributes` holds all with
+    a value, defaults of ONNX's schema included: numbers, strings, lists of them, TensorProto and
+    GraphProto. Attributes of a composite are prefixed with the pattern's line: `c_strides`.
 
-    `constants` are those of the inputs that are stored: `Region.constant` gives them. `inner` are the
-    operations of a composite in order, with the names of tensors that they have outside of it. `node`
-    is what all of this was read from.
+    `constants` names the inputs that are stored, for `Region.constant`. `inner` holds the operations of
+    a composite in order, with tensor names as outside of it. `node` is the source of all of this.
     """
 
     name: str
@@ -52,10 +50,10 @@ def operations(
     outputs: Sequence[Contract],
     boundary: bool,
 ) -> tuple[Operation, ...]:
-    """Return what a region's model does, in order of execution.
+    """Return the operations of a region's model, in order of execution.
 
     `domain` is that of the target's composites. Without `boundary`, byoc's own conversions of layout and
-    float type are left out, that is, what lies between `name` and `inner` of each contract.
+    float type are left out: the nodes between `name` and `inner` of each contract.
     """
     reader = _Reader(GraphIndex(model, stated_types(model)), domain)
     skipped = set() if boundary else conversions(reader.index, inputs, outputs)
@@ -63,12 +61,12 @@ def operations(
 
 
 def name_of(node: NodeProto) -> str:
-    """Return what an operation is called: the node's name, or its first output where it has none."""
+    """Return the display name of a node: its name, or its first output where it has none."""
     return node.name or next(filter(None, node.output), node.op_type)
 
 
 def conversions(index: GraphIndex, inputs: Sequence[Contract], outputs: Sequence[Contract]) -> set[int]:
-    """Return the nodes between `name` and `inner` of the contracts, by number."""
+    """Return the numbers of the nodes between `name` and `inner` of the contracts."""
     return set(_between(index, inputs, outputs))
 
 
@@ -111,7 +109,7 @@ class _Reader:
         self, node: NodeProto, composite: str = "", inner: tuple[Operation, ...] = ()
     ) -> Operation:
         schema = self.index.schema(node)
-        attributes = written(node) if schema is None else effective(node, schema, self._types)
+        attributes = written(node) if schema is None else effective(node, schema, self.index.types)
         return Operation(
             name=name_of(node),
             op=node.op_type,
@@ -120,18 +118,12 @@ class _Reader:
             inputs=tuple(node.input),
             outputs=tuple(node.output),
             attributes=attributes,
-            constants=tuple(name for name in dict.fromkeys(node.input) if name in self._stored),
+            constants=tuple(
+                name for name in dict.fromkeys(node.input) if name in self.index.initializers
+            ),
             node=node,
             inner=inner,
         )
-
-    @property
-    def _types(self) -> Mapping[str, TensorType]:
-        return self.index.types
-
-    @property
-    def _stored(self) -> Mapping[str, Any]:
-        return self.index.initializers
 
     def _function(self, node: NodeProto) -> FunctionProto | None:
         if node.domain != self.domain:
@@ -141,7 +133,7 @@ class _Reader:
 
 
 def _body(function: FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
-    """Yield the nodes of a composite's function as they are in one call of it."""
+    """Yield the nodes of a composite's function, instantiated for one call."""
     names = dict(zip(function.input, [*call.input, *[""] * len(function.input)], strict=False))
     names |= dict(zip(function.output, call.output, strict=False))
     names[""] = ""
@@ -150,7 +142,7 @@ def _body(function: FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
     for node in function.node:
         result = NodeProto()
         result.CopyFrom(node)
-        for name in node.output:  # what is inside alone, told apart from what other calls have
+        for name in node.output:  # inner tensors, distinct from those of other calls
             names.setdefault(name, f"{prefix}/{name}")
         result.input[:] = [names.get(name, name) for name in node.input]
         result.output[:] = [names[name] for name in node.output]

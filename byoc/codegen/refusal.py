@@ -1,4 +1,4 @@
-"""What a codegen did not take, as facts that the placement can be solved again with."""
+"""Refusals of a codegen, as data from which the model can be replanned."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from byoc.codegen.operations import Operation
 
 @dataclass(frozen=True)
 class Refusal:
-    """A region that its codegen did not compile, load or run, and why.
+    """A region that its codegen did not compile, load or run, with the reason.
 
-    `nodes` are those at fault, as in CompileError; empty where the region as a whole is. `too_large`
-    says that fewer nodes at once may do.
+    `nodes` names the nodes at fault, as in CompileError; it is empty when the whole region is. With
+    `too_large`, a region with fewer nodes may work.
     """
 
     target: str
@@ -27,23 +27,23 @@ class Refusal:
     too_large: bool = False
 
     def __str__(self) -> str:
-        """Return it as a sentence."""
+        """Return the refusal as a sentence."""
         return f"codegen {self.codegen}: {self.region}: {self.reason}"
 
 
 class RefusedError(CompileError):
-    """Some regions were refused; the message is that of the first unless another is given."""
+    """Some regions were refused; the default message is that of the first."""
 
     def __init__(self, refusals: Sequence[Refusal], message: str = "") -> None:
-        """Keep all of them."""
+        """Keep all refusals."""
         super().__init__(message or str(refusals[0]), refusals[0].nodes)
         self.refusals = tuple(refusals)
 
 
 def own_nodes(region: Region, named: Sequence[str]) -> tuple[str, ...]:
-    """Return what a codegen calls nodes, where it is inside a composite as the composite's output.
+    """Translate names in a codegen's error: one inside a composite becomes the composite's output.
 
-    A codegen may have read the composite as an operation, or inlined its function.
+    The codegen may have read the composite as an operation, or inlined its function.
     """
     if not named or set(named) <= set(_names(region.nodes)):
         return tuple(named)
@@ -65,7 +65,7 @@ def _inside(operation: Operation) -> Iterator[str]:
 
 
 def _inlined(region: Region) -> Iterator[tuple[NodeProto, list[NodeProto]]]:
-    """Yield each call of a function with the nodes that stand in its place once it is inlined."""
+    """Yield each call of a function with the nodes that replace it after inlining."""
     sizes = {(f.domain, f.name): len(f.node) for f in region.model.functions}
     nodes = iter(onnx.inliner.inline_local_functions(region.model).graph.node)
     for node in region.nodes:

@@ -1,4 +1,4 @@
-"""Taking a model apart into models of one node, to ask a compiler about each."""
+"""Models of a single node, to ask a compiler about each node of a model."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from onnx import ModelProto, NodeProto
 from onnx.inliner import inline_local_functions
 
+from byoc.codegen.operations import name_of
 from byoc.graph.extract import nodes_model
 from byoc.graph.load import prepare
 
@@ -18,17 +19,17 @@ class SingleNode:
     model: ModelProto
 
     def standard(self) -> ModelProto:
-        """Return the model in standard operators: the body of a composite stands in its place."""
+        """Return the model in standard operators: each composite is replaced by its body."""
         return inline_local_functions(self.model) if self.model.functions else self.model
 
 
 def called(nodes: Iterable[NodeProto]) -> list[str]:
-    """Return what nodes are called in a CompileError: their names, or their first outputs."""
-    return [node.name or next(filter(None, node.output), "") for node in nodes]
+    """Return the nodes' names for a CompileError: their names, or else their first outputs."""
+    return [name_of(node) for node in nodes]
 
 
 def single_nodes(model: ModelProto) -> Iterator[SingleNode]:
-    """Yield each node of a model's graph, in order; all data must be embedded.
+    """Yield each node of a model's graph, in order. The model must hold all its data.
 
     Raises InputError when the model is not valid.
     """
@@ -39,7 +40,7 @@ def single_nodes(model: ModelProto) -> Iterator[SingleNode]:
 
 
 def alike(single: SingleNode) -> bytes:
-    """Return what is the same for nodes that differ in the names of their tensors alone."""
+    """Return a key that is equal for nodes that differ only in the names of their tensors."""
     twin = ModelProto()
     twin.CopyFrom(single.model)
     names: dict[str, str] = {"": ""}

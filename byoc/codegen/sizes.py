@@ -1,4 +1,4 @@
-"""Sizes in bytes as people write them: `131072`, `128KiB`, `2 MB`."""
+"""Sizes in bytes as users write them: `131072`, `128KiB`, `2 MB`."""
 
 import re
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ SIZE_UNITS: Mapping[str, int] = MappingProxyType(
         **{"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
     }
 )
-"""The units that a size may have, in bytes; without one it is in bytes."""
+"""The units of a size, in bytes; a size without a unit is in bytes."""
 
 _SIZE = re.compile(rf"([0-9]{{1,18}})\s*({'|'.join(SIZE_UNITS)})?")
 
 
 def read_size(text: str) -> int:
-    """Return the bytes that a text says. Raises ValueError for what is no whole number with a unit."""
+    """Parse a size in bytes. Raises ValueError unless it is a whole number, optionally with a unit."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"'{text}' is no size")
+        raise ValueError(f"'{text}' is not a size")
     return int(found[1]) * SIZE_UNITS[found[2] or "B"]

@@ -18,7 +18,7 @@ from byoc.errors import ByocError, MissingRuntimeError
 
 
 def main(folder: Path) -> None:
-    """Do what the request in a folder asks for, and leave the result beside it."""
+    """Execute the request in a folder, and write the result beside it."""
     request: Request = pickle.loads((folder / REQUEST).read_bytes())  # noqa: S301 - written by byoc
     os.environ.pop(PATH, None)
     if request.path is not None:
@@ -52,12 +52,12 @@ def _answer(request: Request, folder: Path) -> dict[str, Any]:
 def _failed(kind: str, error: ByocError) -> dict[str, Any]:
     if os.environ.get("BYOC_DEBUG"):
         traceback.print_exception(error)
-    told = {"kind": kind, "reason": str(error), "nodes": list(getattr(error, "nodes", ()))}
-    return {"error": {**told, "region": getattr(error, "region", "")}}
+    failure = {"kind": kind, "reason": str(error), "nodes": list(getattr(error, "nodes", ()))}
+    return {"error": {**failure, "region": getattr(error, "region", "")}}
 
 
 def _written(made: Mapping[str, Artifact], folder: Path) -> dict[str, Any]:
-    """Write the files of artifacts under numbers, since their names are not checked yet."""
+    """Write the files of artifacts under numbers, since their names are not yet checked."""
     result = {}
     count = 0
     for region, artifact in made.items():
@@ -76,4 +76,4 @@ if __name__ == "__main__":
     main(Path(sys.argv[1]))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # the result is there: what a library does as it is unloaded no longer matters
+    os._exit(0)  # the result is written: crashes while libraries unload do not matter

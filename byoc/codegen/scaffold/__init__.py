@@ -1,8 +1,7 @@
 """A complete package for a new codegen, written from the templates beside this module.
 
-A template is a file of the package to be, with `.tmpl` added to its name. In paths and content alike
-`{{name}}` stands for what users call the codegen, `{{module}}` for the Python package, `{{class}}` for
-the class in it.
+A template is a file of the new package, with `.tmpl` added to its name. In paths and contents `{{name}}`
+stands for the codegen's name, `{{module}}` for the Python package, and `{{class}}` for its class.
 """
 
 import re
@@ -21,15 +20,15 @@ TEMPLATE = Path(__file__).parent / "template"
 _SUFFIX = ".tmpl"
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
-_MOST_CHARACTERS = 32  # with which no line of what is written gets too long
+_MOST_CHARACTERS = 32  # keeps all lines of the package short enough
 _RESERVED = frozenset({"any", "byoc", "host", "onnx", "test", "tests"})
 
 
 def new_codegen(name: str, folder: Path) -> list[Path]:
-    """Write a package for a codegen of that name to a folder that is not there yet.
+    """Write a package for a new codegen to a folder that does not exist yet.
 
-    Returns the files, relative to the folder, in order. Raises InputError for a name that cannot be one
-    or is taken, and for a folder that is there or cannot be written; nothing is then left behind.
+    Returns the files, relative to the folder, in order. Raises InputError for a name that is malformed
+    or taken, and for a folder that exists or cannot be written; nothing is left behind then.
     """
     words = _words(name)
     if folder.exists() or folder.is_symlink():
@@ -43,7 +42,7 @@ def new_codegen(name: str, folder: Path) -> list[Path]:
 
 
 def rendered(name: str) -> dict[str, str]:
-    """Return the files of a codegen's package by relative path, in order; `name` is not checked."""
+    """Return the contents of a codegen's package by relative path, in order. Does not check `name`."""
     return _rendered(_spelled(name))
 
 
@@ -72,7 +71,7 @@ def _filled(text: str, words: Mapping[str, str]) -> str:
 
 
 def _words(name: str) -> dict[str, str]:
-    """Return what placeholders stand for. Raises InputError for a name that cannot be one."""
+    """Return the values of the placeholders. Raises InputError for a malformed or taken name."""
     if not _NAME.fullmatch(name) or len(name) > _MOST_CHARACTERS:
         raise InputError(
             f"{name!r}: the name of a codegen is made of lower-case letters and digits, in parts joined "
