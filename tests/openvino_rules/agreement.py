@@ -12,6 +12,11 @@ from byoc.graph.load import prepare
 from byoc.rules.annotate import annotate
 from byoc.rules.load import Target
 
+# OpenVINO computes these right on some processors only: the answer on this one does not count.
+_SOME_PROCESSORS = {
+    "test_attention_4d_causal_padded_kv_bf16": "a query that sees no key is 0 only with AVX-512",
+}
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -36,8 +41,15 @@ def judge(cases: Sequence[OneNode], target: Target, workers: int = 2) -> list[Ju
     """Return what both say of each case."""
     answers = ask([case.question for case in cases], workers)
     return [
-        Judged(case, answer, refusal(case, target)) for case, answer in zip(cases, answers, strict=True)
+        Judged(case, _everywhere(case, answer), refusal(case, target))
+        for case, answer in zip(cases, answers, strict=True)
     ]
+
+
+def _everywhere(case: OneNode, answer: Answer) -> Answer:
+    """Return the answer that holds on every processor."""
+    reason = _SOME_PROCESSORS.get(case.name)
+    return Answer("wrong numbers", reason) if answer and reason else answer
 
 
 def refusal(case: OneNode, target: Target) -> str:

@@ -270,7 +270,28 @@ def test_a_model_newer_than_the_runtime_reads(tmp_path: Path) -> None:
 
 
 def test_what_the_runtime_cannot_run_is_not_refused(tmp_path: Path) -> None:
-    model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }", opset=28)
+    """No release of onnxruntime runs an operator of a vendor's own domain."""
+    model = parse("g (float[2] x) => (float[2] y) { z = Relu(x) y = com.example.Own(z) }")
+    model.opset_import.add(domain="com.example", version=1)
+
+    result = partition(model, tmp_path)
+
+    assert result.verification is None
+    reason = "com.example:Own(-1) is not a registered function/op"
+    assert reason in result.report["not_verified"]
+    assert result.report["not_verified"].startswith("g: onnxruntime cannot load the model: ")
+
+
+def test_an_operator_set_that_the_runtime_does_not_read_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest operator set depends on the release of onnxruntime; its message does not."""
+
+    def refuse(*given: object, **options: object) -> None:
+        raise RuntimeError("ONNX Runtime only *guarantees* ... Opset 28 is under development and ...")
+
+    model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    monkeypatch.setattr("onnxruntime.InferenceSession", refuse)
 
     result = partition(model, tmp_path)
 
