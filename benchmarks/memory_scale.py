@@ -9,15 +9,19 @@ plan with its proof, checking that proof, and striped execution; beside the last
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from common import machine, on_disk, read_and_infer, timed
 
-from byoc.memory.check import check
-from byoc.memory.model import CONVENTIONS, read_memory
-from byoc.memory.plan import plan
-from byoc.memory.report.striped import striped
-from byoc.pipeline import load_model
+sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
+
+from checkers.arena_check import check  # noqa: E402 - needs the path
+
+from byoc.memory.model import CONVENTIONS, read_memory  # noqa: E402
+from byoc.memory.plan import plan  # noqa: E402
+from byoc.memory.report.striped import striped  # noqa: E402
+from byoc.pipeline import load_model  # noqa: E402
 
 T = TypeVar("T")
 

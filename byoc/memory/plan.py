@@ -10,10 +10,8 @@ from byoc.memory.bound.cut import cut_bound, witness
 from byoc.memory.live import Live, live
 from byoc.memory.offsets.climb import climbed, quick
 from byoc.memory.offsets.compounds import compounds
-from byoc.memory.offsets.exact import exact, is_plain
 from byoc.memory.offsets.packing import Packing
-from byoc.memory.order.best import best_order
-from byoc.memory.order.vary import varied
+from byoc.memory.order.best import best_order, varied
 from byoc.memory.problem import Plan, Problem
 
 METHODS = ("no-reuse", "best-fit", "by-size", "reordered", "exact")
@@ -36,9 +34,8 @@ class _Known:
 def plan(problem: Problem, method: str = "exact", time_limit: float = 10.0) -> Plan:
     """Plan the arena of a problem. The bound is of the problem and the same for all methods.
 
-    The same problem gives the same order, size and bound, unless searching reaches `time_limit`, in
-    seconds: then the plan is the best until then, and `is_minimal` says what is proven. Offsets of the
-    method `exact` may differ where only omnimalloc, whose threads race, finds such.
+    The same problem gives the same plan, unless the search reaches `time_limit`, in seconds: then the
+    plan is the best found until then, and `is_minimal` says whether it is proven.
 
     Raises:
         InputError: there is no such method.
@@ -115,7 +112,8 @@ def _best(known: _Known, problem: Problem, deadline: float) -> Plan:
         left = deadline - monotonic()
         if best is not None and (best.size == known.bound or left <= 0):
             break
-        found = _placed(known, lives, partial(_exact, goal=lives.peak, seconds=left))
+        climb = partial(climbed, goal=lives.peak, deadline=monotonic() + left / 2)
+        found = _placed(known, lives, climb)
         if best is None or found.size < best.size:
             best = found
     assert best is not None
@@ -130,14 +128,6 @@ def _lives(problem: Problem, order: Sequence[int]) -> Iterator[Live]:
         yield other
     for seed in range(_MOST_ORDERS):
         yield varied(first, seed)
-
-
-def _exact(packing: Packing, goal: int, seconds: float) -> list[int]:
-    offsets = climbed(packing, goal, monotonic() + seconds / 3)
-    if packing.height(offsets) > goal and is_plain(packing.compounds):
-        solved, _ = exact(packing.compounds, seconds / 3)
-        offsets = min(offsets, solved, key=packing.height)
-    return offsets
 
 
 def _placed(known: _Known, lives: Live, place: Callable[[Packing], list[int]]) -> Plan:

@@ -10,7 +10,7 @@ from onnx import NodeProto
 
 from byoc.graph.facts import attribute_facts
 from byoc.graph.index import GraphIndex
-from byoc.memory.model import scratch as limits
+from byoc.memory.model.rowwise import channels_at_once
 
 Row = NDArray[np.float32]
 
@@ -117,7 +117,7 @@ def _add_product(scratch: Row, result: Row, source: Row, weight: Row, groups: in
     makes, reads = weight.shape[0] // groups, weight.shape[1]
     full = scratch.size // width
     gathers = source.strides[1] != source.itemsize and width > 1
-    held = limits.block(width, reads) if gathers else 0
+    held = channels_at_once(width, reads) if gathers else 0
     block = min(full - held, makes)
     gathered = scratch[: held * width].reshape(held, width)
     for group in range(groups):

@@ -2,8 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import chain, problems
 
-from byoc.memory.bound.cut import cut_at, cut_bound, witness
-from byoc.memory.bound.flow import ENDLESS, Network
+from byoc.memory.bound.cut import ENDLESS, Network, cut_at, cut_bound, witness
 from byoc.memory.live import live
 from byoc.memory.order.best import best_order
 from byoc.memory.problem import Problem

@@ -1,12 +1,12 @@
 from dataclasses import replace
 
 import pytest
+from checkers.arena_check import check
+from checkers.bound_check import refuted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import branches, chain, linked, problems, random_problem
 
-from byoc.memory.check import check
-from byoc.memory.check_bound import refuted
 from byoc.memory.plan import METHODS, plan
 from byoc.memory.problem import Plan, Problem, Step
 

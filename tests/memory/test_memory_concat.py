@@ -1,8 +1,8 @@
 """Concat in place: what asks for a row, and what cannot be within one."""
 
+from checkers.arena_check import check
 from support import prepared
 
-from byoc.memory.check import check
 from byoc.memory.model import CONVENTIONS, MemoryModel, read_memory
 from byoc.memory.plan import plan
 

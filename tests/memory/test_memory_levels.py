@@ -4,19 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from checkers.scratchpad_check import check
 
 from byoc.errors import InputError
-from byoc.memory.levels import (
-    Access,
-    Load,
-    Residency,
-    Run,
-    Schedule,
-    Store,
-    Turn,
-    check,
-    plan_levels,
-)
+from byoc.memory.levels import Access, Load, Residency, Run, Schedule, Store, Turn, plan_levels
 
 
 def chain(*sizes: int, staging: int = 0) -> Schedule:

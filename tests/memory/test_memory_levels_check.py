@@ -4,22 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from checkers.scratchpad_check import check, objections
 from memory_levels_random import random_schedule
 
 from byoc.errors import InputError
-from byoc.memory.levels import (
-    Access,
-    Action,
-    Levels,
-    Load,
-    Run,
-    Schedule,
-    Store,
-    Turn,
-    check,
-    objections,
-    plan_levels,
-)
+from byoc.memory.levels import Access, Action, Levels, Load, Run, Schedule, Store, Turn, plan_levels
 
 
 @pytest.fixture(scope="module")

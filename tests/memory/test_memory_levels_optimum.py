@@ -3,12 +3,13 @@
 from random import Random
 
 import pytest
+from checkers.scratchpad_check import objections
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from memory_levels_random import exhaustive, random_schedule
 
 from byoc.errors import InputError
-from byoc.memory.levels import Run, objections, plan_levels
+from byoc.memory.levels import Run, plan_levels
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from arena import error, execute, plan_rows, random_feeds, read_rows, reference
+from checkers.stripes_check import check
 from support import parse, prepared
 
 from byoc.errors import InputError
@@ -14,7 +15,7 @@ from byoc.graph.load import prepare
 from byoc.memory.model import read_memory
 from byoc.memory.model.rows import RowModel, row_model
 from byoc.memory.report import memory_report, striped_picture
-from byoc.memory.stripes import ALL, SAME, check
+from byoc.memory.stripes import ALL, SAME
 
 
 def _rows(text: str, opset: int = 17) -> RowModel:

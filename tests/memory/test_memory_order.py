@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from problems import branches, chain, least_peak, peak, problems, random_problem
 
 from byoc.memory.live import live
-from byoc.memory.order.best import best_order
+from byoc.memory.order.best import best_order, varied
 from byoc.memory.order.segments import segments
-from byoc.memory.order.vary import varied
 from byoc.memory.problem import Problem
 
 

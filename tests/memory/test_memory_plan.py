@@ -22,7 +22,7 @@ def test_the_bound_is_the_least_peak_and_the_same_for_all_methods(problem: Probl
     assert plans[-1].size == min(each.size for each in plans)
 
 
-@pytest.mark.parametrize("count", [8, 64])
+@pytest.mark.parametrize("count", [8, 16, 24, 32, 40, 64])
 def test_many_unequal_branches_lie_in_the_smallest_arena(count: int) -> None:
     found = plan(branches(count))
 

@@ -6,10 +6,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from checkers.scratchpad_check import check as check_levels
 from support import prepared
 
 from byoc.errors import InputError
-from byoc.memory.levels import check as check_levels
 from byoc.memory.model import CONVENTIONS, convention_named
 from byoc.memory.problem import Plan, Problem, Step
 from byoc.memory.report import (

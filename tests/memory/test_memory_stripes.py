@@ -3,11 +3,12 @@
 import doctest
 
 import pytest
+from checkers.stripes_check import check
 from support import prepared
 
 import byoc.memory.stripes
 from byoc.memory.model.rows import RowModel, row_model
-from byoc.memory.stripes import ALL, SAME, Layer, Network, Rows, StripedPlan, Tensor, check, stripe
+from byoc.memory.stripes import ALL, SAME, Layer, Network, Rows, StripedPlan, Tensor, stripe
 
 
 def planned(

@@ -1,11 +1,12 @@
 """Networks too large to be planned row by row, or to be searched to the end."""
 
 import pytest
+from checkers.stripes_check import check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
 
-from byoc.memory.stripes import SAME, Layer, Network, Rows, Tensor, blocks, check, cuts, pack, stripe
+from byoc.memory.stripes import SAME, Layer, Network, Rows, Tensor, blocks, cuts, pack, stripe
 from byoc.memory.stripes.units import units_of
 
 

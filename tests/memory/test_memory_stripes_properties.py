@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from checkers.stripes_check import PlanError, check
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
 
-from byoc.memory.stripes import Network, Place, PlanError, StripedPlan, check, stripe
+from byoc.memory.stripes import Network, Place, StripedPlan, stripe
 
 
 def planned(net: Numbers, alignment: int = 1) -> StripedPlan:

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 from arena import error, execute, plan_rows, random_feeds, read_rows, reference
+from checkers.stripes_check import check
 from hypothesis import given, settings
 from onnx import ModelProto
 from stripes_random import convolutional
 from support import parse
 
-from byoc.memory.stripes import Place, check
+from byoc.memory.stripes import Place
 
 CLOSE = 1e-5
 

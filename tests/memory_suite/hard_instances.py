@@ -10,9 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 
-from byoc.memory.instances import Instance, read_instance
-from byoc.memory.offsets.compounds import Compound, Part
-from byoc.memory.offsets.exact import exact
+sys.path[:0] = [str(Path(__file__).parents[1] / "memory")]
+
+from minimalloc import Instance, read_instance  # noqa: E402 - needs the path
+
+from byoc.memory.offsets.climb import climbed  # noqa: E402
+from byoc.memory.offsets.compounds import Compound, Part  # noqa: E402
+from byoc.memory.offsets.packing import Packing  # noqa: E402
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         instance = read_instance(path)
         capacity = int(path.stem.rsplit(".", 1)[-1])
         began = monotonic()
-        offsets, _ = exact(_compounds(instance), seconds)
+        offsets = climbed(Packing(_compounds(instance)), capacity, began + seconds)
         took = monotonic() - began
         height = max(at + size for at, size in zip(offsets, instance.sizes, strict=True))
         wrong += _is_wrong(instance, offsets)

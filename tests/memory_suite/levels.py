@@ -8,13 +8,17 @@ room; and the seconds. The exit code is 1 when the independent replay refuses a 
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
-from networks import twelve
+sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from byoc.memory.levels import Load, Store, objections
-from byoc.memory.model import memory_problem
-from byoc.memory.plan import plan
-from byoc.memory.report.levels import two_levels
+from checkers.scratchpad_check import objections  # noqa: E402 - needs the path
+from networks import twelve  # noqa: E402
+
+from byoc.memory.levels import Load, Store  # noqa: E402
+from byoc.memory.model import memory_problem  # noqa: E402
+from byoc.memory.plan import plan  # noqa: E402
+from byoc.memory.report.report import two_levels  # noqa: E402
 
 _SIZES = (128, 512, 2048)
 _ALIGNMENT = 64

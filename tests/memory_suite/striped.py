@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "memory")]
+sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("memory_suite", "memory", "")]
 
 from arena import error, execute, plan_rows, random_feeds, read_rows, reference  # noqa: E402
+from checkers.stripes_check import check  # noqa: E402
 from networks import twelve  # noqa: E402 - needs the path
 
 from byoc.memory.model import CONVENTIONS, memory_problem  # noqa: E402
 from byoc.memory.plan import plan as plan_layers  # noqa: E402
-from byoc.memory.stripes import check  # noqa: E402
 
 _ALIGNMENT = 64
 

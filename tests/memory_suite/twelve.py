@@ -9,14 +9,17 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from networks import twelve
+sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from byoc.graph.load import prepare
-from byoc.memory.check import check
-from byoc.memory.model import CONVENTIONS, read_memory
-from byoc.memory.plan import plan
-from byoc.memory.report.striped import striped
+from checkers.arena_check import check  # noqa: E402 - needs the path
+from networks import twelve  # noqa: E402
+
+from byoc.graph.load import prepare  # noqa: E402
+from byoc.memory.model import CONVENTIONS, read_memory  # noqa: E402
+from byoc.memory.plan import plan  # noqa: E402
+from byoc.memory.report.striped import striped  # noqa: E402
 
 _WAYS = (
     *(("A", "exact"), ("A", "no-reuse"), ("A", "best-fit"), ("A", "by-size"), ("A", "reordered")),

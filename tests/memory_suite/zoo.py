@@ -8,16 +8,19 @@ reason. Without names, no models of over 20,000 nodes. The exit code is 1 when a
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
-from onnx import ModelProto
+sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from byoc import zoo
-from byoc.errors import ByocError
-from byoc.graph.load import Model, prepare
-from byoc.memory.check import check
-from byoc.memory.model import CONVENTIONS, read_memory
-from byoc.memory.plan import plan
-from byoc.pipeline import load_model
+from checkers.arena_check import check  # noqa: E402 - needs the path
+from onnx import ModelProto  # noqa: E402
+
+from byoc import zoo  # noqa: E402
+from byoc.errors import ByocError  # noqa: E402
+from byoc.graph.load import Model, prepare  # noqa: E402
+from byoc.memory.model import CONVENTIONS, read_memory  # noqa: E402
+from byoc.memory.plan import plan  # noqa: E402
+from byoc.pipeline import load_model  # noqa: E402
 
 _MOST_NODES = 20_000
 

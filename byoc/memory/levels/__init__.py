@@ -5,7 +5,6 @@ bound that no plan for that order falls below, and gives the actions with all ad
 them. Numbers alone.
 """
 
-from byoc.memory.levels.check import check, objections
 from byoc.memory.levels.levels import Action, Levels, Load, Residency, Run, Store
 from byoc.memory.levels.planner import plan_levels
 from byoc.memory.levels.schedule import Access, Schedule, Turn
@@ -20,7 +19,5 @@ __all__ = [
     "Schedule",
     "Store",
     "Turn",
-    "check",
-    "objections",
     "plan_levels",
 ]

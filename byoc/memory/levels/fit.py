@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from byoc.memory.levels.choice import Choice, Keep, bytes_of, moved, occupied, staging
-from byoc.memory.levels.grow import grown
+from byoc.memory.levels.choice import Choice, Keep, bytes_of, grown, moved, occupied, staging
 from byoc.memory.levels.pack import Block, lowest_free, packed
-from byoc.memory.levels.places import Areas, Depths, staged_at
+from byoc.memory.levels.places import Areas, Depths, Unit, staged_at, units
 from byoc.memory.levels.schedule import Schedule
-from byoc.memory.levels.units import Unit, units
+from byoc.memory.offsets.climb import climbed
 from byoc.memory.offsets.compounds import Compound, Part
-from byoc.memory.offsets.exact import exact
+from byoc.memory.offsets.packing import Packing
 from byoc.memory.problem import Buffer
 
 _Way = tuple[int, Buffer, Keep]  # bytes lost, and the buffer's part of the choice that loses them
@@ -81,7 +80,7 @@ def _searched(schedule: Schedule, size: int, choice: Choice, until: float) -> Fi
     blocks = [u.block(u.first) for u in all_units]
     blocks += [Block(turn, turn, bytes_) for turn, bytes_ in enumerate(staged)]
     parts = [Compound((Part(0, b.size, b.first, b.last),)) for b in blocks]
-    offsets, _ = exact(parts, seconds)
+    offsets = climbed(Packing(parts), size, monotonic() + seconds)
     if any(offset + block.size > size for offset, block in zip(offsets, blocks, strict=True)):
         return None
     depths = {u.stays: offset for u, offset in zip(all_units, offsets, strict=False)}

@@ -41,33 +41,9 @@ def lowest_free(spans: Iterable[tuple[int, int]], size: int) -> int:
     return offset
 
 
-def lowest(blocks: Sequence[Block], turns: int) -> tuple[int, ...]:
-    """Return offsets that take few bytes: what lives at once at the least, where they are found."""
-    packer = _Packer(blocks, [sum(block.size for block in blocks)] * turns)
-    best: tuple[int, ...] = ()
-    for order in packer.orders():
-        offsets = tuple(offset or 0 for offset in packer.tried(order))
-        if not best or _height(blocks, offsets) < _height(blocks, best):
-            best = offsets
-    high, low = _height(blocks, best), peak(blocks)
-    while low < high:  # a ceiling at which it works, by halving
-        middle = (low + high) // 2
-        found = packed(blocks, [middle] * turns)
-        if None in found:
-            low = middle + 1
-        else:
-            best = tuple(offset or 0 for offset in found)
-            high = _height(blocks, best)
-    return best
-
-
 def peak(blocks: Sequence[Block]) -> int:
     """Return the most bytes in use at any turn, below which no offsets can be."""
     return max((sum(b.size for b in blocks if b.first <= a.first <= b.last) for a in blocks), default=0)
-
-
-def _height(blocks: Sequence[Block], offsets: Sequence[int]) -> int:
-    return max((o + b.size for o, b in zip(offsets, blocks, strict=True)), default=0)
 
 
 class _Packer:

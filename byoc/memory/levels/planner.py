@@ -4,11 +4,9 @@ from collections.abc import Iterable
 from time import monotonic
 
 from byoc.errors import InputError
-from byoc.memory.levels.actions import actions
-from byoc.memory.levels.choice import Choice, moved, nothing_kept, occupied, traffic
+from byoc.memory.levels.actions import actions, homes
+from byoc.memory.levels.choice import Choice, grown, moved, nothing_kept, occupied, smallest, traffic
 from byoc.memory.levels.fit import Fit, fitted
-from byoc.memory.levels.grow import grown, smallest
-from byoc.memory.levels.homes import homes
 from byoc.memory.levels.levels import Levels
 from byoc.memory.levels.places import residencies
 from byoc.memory.levels.program import Solution, fewest_bytes

@@ -4,9 +4,15 @@
 >>> problem = memory_problem(model, CONVENTIONS["C"], alignment=64)
 """
 
-from byoc.memory.model.build import MemoryModel, memory_problem, read_memory
-from byoc.memory.model.conventions import CONVENTIONS, Convention, convention_named
-from byoc.memory.model.quantized import quantized_groups
+from byoc.memory.model.build import (
+    CONVENTIONS,
+    Convention,
+    MemoryModel,
+    convention_named,
+    memory_problem,
+    read_memory,
+)
+from byoc.memory.model.stages import quantized_groups
 
 __all__ = [
     "CONVENTIONS",

@@ -18,8 +18,7 @@ from onnx import NodeProto
 from byoc.graph.index import GraphIndex
 from byoc.memory.model.operators import is_view, outputs_made
 from byoc.memory.model.rowwise import Look, Rule, rule_of, shuffled
-from byoc.memory.model.shapes import settled
-from byoc.memory.model.tensors import Tensors
+from byoc.memory.model.tensors import Tensors, settled
 from byoc.memory.stripes import ALL, SAME, Layer, Tensor
 
 

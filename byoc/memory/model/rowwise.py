@@ -13,7 +13,6 @@ from byoc.graph.facts import attribute_facts
 from byoc.graph.index import GraphIndex
 from byoc.graph.values import constant_value
 from byoc.graph.walk import is_onnx
-from byoc.memory.model import scratch
 from byoc.memory.model.operators import is_view, pointwise_inputs
 from byoc.memory.stripes import ALL, SAME, Rows
 from byoc.memory.stripes.problem import Mode
@@ -125,9 +124,9 @@ def _convolution(look: Look) -> Rule | None:
     groups = look.attributes["group"]
     stride = look.attributes.get("strides", [1, 1])[1]
     if weight[1] == 1:  # depthwise: element by element, over all groups at once
-        need = scratch.convolution(width, weight[0], 1, 1)
+        need = convolution_scratch(width, weight[0], 1, 1)
     else:
-        need = scratch.convolution(width, weight[0] // groups, weight[1], stride)
+        need = convolution_scratch(width, weight[0] // groups, weight[1], stride)
     return Rule(((look.data[0], rows),), scratch=need)
 
 
@@ -144,7 +143,7 @@ def _pool(look: Look) -> Rule | None:
 
 def _global_pool(look: Look) -> Rule | None:
     channels = look.shape(look.data[0])[1]
-    return Rule(((look.data[0], SAME),), "reduction", scratch=scratch.reduction(channels))
+    return Rule(((look.data[0], SAME),), "reduction", scratch=reduction_scratch(channels))
 
 
 def _row_by_row(look: Look) -> Rule | None:
@@ -210,3 +209,25 @@ def shuffled(index: GraphIndex, look: Look, nodes: Sequence[NodeProto]) -> bool:
         and split[3:] == source[2:]
         and permutation == [0, 2, 1, 3, 4]
     )
+
+
+_SCRATCH_LIMIT = 16 << 10
+"""Bytes of a product, and of a gathered operand, unless one channel alone needs more."""
+
+_FLOAT_BYTES = 4
+
+
+def channels_at_once(width: int, channels: int) -> int:
+    """Channels whose rows of `width` elements fit the limit, at least one."""
+    return min(max(_SCRATCH_LIMIT // max(width * _FLOAT_BYTES, 1), 1), channels)
+
+
+def convolution_scratch(width: int, out_channels: int, in_channels: int, stride: int) -> int:
+    """Bytes for a convolution's row of `width` elements a channel; channels are those of one group."""
+    gathered = channels_at_once(width, in_channels) if stride > 1 else 0
+    return (channels_at_once(width, out_channels) + gathered) * width * _FLOAT_BYTES
+
+
+def reduction_scratch(channels: int) -> int:
+    """Bytes for the sums of one row, or its maxima, before they join those of the rows before."""
+    return channels * _FLOAT_BYTES

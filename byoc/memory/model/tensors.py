@@ -1,15 +1,24 @@
 """What a model's tensors take, and which of them are known before it runs."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from byoc.errors import InputError
+from byoc.graph.attributes import written
+from byoc.graph.copying import copy_without
 from byoc.graph.dims import symbols
 from byoc.graph.index import GraphIndex
-from byoc.graph.types import TensorType
+from byoc.graph.types import TensorType, read_type, write_type
+from byoc.graph.values import constant_value
 from byoc.graph.walk import bodies, is_onnx
-from byoc.memory.model.shapes import RANDOM, settled_types
 
 # Where every extent is known they depend on nothing else.
 _OF_SHAPES = frozenset({"Shape", "Size"})
@@ -83,3 +92,120 @@ class Tensors:
             return "an extent is not known before the model runs, and no --dim NAME=SIZE settles it"
         asked = " ".join(f"--dim {dim}=SIZE" for dim in wanted)
         return f"an extent is not known, which {asked} may settle"
+
+
+Array = NDArray[Any]
+
+_MOST_ELEMENTS = 1024
+RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike"})
+"""Operators that make other outputs of the same inputs each time."""
+
+
+def settled_types(index: GraphIndex) -> dict[str, TensorType]:
+    """Return the types of a graph's tensors, with the extents that follow from other extents."""
+    types = dict(index.types)
+    if all(kind.elements is not None for kind in types.values()):
+        return types
+    values: dict[str, Array] = {}
+    for node in index.nodes:
+        if not is_onnx(node) or any(True for _ in bodies(node)):
+            continue
+        given = {
+            name: value for name in node.input if (value := _value(index, values, name)) is not None
+        }
+        if any(_unknown(types, name) for name in node.output if name):
+            for name, kind in _inferred(index, node, types, given).items():
+                if name in node.output and _unknown(types, name):
+                    types[name] = kind
+        values.update(_computed(index, node, types, given))
+    return types
+
+
+def settled(index: GraphIndex) -> GraphIndex:
+    """Return an index of the same nodes with the types of `settled_types`.
+
+    What is stored is a constant there, even where a caller may override it. The index itself where
+    there is nothing to settle.
+    """
+    types = settled_types(index)
+    stored = {tensor.name for tensor in index.graph.initializer}
+    defaults = [v.name for v in index.graph.input if v.name in stored] if index.overridable else []
+    if not defaults and types == index.types:
+        return index
+    values = {**index.values, **{name: write_type(kind) for name, kind in types.items()}}
+    if not defaults or index.body is not None:
+        return replace(index, values=values)
+    proto = copy_without(index.proto, "input")
+    proto.graph.input.extend(v for v in index.graph.input if v.name not in stored)
+    return replace(index, proto=proto, values=values)
+
+
+def _unknown(types: Mapping[str, TensorType], name: str) -> bool:
+    return name not in types or types[name].elements is None
+
+
+def _value(index: GraphIndex, values: Mapping[str, Array], name: str) -> Array | None:
+    if not name or name in values:
+        return values.get(name)
+    return constant_value(index, name) if index.is_constant(name) else None
+
+
+def _inferred(
+    index: GraphIndex, node: NodeProto, types: Mapping[str, TensorType], given: Mapping[str, Array]
+) -> dict[str, TensorType]:
+    """Return what ONNX infers of a node's outputs from types and values of its inputs."""
+    schema = index.schema(node)
+    if schema is None or any(name and name not in types for name in node.input):
+        return {}
+    try:
+        found = onnx.shape_inference.infer_node_outputs(
+            schema,
+            node,
+            {name: write_type(types[name]) for name in node.input if name},
+            {name: numpy_helper.from_array(value, name) for name, value in given.items()},
+            opset_imports=list(index.proto.opset_import),
+            ir_version=index.proto.ir_version,
+        )
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return {}  # what is known of it stays what it was
+    kinds = {name: read_type(kind) for name, kind in found.items()}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
+def _computed(
+    index: GraphIndex, node: NodeProto, types: Mapping[str, TensorType], given: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Return the values of a node's outputs, where they are small and follow from shapes alone."""
+    if node.op_type == "Shape" and not _unknown(types, node.input[0]):
+        extents = np.array(types[node.input[0]].shape or (), np.int64)
+        part = written(node)
+        return {node.output[0]: extents[part.get("start", 0) : part.get("end")]}
+    if node.op_type == "Size" and not _unknown(types, node.input[0]):
+        return {node.output[0]: np.array(types[node.input[0]].elements, np.int64)}
+    if node.op_type in RANDOM or not node.input:
+        return {}
+    if not all(name in given or not name for name in node.input):
+        return {}
+    if any(_unknown(types, n) or (types[n].elements or 0) > _MOST_ELEMENTS for n in node.output if n):
+        return {}
+    return _run(index, node, [given[name] for name in dict.fromkeys(node.input) if name])
+
+
+def _run(index: GraphIndex, node: NodeProto, inputs: Sequence[Array]) -> dict[str, Array]:
+    names = [name for name in dict.fromkeys(node.input) if name]
+    outputs = [name for name in node.output if name]
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [onnx.ValueInfoProto(name=name) for name in names],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+    )
+    model = helper.make_model(
+        graph, opset_imports=index.proto.opset_import, ir_version=index.proto.ir_version
+    )
+    try:
+        with np.errstate(all="ignore"):  # a division by zero here is one when it runs
+            made = ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))
+    except Exception:  # an operator that the reference implementation lacks, or wrong attributes
+        return {}
+    return {name: np.asarray(value) for name, value in zip(outputs, made, strict=True)}

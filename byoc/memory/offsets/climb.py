@@ -1,14 +1,14 @@
 """Better offsets by trying other sequences: a hill climb, the same for the same problem."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from math import inf
 from random import Random
 from time import monotonic
 
-from byoc.memory.offsets.few import FEW, lowest
 from byoc.memory.offsets.packing import Packing
 
-_MOST_PLACED = 8_000
+_MOST_PLACED = 100_000
 
 
 def quick(packing: Packing, goal: int) -> list[int]:
@@ -25,20 +25,21 @@ def quick(packing: Packing, goal: int) -> list[int]:
 
 
 def climbed(packing: Packing, goal: int, deadline: float = inf) -> list[int]:
-    """Return offsets that need no more than `goal` bytes where such are found, else the best found.
+    """Return offsets that need at most `goal` bytes where such are found, else the lowest found.
 
-    Compounds that reach the top are placed earlier, as long as that does not make the arena larger. The
-    deadline is a time of `time.monotonic`.
+    Compounds are placed again and again; each time, one that ended above the goal is placed earlier
+    ("squeaky wheel" optimization, Joslin and Clements, JAIR 10, 1999). The search is deterministic
+    unless it reaches the deadline, a time of `time.monotonic`.
     """
     best = quick(packing, goal)
-    tries = _MOST_PLACED // (len(packing.compounds) + 1)
-    for sequence in _sequences(packing):
-        if packing.height(best) <= goal:
-            break
-        found = _climb(packing, sequence, goal, (tries, deadline))
-        best = min(best, found, key=packing.height)
     if packing.height(best) > goal and len(packing.compounds) <= FEW:
         return lowest(packing)
+    for repair, best_fit in product((_move_first_to_front, _move_any_earlier), (False, True)):
+        for sequence in _sequences(packing):
+            if packing.height(best) <= goal or monotonic() > deadline:
+                return best
+            offsets = repair(packing, sequence, best_fit, (goal, deadline))
+            best = min(best, offsets, key=packing.height)
     return best
 
 
@@ -46,22 +47,81 @@ def _sequences(packing: Packing) -> tuple[list[int], ...]:
     return packing.by_size(), packing.by_area(), packing.by_start(), packing.by_duration()
 
 
-def _climb(packing: Packing, sequence: Sequence[int], goal: int, limits: tuple[int, float]) -> list[int]:
-    random = Random(0)
-    current = list(sequence)
-    best = packing.placed(current)
-    height = packing.height(best)
-    for _ in range(limits[0]):
-        if height <= goal or monotonic() > limits[1]:
+def _tries(packing: Packing, deadline: float) -> Iterator[int]:
+    """Count as many placements of all compounds as the search may take, until the deadline."""
+    for number in range(_MOST_PLACED // (len(packing.compounds) + 1)):
+        if monotonic() > deadline:
+            return
+        yield number
+
+
+def _move_first_to_front(
+    packing: Packing, sequence: Sequence[int], best_fit: bool, limits: tuple[int, float]
+) -> list[int]:
+    """Move the first compound that ends above the goal to the front of the sequence, again and again."""
+    goal, deadline = limits
+    order = list(sequence)
+    for _ in _tries(packing, deadline):
+        offsets, above = packing.place_below(order, best_fit, goal)
+        if above is None:
+            return offsets
+        order.remove(above)
+        order.insert(0, above)
+    return packing.placed(order, best_fit)
+
+
+def _move_any_earlier(
+    packing: Packing, sequence: Sequence[int], best_fit: bool, limits: tuple[int, float]
+) -> list[int]:
+    """Move any compound that ends above the goal to the first half of what is placed before it."""
+    goal, deadline = limits
+    random, order = Random(0), list(sequence)
+    best = offsets = packing.placed(order, best_fit)
+    for _ in _tries(packing, deadline):
+        above = [n for n in order if offsets[n] + packing.sizes[n] > goal]
+        if not above:
             break
-        top = [n for n, c in enumerate(packing.compounds) if best[n] + c.size == height]
-        moved = random.choice(top)
-        if random.random() < 0.5 and packing.conflicts[moved]:
-            moved = random.choice(packing.conflicts[moved])[0]
-        tried = [n for n in current if n != moved]
-        tried.insert(random.randrange(len(current)), moved)
-        offsets = packing.placed(tried)
-        reached = packing.height(offsets)
-        if reached <= height:
-            current, best, height = tried, offsets, reached
+        position = order.index(random.choice(above))
+        order.insert(random.randrange(position // 2 + 1), order.pop(position))
+        offsets = packing.placed(order, best_fit)
+        best = min(best, offsets, key=packing.height)
     return best
+
+
+FEW = 4
+"""Compounds: so many take at most some thousand tries."""
+
+
+def lowest(packing: Packing) -> list[int]:
+    """Return offsets that need as few bytes as any.
+
+    Placing one after another, each as low as it goes, finds the lowest for compounds of one part, in
+    some sequence. One of several parts can lie around another, so here each also goes on top of any
+    that it may not meet: pushed down as far as they go, all stand on the ground or on one that does.
+    """
+    best = _best(packing, {}, sum(compound.size for compound in packing.compounds) + 1)
+    assert best is not None
+    return [best[number] for number in range(len(packing.compounds))]
+
+
+def _best(packing: Packing, there: Mapping[int, int], below: int) -> dict[int, int] | None:
+    """Return the lowest offsets for all, where some are there and it takes less than `below` bytes."""
+    if max((at + packing.sizes[n] for n, at in there.items()), default=0) >= below:
+        return None
+    if len(there) == len(packing.compounds):
+        return dict(there)
+    best = None
+    for number in set(range(len(packing.compounds))) - there.keys():
+        for at in _places(packing, there, number):
+            found = _best(packing, {**there, number: at}, below)
+            if found is not None:
+                best = found
+                below = max(at + packing.sizes[n] for n, at in found.items())
+    return best
+
+
+def _places(packing: Packing, there: Mapping[int, int], number: int) -> Iterator[int]:
+    met = [(there[n], low, high) for n, low, high in packing.conflicts[number] if n in there]
+    for at in {0, *(other + high for other, _, high in met)}:
+        if at >= 0 and not any(low < at - other < high for other, low, high in met):
+            yield at

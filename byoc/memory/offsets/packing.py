@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from math import inf
 
 from byoc.memory.offsets.compounds import Compound, Part
 
@@ -12,6 +13,7 @@ class Packing:
     def __init__(self, compounds: Sequence[Compound]) -> None:
         """Take the compounds, numbered as they come."""
         self.compounds = tuple(compounds)
+        self.sizes = [compound.size for compound in self.compounds]
 
     @cached_property
     def conflicts(self) -> list[list[tuple[int, int, int]]]:
@@ -34,39 +36,49 @@ class Packing:
 
         With `best_fit` each goes where the least room is left above it.
         """
+        return self.place_below(sequence, best_fit, inf)[0]
+
+    def place_below(
+        self, sequence: Iterable[int], best_fit: bool, goal: float
+    ) -> tuple[list[int], int | None]:
+        """Place compounds as `placed` does, and stop at the first that ends above `goal` bytes.
+
+        Returns the offsets (0 for compounds that are not placed) and that compound, None if all fit.
+        """
         offsets: list[int | None] = [None] * len(self.compounds)
+        above = None
         for number in sequence:
             taken = sorted(
                 (at + low, at + high)
                 for other, low, high in self.conflicts[number]
                 if (at := offsets[other]) is not None
             )
-            offsets[number] = _tightest(taken) if best_fit else _lowest(taken)
-        return [at or 0 for at in offsets]
+            offset = _tightest(taken) if best_fit else _lowest(taken)
+            offsets[number] = offset
+            if offset + self.sizes[number] > goal:
+                above = number
+                break
+        return [at or 0 for at in offsets], above
 
     def height(self, offsets: Sequence[int]) -> int:
         """Return the bytes that an arena needs for these offsets."""
-        ends = (at + compound.size for at, compound in zip(offsets, self.compounds, strict=True))
-        return max(ends, default=0)
+        return max((at + size for at, size in zip(offsets, self.sizes, strict=True)), default=0)
 
     def by_start(self) -> list[int]:
         """Return the compounds in the order in which they are first needed, larger ones first."""
-        return sorted(range(len(self.compounds)), key=lambda n: (self._first(n), -self._size(n)))
+        return sorted(range(len(self.compounds)), key=lambda n: (self._first(n), -self.sizes[n]))
 
     def by_size(self) -> list[int]:
         """Return the compounds from the largest to the smallest, what is there longer first."""
-        return sorted(range(len(self.compounds)), key=lambda n: (-self._size(n), -self._duration(n)))
+        return sorted(range(len(self.compounds)), key=lambda n: (-self.sizes[n], -self._duration(n)))
 
     def by_area(self) -> list[int]:
         """Return the compounds by bytes times steps, most first."""
-        return sorted(range(len(self.compounds)), key=lambda n: (-self._area(n), -self._size(n)))
+        return sorted(range(len(self.compounds)), key=lambda n: (-self._area(n), -self.sizes[n]))
 
     def by_duration(self) -> list[int]:
         """Return the compounds by the steps for which they are there, most first."""
-        return sorted(range(len(self.compounds)), key=lambda n: (-self._duration(n), -self._size(n)))
-
-    def _size(self, number: int) -> int:
-        return self.compounds[number].size
+        return sorted(range(len(self.compounds)), key=lambda n: (-self._duration(n), -self.sizes[n]))
 
     def _first(self, number: int) -> int:
         return min(part.first for part in self.compounds[number].parts)

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
+from random import Random
 
 from byoc.memory.bound.cut import least_at
-from byoc.memory.live import live
-from byoc.memory.order.directions import Backward, Forward
+from byoc.memory.live import Live, live
 from byoc.memory.order.search import search
-from byoc.memory.order.segments import Segment, segments
+from byoc.memory.order.segments import Backward, Forward, Segment, segments
 from byoc.memory.problem import Problem
 
 _MOST_STATES = 20_000
@@ -86,3 +86,26 @@ def _peak(forward: Forward, steps: tuple[int, ...]) -> tuple[int, int]:
         now += forward.change(step, state)
         state |= 1 << step
     return peak
+
+
+_ROUNDS = 16
+
+
+def varied(lives: Live, seed: int) -> Live:
+    """Return another order whose peak is not higher, by swapping steps that do not wait for each other.
+
+    The same seed gives the same order; it may be the one that went in.
+    """
+    random = Random(seed)
+    for _ in range(_ROUNDS):
+        order = list(lives.order)
+        for _ in range(max(1, len(order) // 4)):
+            if len(order) < 2:
+                break
+            at = random.randrange(len(order) - 1)
+            if order[at] not in lives.problem.before[order[at + 1]]:
+                order[at], order[at + 1] = order[at + 1], order[at]
+        tried = live(lives.problem, order, last_operand=random.random() < 0.5)
+        if tried.peak <= lives.peak:
+            lives = tried
+    return lives

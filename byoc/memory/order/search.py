@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from math import inf
 from time import monotonic
 
-from byoc.memory.order.directions import Direction, State
+from byoc.memory.order.segments import Direction, State
 
 _LONGEST_CHAIN = 64
 _FIRST_STATES = 100

@@ -6,8 +6,7 @@ from byoc.memory.report.document import (
     memory_document,
 )
 from byoc.memory.report.picture import Box, Line, Picture, Span, lives, picture
-from byoc.memory.report.report import Asked, MemoryReport, memory_report
-from byoc.memory.report.rows import STRIPED, STRIPED_COUNTS, Row
+from byoc.memory.report.report import STRIPED, STRIPED_COUNTS, Asked, MemoryReport, Row, memory_report
 from byoc.memory.report.striped import Striped, striped_picture
 from byoc.memory.report.svg import svg
 

@@ -5,8 +5,7 @@ from typing import TypedDict
 from byoc.memory.levels import Levels
 from byoc.memory.model import CONVENTIONS
 from byoc.memory.report.picture import lives
-from byoc.memory.report.report import MemoryReport
-from byoc.memory.report.rows import STRIPED_COUNTS, Row
+from byoc.memory.report.report import STRIPED_COUNTS, MemoryReport, Row
 from byoc.memory.report.striped import Striped
 
 

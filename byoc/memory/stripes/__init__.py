@@ -13,7 +13,6 @@
 The result of `pool` lies over rows of `x` that are dead: `plan.size` is less than `x` and `z` together.
 """
 
-from byoc.memory.stripes.check import PlanError, check
 from byoc.memory.stripes.problem import (
     ALL,
     SAME,
@@ -34,10 +33,8 @@ __all__ = [
     "Layer",
     "Network",
     "Place",
-    "PlanError",
     "Rows",
     "StripedPlan",
     "Tensor",
-    "check",
     "stripe",
 ]

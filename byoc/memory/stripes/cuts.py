@@ -13,8 +13,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.memory.stripes.clock import Clock, clock_of
-from byoc.memory.stripes.lives import Counts, span
+from byoc.memory.stripes.clock import Clock, Counts, clock_of, span
 from byoc.memory.stripes.units import Units
 
 _NEAR = 0.01

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.memory.stripes.lives import Life
+from byoc.memory.stripes.clock import Life
 
 _FREE = -(1 << 60)
 """The distance of two storages of which no moment sees both."""

@@ -1,19 +1,17 @@
 """From layers and tensors to bands and places."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from byoc.memory.stripes.bands import joined
 from byoc.memory.stripes.blocks import blocks_of
-from byoc.memory.stripes.clock import Clock
+from byoc.memory.stripes.clock import Clock, Life, lives, scratches
 from byoc.memory.stripes.cuts import Cuts
-from byoc.memory.stripes.lives import Life, lives, scratches
 from byoc.memory.stripes.pack import Packer, Packing
-from byoc.memory.stripes.problem import Layer, Network, Place, StripedPlan, Tensor
-from byoc.memory.stripes.units import Units, units_of
+from byoc.memory.stripes.problem import SAME, Band, Layer, Network, Place, StripedPlan, Tensor
+from byoc.memory.stripes.units import Unit, Units, units_of
 
 _WAYS = 8
 """Ways to cut a network that are packed at once,"""
@@ -113,3 +111,62 @@ def _most(each: Sequence[Life]) -> int:
     for life in each:
         total[life.start : life.end] += np.maximum(life.high - life.low, 0)
     return int(total.max(initial=0))
+
+
+_Bytes = list[tuple[int, int]]
+
+
+def joined(
+    network: Network, units: Units, moments: Sequence[int], places: Sequence[Place]
+) -> Iterator[Band]:
+    """The bands, for the unit that runs at each moment and the place of each storage."""
+    done = [0] * len(units.units)
+    heights = {layer.name: network.tensors[layer.writes[0]].rows for layer in network.layers}
+    now = 0
+    while now < len(moments):
+        number = moments[now]
+        unit, row = units.units[number], done[number]
+        most = now
+        while most < len(moments) and moments[most] == number:
+            most += 1
+        rows = _rows_at_once(unit, units, places, row, most - now)
+        done[number] += rows
+        now += rows
+        for layer in unit.layers:
+            yield Band(layer, row, heights[layer] if unit.mode == "whole" else rows)
+
+
+def _rows_at_once(unit: Unit, units: Units, places: Sequence[Place], row: int, most: int) -> int:
+    rows = 1
+    while rows < most and _apart(unit, units, places, row, rows + 1):
+        rows += 1
+    return rows
+
+
+def _apart(unit: Unit, units: Units, places: Sequence[Place], row: int, rows: int) -> bool:
+    written: _Bytes = []
+    for number in unit.makes:
+        if unit.mode == "rows" and rows > places[number].window:
+            return False  # nobody reads it
+        written += _occupied(places[number], row, row + rows)
+    read: _Bytes = []
+    for each in unit.reads:
+        if each.storage in unit.makes and each.rows == SAME:
+            continue  # the layer writes over it, row by row
+        height = units.storages[each.storage].rows
+        first, end = each.rows.first(row, height), each.rows.end(row + rows - 1, height)
+        read += _occupied(places[each.storage], first, end)
+    return not any(a < d and c < b for a, b in written for c, d in read)
+
+
+def _occupied(place: Place, first: int, end: int) -> _Bytes:
+    """The bytes of rows `[first, end)`, two stretches where they go round."""
+    if end - first >= place.window:
+        return [(place.offset, place.offset + place.window * place.row_bytes)]
+    if end <= first:
+        return []
+    begin = place.row(first)
+    stop = place.row(end - 1) + place.row_bytes
+    if begin < stop:
+        return [(begin, stop)]
+    return [(begin, place.offset + place.window * place.row_bytes), (place.offset, stop)]

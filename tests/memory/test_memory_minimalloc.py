@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
+from minimalloc import Instance, instance_text, read_instance
 
 from byoc.errors import InputError
-from byoc.memory.instances import Instance, instance_text, read_instance
 
 TEXT = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
 

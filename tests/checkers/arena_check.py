@@ -6,7 +6,8 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from byoc.memory.check_bound import refuted
+from checkers.bound_check import refuted
+
 from byoc.memory.problem import Buffer, Plan
 
 
