@@ -1,11 +1,11 @@
-"""Where to clip a tensor so that quantizing it costs least, in mean squared error.
+"""Clipping thresholds that minimize the mean squared error of quantization.
 
-A value `c` beyond an end `b` of the range is clipped, an error of `(c - b)**2`; one inside is rounded to
-a step of `(high - low) / (levels - 1)`, an error of `step**2 / 12` in the mean (Widrow, "Statistical
-analysis of amplitude-quantized sampled-data systems", AIEE Transactions 79, 1961). Weighing the two
-against each other is Banner et al., "Post training 4-bit quantization of convolutional networks for
-rapid-deployment", NeurIPS 2019; they fit a distribution, here the histogram is taken as it is, the
-values of a bin as if at its middle. Zero is quantized exactly, so histograms are made without it.
+A value `c` beyond an end `b` of the range is clipped, an error of `(c - b)**2`; a value inside is
+rounded to a step of `(high - low) / (levels - 1)`, a mean error of `step**2 / 12` (Widrow, "Statistical
+analysis of amplitude-quantized sampled-data systems", AIEE Transactions 79, 1961). The trade-off between
+the two is that of Banner et al., "Post training 4-bit quantization of convolutional networks for
+rapid-deployment", NeurIPS 2019; they fit a distribution, here the histogram itself is used, with the
+values of a bin at its middle. Zero is quantized exactly, so histograms exclude it.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 def best_range(
     counts: NDArray[np.int64], edges: NDArray[np.floating[Any]], bits: int
 ) -> tuple[float, float]:
-    """Return the best ends of a range with zero in it, each of them an edge or zero.
+    """Return the best ends of a range that includes zero; each end is a histogram edge or zero.
 
     `counts[i]` values lie between `edges[i]` and `edges[i + 1]`; the edges rise. All levels of `bits`
     bits are for the one range.
@@ -37,10 +37,10 @@ def best_range(
 
 
 def best_threshold(counts: NDArray[np.int64], edges: NDArray[np.floating[Any]], bits: int) -> float:
-    """Return the best of the edges to clip magnitudes at, for a range from minus to plus that.
+    """Return the best edge to clip magnitudes at, for a range that is symmetric around zero.
 
     `counts[i]` magnitudes lie between `edges[i]` and `edges[i + 1]`; the edges rise from zero. The
-    levels of `bits` bits, less one, are for both signs together.
+    levels of `bits` bits, less one, cover both signs.
     """
     ends = np.asarray(edges, np.float64)
     clipped, above = _clipped((ends[:-1] + ends[1:]) / 2, counts, ends)
@@ -52,10 +52,10 @@ def best_threshold(counts: NDArray[np.int64], edges: NDArray[np.floating[Any]], 
 def _clipped(
     middles: Floats, counts: NDArray[np.int64], ends: Floats
 ) -> tuple[Floats, NDArray[np.int64]]:
-    """Return what clipping at each end costs, and how many values it clips.
+    """Return the clipping error for each end, and the number of values that it clips.
 
-    There are `counts` values at rising `middles`. The sum of `n * (c - end)**2` over all above the end
-    is taken from the sums of n, nc and nc².
+    There are `counts` values at rising `middles`. The sum of `n * (c - end)**2` over all values above
+    the end is computed from the sums of n, nc and nc².
     """
     first = np.searchsorted(middles, ends, "right")
     number = _sums_from(counts)[first]
@@ -65,5 +65,5 @@ def _clipped(
 
 
 def _sums_from(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the sums of the values from each place on; behind the last it is zero."""
+    """Return the sums of the values from each position on; after the last one it is zero."""
     return np.append(np.cumsum(values[::-1])[::-1], 0).astype(values.dtype)

@@ -1,8 +1,8 @@
-"""Running a model on samples, one at a time, and keeping what its tensors' values were like.
+"""Calibration: run a model on samples, one at a time, and collect statistics of its tensors.
 
-The first pass over the samples takes each tensor's least and greatest value, worked out inside the
-model. Calibrators that count values take a second pass, over groups of tensors that together fit into
-memory, one pass a group. What is kept is a few kB a tensor, whatever the number of samples.
+The first pass over the samples takes each tensor's extremes, computed inside the model. Calibrators that
+need histograms take a second pass over groups of tensors that fit into memory together, one pass per
+group. The statistics take a few kB per tensor, whatever the number of samples.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,15 +40,15 @@ def collect(  # noqa: PLR0913, PLR0917 - each is a choice of the caller's
     progress: Progress = lambda step: None,
     state: Path | None = None,
 ) -> Ranges:
-    """Return the ranges of some tensors, by default of all floats of the main graph but constants.
+    """Measure the ranges of tensors, by default of all non-constant floats of the main graph.
 
-    The model runs on onnxruntime without optimizations, on one thread, so that results are the same each
-    time. `state` is a file in which is kept how far this has come: what it holds from an earlier run of
-    the same is not done again, and it is removed at the end. Tensors that are infinite somewhere, as
-    masks are, or always empty, have no range, and a note says so.
+    The model runs on onnxruntime without optimizations, on one thread, so that results are reproducible.
+    `state` is a file for the progress: an earlier run with the same arguments is continued from it, and
+    it is removed at the end. Tensors that are infinite somewhere, as masks are, or always empty, have no
+    range, and a note says so.
 
     Raises InputError for a tensor that cannot be calibrated, a sample that does not fit or on which the
-    model does not run, values that are NaN, and a state of something else; MissingRuntimeError.
+    model does not run, values that are NaN, and the state of another calibration; MissingRuntimeError.
     """
     if tensors is not None:
         check_tensors(model.index, tensors)
@@ -118,7 +118,7 @@ class _Run:
             self._save(seen)
 
     def _pass(self, seen: Seen, proto: Any, title: str, take: Callable[..., None]) -> None:
-        """Run a model on the samples from where this has come to; `take` is given the outputs."""
+        """Run a model on the remaining samples; `take` receives the outputs."""
         with unoptimized():
             session = open_session(proto, self.model.folder)
         saved = monotonic()
@@ -163,7 +163,7 @@ class _Run:
         return self.method.ends(float(seen.low[i]), float(seen.high[i]))
 
     def _groups(self, seen: Seen) -> list[list[int]]:
-        """Return the tensors to be counted in groups whose values fit into memory together."""
+        """Return the tensors that need histograms, in groups whose values fit into memory together."""
         groups: list[list[int]] = []
         room = 0
         for i in range(len(self.names)):
@@ -178,7 +178,7 @@ class _Run:
         return groups
 
     def _counted(self, seen: Seen, i: int) -> bool:
-        """Return whether a histogram of a tensor says more than its extremes."""
+        """Return whether a tensor needs a histogram beyond its extremes."""
         if seen.infinite[i] >= 0 or not seen.size[i] or seen.low[i] == seen.high[i]:
             return False
         return _LEAST < max(abs(float(seen.low[i])), abs(float(seen.high[i]))) < _GREATEST

@@ -1,4 +1,4 @@
-"""The door to calibration: a model and data in, ranges out, and a file of them."""
+"""The entry point of calibration: from a model and data to ranges, and to a file of them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -23,38 +23,37 @@ def calibrate(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     output: str | Path | None = None,
     *,
     method: str = DEFAULT_METHOD,
-    symmetric: bool = False,
-    percentile: float | None = None,
-    bits: int | None = None,
     samples: int | None = None,
     tensors: Sequence[str] | None = None,
     images: Preprocessing | None = None,
     progress: Callable[[str], None] = lambda step: None,
+    **options: float | None,
 ) -> Ranges:
-    """Return what the values of a model's tensors lie in when it runs on some data.
+    """Measure the ranges of a model's tensors on some data.
 
     Args:
-        model: the model, as `byoc.load_model` gives it.
-        data: a folder (see `byoc.calibrate.folder`), the word `random`, or samples: arrays by the names
+        model: the model, as `byoc.load_model` returns it.
+        data: a folder of samples (arrays or images), the word `random`, or samples: arrays by the names
             of the inputs.
-        output: where to write `calibration.yaml`. Beside it, with `.partial` added, is kept how far an
-            interrupted run had come; the same call goes on from there. Not so for samples in memory.
+        output: path of the `calibration.yaml` to write. The progress is kept beside it in a file with
+            `.partial` added; after an interruption the same call continues from there, unless the
+            samples are in memory.
         method: `minmax`, `percentile`, `entropy` or `mse`.
-        symmetric: whether each range is to be from minus to plus the same value.
-        percentile: how many per cent of the values are to be in the range, for `percentile`; 99.99.
-        bits: what is quantized to, for `mse`; 8.
-        samples: at most so many are used; of random data, 32 unless given.
-        tensors: whose ranges are wanted; by default all float32 and float16 tensors of the main graph
-            that are no constants.
-        images: what becomes of pixels, where the data is images.
-        progress: called with a line at each step.
+        samples: the greatest number of samples to use; for random data 32 by default.
+        tensors: names of the tensors to calibrate; by default all float32 and float16 tensors of the
+            main graph that are not constant.
+        images: normalization of pixels, if the data is images.
+        progress: called with a line of text at each step.
+        options: options of the method. `symmetric` (default False): each range is symmetric around zero.
+            `percentile` (default 99.99): per cent of the values inside the range, for `percentile`.
+            `bits` (default 8): bits to quantize to, for `mse`.
 
-    Raises InputError for data that does not fit the model or gives NaN, for options that do not go with
-    the method, and an output that cannot be written; MissingRuntimeError without onnxruntime.
+    Raises InputError for data that does not fit the model or gives NaN, for options that the method does
+    not have, and for an output that cannot be written; MissingRuntimeError without onnxruntime.
     """
     if samples is not None and samples < 1:
         raise InputError(f"{samples} samples: there must be at least 1")
-    chosen = find_method(method, symmetric=symmetric, percentile=percentile, bits=bits)
+    chosen = find_method(method, **options)
     place = None if output is None else Path(output)
     state = None
     if place is not None:
@@ -69,7 +68,7 @@ def calibrate(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
 def data_of(
     data: str | Path | Iterable[Inputs], model: Model, images: Preprocessing | None, most: int | None
 ) -> Data:
-    """Return the samples that `calibrate` would use, as it takes them."""
+    """Return the samples that `calibrate` uses for the same arguments."""
     asked = images or Preprocessing()
     if data == RANDOM:
         asked.refuse_for("random data")

@@ -1,9 +1,9 @@
-"""Where to clip a tensor so that its quantized values tell most of the real ones.
+"""Clipping thresholds that minimize the relative entropy of quantization.
 
-Migacz, "8-bit inference with TensorRT", GTC 2017: of ranges around zero the one in which the histogram,
-with what is outside of it in its last bins, has the least relative entropy to itself in as many bins as
-there are levels. The steps are those of onnxruntime's calibrator, whole numbers included, and give the
-same result; there they take Python's time for each bin.
+Migacz, "8-bit inference with TensorRT", GTC 2017: choose the range around zero in which the histogram,
+with everything outside added to its last bins, has the least relative entropy to itself in as many bins
+as there are levels. The steps, including whole-number arithmetic, are those of onnxruntime's calibrator
+and give the same result, without its Python loop over the bins.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ def entropy_range(counts: NDArray[np.int64], edges: Floats) -> tuple[float, floa
 
 
 def _entropy(counts: NDArray[np.int64], start: int, end: int) -> float:
-    """Return the relative entropy of clipping to some bins; infinite where there is nothing in them."""
+    """Return the relative entropy of clipping to some bins; infinite if they are empty."""
     inside = counts[start:end]
     clipped = inside.copy()
     clipped[0] += counts[:start].sum()
@@ -52,7 +52,7 @@ def _entropy(counts: NDArray[np.int64], start: int, end: int) -> float:
 
 
 def _distribution(counts: NDArray[np.int64]) -> Any:
-    """Return counts as shares of their sum, those that are zero as a little, taken from the others."""
+    """Return counts as shares of their sum; zeros get a small share, taken from the others."""
     empty = counts == 0
     number = int(np.count_nonzero(empty))
     taken = np.float32(_EPSILON * number / (counts.size - number))

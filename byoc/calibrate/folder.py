@@ -1,4 +1,4 @@
-"""A folder of samples: arrays of numpy, archives of them, or images.
+"""A folder of samples: NumPy arrays, archives of them, or images.
 
 - `*.npz`: each file is a sample, its keys the names of the inputs.
 - `*.npy`, for a model of one input: each file is a sample. With one dimension more than the input has,
@@ -6,8 +6,7 @@
 - a folder for each input, named after it, with `*.npy` files of the same names in each.
 - images (`*.png`, `*.jpg`, `*.jpeg`, `*.bmp`), for a model of one input.
 
-Samples go by the names of their files, sorted. Other files, and folders that no input is named after, do
-not count.
+Samples are ordered by file name. Other files, and folders not named after an input, are ignored.
 """
 
 import zipfile
@@ -32,7 +31,7 @@ _ARCHIVES, _SINGLE, _COLUMNS, _IMAGES = ".npz files", ".npy files", "folders of 
 
 @dataclass(frozen=True, eq=False)
 class _Item:
-    """A sample that is still in its files; `name` is what errors call it."""
+    """A sample that is still in its files; `name` identifies it in errors."""
 
     name: str
     files: Sequence[Path]
@@ -42,10 +41,10 @@ class _Item:
 def folder_data(
     folder: Path, model: Model, images: Preprocessing | None = None, most: int | None = None
 ) -> Data:
-    """Return the samples in a folder, at most some of them, checked against the model as they are read.
+    """Return the samples in a folder, at most `most`, checked against the model as they are read.
 
-    Raises InputError, naming the folder or a file in it, when there are none that a model like this
-    can be given, and later for a file that cannot be read or does not fit.
+    Raises InputError, naming the folder or a file in it, if there are no samples for such a model, and
+    later for a file that cannot be read or does not fit.
     """
     try:
         found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -102,7 +101,7 @@ def _items(folder: Path, found: Sequence[Path], model: Model, images: Preprocess
 
 
 def _kind(path: Path, inputs: Sequence[str]) -> str:
-    """Return what samples a file or folder in the folder is of, empty for none."""
+    """Return the kind of samples that an entry of the folder holds, empty if none."""
     if path.is_dir():
         return _COLUMNS if path.name in inputs else ""
     suffix = path.suffix.lower()
@@ -125,7 +124,7 @@ def _images(
 
 
 def _columns(columns: Sequence[Path], model: Model) -> Iterator[_Item]:
-    """Yield the samples of folders that are named after inputs, and hold files of the same names."""
+    """Yield the samples of folders named after inputs, which hold files of the same names."""
     files = {column.name: sorted(path.name for path in column.glob("*.npy")) for column in columns}
     first, *others = columns
     for other in others:
@@ -139,7 +138,7 @@ def _columns(columns: Sequence[Path], model: Model) -> Iterator[_Item]:
 
 
 def _arrays(paths: dict[str, Path], model: Model) -> Iterator[_Item]:
-    """Yield the sample in a .npy file for each input, or the samples where these are stacks."""
+    """Yield the sample in one .npy file per input, or the samples if the files are stacks."""
     shapes = {name: _mapped(path).shape for name, path in paths.items()}
     lengths = {}
     for name, shape in shapes.items():
@@ -166,7 +165,7 @@ def _entries(paths: dict[str, Path], number: int | None) -> Inputs:
 
 
 def _mapped(path: Path) -> NDArray[Any]:
-    """Return the array in a file without reading all of it, so that stacks may be larger than memory."""
+    """Return a memory-mapped array from a file, so that stacks may be larger than memory."""
     try:
         if path.stat().st_size == 0:
             raise InputError(f"{path}: is empty")

@@ -21,7 +21,7 @@ _HOW_TO_GET_IT = "images need Pillow, which is not installed (pip install 'onnx-
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What becomes of a pixel, 0 to 255: `(pixel / scale - mean) / std`.
+    """Normalization of pixels, 0 to 255: `(pixel / scale - mean) / std`.
 
     `mean` and `std` are one number, or one for each channel in the order of `color`.
     """
@@ -32,7 +32,7 @@ class Preprocessing:
     color: Literal["rgb", "bgr"] = "rgb"
 
     def __post_init__(self) -> None:
-        """Raise InputError for numbers that no image can be normalized with."""
+        """Raise InputError for numbers that cannot normalize an image."""
         for name, values in (("mean", self.mean), ("std", self.std), ("scale", (self.scale,))):
             if not values or not all(map(isfinite, values)):
                 raise InputError(f"the images' {name}: expected finite numbers")
@@ -42,7 +42,7 @@ class Preprocessing:
             raise InputError(f"the images' color: expected rgb or bgr, not '{self.color}'")
 
     def refuse_for(self, data: str) -> None:
-        """Raise InputError, beginning with `data`, which is no images, unless nothing was asked."""
+        """Raise InputError, beginning with `data`, for data other than images, unless nothing is set."""
         if self != Preprocessing():
             raise InputError(
                 f"{data}: mean, std, scale and color are for images (.png, .jpg, .jpeg, .bmp), and these"
@@ -50,7 +50,7 @@ class Preprocessing:
             )
 
     def check(self, channels: int, where: str) -> None:
-        """Raise InputError, beginning with `where`, unless these numbers are for as many channels."""
+        """Raise InputError, beginning with `where`, unless the numbers suit the number of channels."""
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in {1, channels}:
                 raise InputError(
@@ -61,7 +61,7 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Shape:
-    """An image as an input wants it: channels 1 or 3, height and width in pixels."""
+    """The shape of an image for an input: 1 or 3 channels, height and width in pixels."""
 
     channels: int
     height: int
@@ -70,10 +70,10 @@ class Shape:
 
 
 def image_shape(kind: TensorType, name: str, where: str) -> Shape:
-    """Return what an image must be for an input of some type.
+    """Return the shape that an image must have for an input of some type.
 
-    Raises InputError, beginning with `where`, for an input that is no image `[N, C, H, W]` or
-    `[N, H, W, C]` of 1 or 3 channels, or of open height and width.
+    Raises InputError, beginning with `where`, for an input that is no image `[N, C, H, W]` or `[N, H, W,
+    C]` of 1 or 3 channels, or of open height and width.
     """
     refused = f"{where}: images cannot be the input '{name}', which is {kind}"
     if kind.dtype not in _DTYPES or kind.shape is None or len(kind.shape) != 4:
@@ -91,10 +91,10 @@ def image_shape(kind: TensorType, name: str, where: str) -> Shape:
 
 
 def read_image(path: Path, kind: TensorType, shape: Shape, how: Preprocessing) -> NDArray[Any]:
-    """Return an image as an input of a type: a batch of one, resized bilinearly to its shape.
+    """Read an image as an input of a type: a batch of one, resized bilinearly to its shape.
 
     An input of one channel gets the image in grey (ITU-R 601-2), one of uint8 the pixels as they are.
-    Raises InputError when the file cannot be read as an image, or there is no Pillow.
+    Raises InputError if the file cannot be read as an image, or Pillow is missing.
     """
     with _opened(path) as image:
         mode = "L" if shape.channels == 1 else "RGB"

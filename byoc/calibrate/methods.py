@@ -1,15 +1,15 @@
-"""From what was seen of a tensor to the range that it is quantized over: the calibrators.
+"""Calibrators: from the observed values of a tensor to the range that it is quantized over.
 
-All look at each tensor's least and greatest value over all samples; those that need more count its
-values in a histogram between these in a second pass. So a result does not depend on the samples' order,
-and is what a histogram of all values at once gives, in memory that does not grow with the samples.
+All use each tensor's least and greatest value over all samples; some also count its values in a
+histogram between these in a second pass. A result does therefore not depend on the order of samples, and
+equals that of a histogram of all values at once, in memory that does not grow with the samples.
 """
 
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ Options = Mapping[str, bool | int | float]
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """How often a tensor's values lie between some edges: `counts[i]` from `edges[i]` to `edges[i + 1]`.
+    """Counts of a tensor's values: `counts[i]` of them lie between `edges[i]` and `edges[i + 1]`.
 
     `low` and `high` are the least and the greatest of the values.
     """
@@ -39,100 +39,87 @@ class Histogram:
 
 
 def count(values: NDArray[np.float32], ends: tuple[float, float]) -> NDArray[np.int64]:
-    """Return how many values are in each of `BINS` bins between two ends."""
+    """Return the number of values in each of `BINS` bins between two ends."""
     return np.histogram(values, BINS, _float32(ends))[0]
 
 
 def edges_between(ends: tuple[float, float]) -> NDArray[np.float32]:
-    """Return the edges of the bins that `count` counts in."""
+    """Return the edges of the bins that `count` uses."""
     edges = np.histogram_bin_edges(np.zeros(0, np.float32), BINS, _float32(ends))
     return edges.astype(np.float32)
 
 
 def _float32(ends: tuple[float, float]) -> Any:
-    """Return ends in the type of the values, as onnxruntime's calibrators work out their bins in it."""
+    """Return ends in the type of the values, in which onnxruntime's calibrators compute their bins."""
     return tuple(map(np.float32, ends))
 
 
-class Method(Protocol):
-    """A calibrator: a frozen dataclass whose fields are its options."""
+@dataclass(frozen=True)
+class Method:
+    """A calibrator; its dataclass fields are its options.
+
+    Unless overridden, the histogram ranges from minus to plus the greatest magnitude of all values.
+    """
 
     name: ClassVar[str]
     counts: ClassVar[bool]
     """Whether it needs histograms."""
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the range is from minus to plus the same."""
-        ...
+    symmetric: bool = False
+    """Whether the range is symmetric around zero."""
 
     def ends(self, low: float, high: float) -> tuple[float, float]:
-        """Return where the histogram of a tensor begins and ends whose values are `low` to `high`."""
-        ...
-
-    def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return what is counted of a tensor's values."""
-        ...
-
-    def range(self, seen: Histogram) -> Range:
-        """Return the range that is to be quantized."""
-        ...
-
-
-class _Whole:
-    """What most calibrators have in common: bins from minus to plus the greatest magnitude."""
-
-    def ends(self, low: float, high: float) -> tuple[float, float]:
-        """Return where the histogram begins and ends."""
+        """Return the ends of the histogram of a tensor with values from `low` to `high`."""
         most = max(abs(low), abs(high))
         return -most, most
 
     def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return what is counted: all values."""
+        """Return the values of a tensor that the histogram counts."""
         return values
+
+    def range(self, seen: Histogram) -> Range:
+        """Return the range to quantize over."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class MinMax(_Whole):
-    """From the least value to the greatest."""
+class MinMax(Method):
+    """The range from the least value to the greatest."""
 
     name: ClassVar[str] = "minmax"
     counts: ClassVar[bool] = False
-    symmetric: bool = False
 
     def range(self, seen: Histogram) -> Range:
-        """Return the range; of what was seen only `low` and `high` count."""
+        """Return the range, from `low` and `high` alone."""
         return _mirrored(Range(seen.low, seen.high), self.symmetric)
 
 
 @dataclass(frozen=True)
-class Percentile(_Whole):
+class Percentile(Method):
     """The middle `percentile` per cent of the values, or of their magnitudes if symmetric.
 
-    By onnxruntime's calibrator, to the edge of a bin.
+    Computed by onnxruntime's calibrator, to the edge of a bin.
     """
 
     name: ClassVar[str] = "percentile"
     counts: ClassVar[bool] = True
     percentile: float = 99.99
-    symmetric: bool = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for what is no percentile."""
+        """Raise InputError for a percentile out of bounds."""
         if not 0 < self.percentile <= 100:
             raise InputError(f"the percentile is {self.percentile:g}: must be above 0 and at most 100")
 
     def ends(self, low: float, high: float) -> tuple[float, float]:
-        """Return where the histogram of the values, or of their magnitudes, begins and ends."""
+        """Return the ends of the values, or of their magnitudes if symmetric."""
         begin, end = super().ends(low, high)
         return (0.0 if self.symmetric else begin), end
 
     def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the values, or their magnitudes."""
+        """Return the values, or their magnitudes if symmetric."""
         return np.absolute(values) if self.symmetric else values
 
     def range(self, seen: Histogram) -> Range:
-        """Return the range, which does not go beyond the values."""
+        """Return the range, which does not exceed the values."""
         collector = calibrators().HistogramCollector(
             method=self.name,
             symmetric=self.symmetric,
@@ -149,15 +136,14 @@ class Percentile(_Whole):
 
 
 @dataclass(frozen=True)
-class Entropy(_Whole):
-    """The range in which the quantized values tell most of the values, by relative entropy.
+class Entropy(Method):
+    """The range with the least relative entropy between the values and their quantization.
 
-    See `byoc.calibrate.entropy`. The search is around zero; the result does not go beyond the values.
+    The search is around zero; the result does not exceed the values.
     """
 
     name: ClassVar[str] = "entropy"
     counts: ClassVar[bool] = True
-    symmetric: bool = False
 
     def range(self, seen: Histogram) -> Range:
         """Return the range."""
@@ -166,19 +152,15 @@ class Entropy(_Whole):
 
 
 @dataclass(frozen=True)
-class MSE:
-    """The range with the least mean squared error of quantization to `bits` bits, by the histogram.
-
-    See `byoc.calibrate.clipping`.
-    """
+class MSE(Method):
+    """The range with the least mean squared error of quantization to `bits` bits."""
 
     name: ClassVar[str] = "mse"
     counts: ClassVar[bool] = True
     bits: int = 8
-    symmetric: bool = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for bits that nothing is quantized to."""
+        """Raise InputError for a number of bits out of bounds."""
         if not 2 <= self.bits <= 16:
             raise InputError(f"{self.bits} bits: tensors are quantized to 2 to 16")
 
@@ -189,28 +171,26 @@ class MSE:
         return min(low, 0.0), max(high, 0.0)
 
     def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return all that is not zero, which is quantized exactly, or the magnitudes of that."""
+        """Return the values except zeros, which are quantized exactly, or their magnitudes."""
         rest: NDArray[np.float32] = values[values != 0]
         return np.absolute(rest) if self.symmetric else rest
 
     def range(self, seen: Histogram) -> Range:
-        """Return the range; zero is in it."""
+        """Return the range, which includes zero."""
         if self.symmetric:
             most = best_threshold(seen.counts, seen.edges, self.bits)
             return Range(-most, most)
         return Range(*best_range(seen.counts, seen.edges, self.bits))
 
 
-METHODS: dict[str, type[MinMax | Percentile | Entropy | MSE]] = {
-    method.name: method for method in (MinMax, Percentile, Entropy, MSE)
-}
+METHODS: dict[str, type[Method]] = {method.name: method for method in (MinMax, Percentile, Entropy, MSE)}
 """The calibrators by name."""
 
 
 def find_method(name: str, **options: Any) -> Method:
-    """Return a calibrator by its name, with options; one that is None counts as not given.
+    """Return a calibrator by its name, with options; an option that is None counts as not given.
 
-    Raises InputError for a name or an option that there is not.
+    Raises InputError for an unknown name or option.
     """
     if name not in METHODS:
         raise InputError(
@@ -225,8 +205,8 @@ def find_method(name: str, **options: Any) -> Method:
 
 
 def options_of(method: Method) -> dict[str, bool | int | float]:
-    """Return the options of a calibrator, by name."""
-    return dict(vars(method))
+    """Return the options of a calibrator by name."""
+    return dict(sorted(vars(method).items()))
 
 
 def _mirrored(found: Range, symmetric: bool) -> Range:

@@ -1,4 +1,4 @@
-"""Making a model give out what calibration wants to see of its tensors.
+"""Models extended to output the tensors, or their extremes, that calibration observes.
 
 Tensors inside the bodies of If, Loop and Scan cannot be outputs of a model, and are left out.
 """
@@ -20,7 +20,7 @@ _OPSET = 17  # of the operators added to a model that uses none of ONNX's own
 
 
 def activations(index: GraphIndex) -> list[str]:
-    """Return the tensors of the main graph that can be calibrated: floats that are no constants."""
+    """Return the tensors of the main graph that can be calibrated: floats that are not constant."""
     made = (name for node in index.nodes for name in node.output if name)
     return [name for name in (*index.inputs, *made) if not _objection(index, name)]
 
@@ -48,9 +48,10 @@ def _objection(index: GraphIndex, name: str) -> str:
 
 
 def with_extremes(index: GraphIndex, tensors: Sequence[str]) -> ModelProto:
-    """Return a model that gives out `EXTREMES` of each tensor, all of the first, then the second, ...
+    """Return a model that outputs the `EXTREMES` of each tensor, tensor after tensor.
 
-    They are worked out inside, so that only some numbers leave it, and its memory is as it was.
+    They are computed inside the model, so that it outputs only a few numbers and its memory use stays
+    the same.
     """
     result = _bare(index)
     prefix = _prefix(index)
@@ -75,7 +76,7 @@ def _reductions(value: str, made: dict[str, str]) -> Iterator[NodeProto]:
 
 
 def with_outputs(index: GraphIndex, tensors: Sequence[str]) -> ModelProto:
-    """Return a model that gives out some tensors, in that order."""
+    """Return a model that outputs the given tensors in that order."""
     result = _bare(index)
     prefix = _prefix(index)
     for number, name in enumerate(tensors):
@@ -95,7 +96,7 @@ def _bare(index: GraphIndex) -> ModelProto:
 
 
 def _prefix(index: GraphIndex) -> str:
-    """Return what no name in the main graph begins with."""
+    """Return a prefix that no name in the main graph begins with."""
     prefix = "byoc.calibrate."
     while any(name.startswith(prefix) for name in (*index.inputs, *index.producer, *index.stored)):
         prefix += "_"

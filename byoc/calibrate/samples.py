@@ -1,4 +1,4 @@
-"""What a model is calibrated on: samples, read one at a time, from any of them on."""
+"""Samples for calibration, read one at a time, starting from any of them."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -25,7 +25,7 @@ DEFAULT_RANDOM = 32
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A sample, and what errors call it."""
+    """A sample, and its name in errors."""
 
     name: str
     inputs: Inputs
@@ -33,11 +33,10 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Samples under a name: `start(number)` reads them from that one on, one at a time, each time anew.
+    """Named samples: `start(number)` reads them from that one on, one at a time, each time anew.
 
-    `total` is how many there are, None where that is not known. `identity` is the same for the same
-    samples and empty where nobody can tell; `random` says that they are made up, `once` that they can be
-    started only once.
+    `total` is their number, None if unknown. `identity` is equal for equal samples, and empty if that
+    cannot be determined; `random` marks random data, and `once` data that can be started only once.
     """
 
     name: str
@@ -49,9 +48,9 @@ class Data:
 
 
 def random_data(model: Model, most: int | None = None) -> Data:
-    """Return samples that are made up: the zoo's own for its models, seeded noise for others.
+    """Return random samples: the zoo's own for its models, seeded noise for others.
 
-    Their seeds start at 1, since 0 is what results are verified on.
+    Their seeds start at 1, since 0 is the one that results are verified on.
     """
     total = DEFAULT_RANDOM if most is None else most
 
@@ -63,9 +62,9 @@ def random_data(model: Model, most: int | None = None) -> Data:
 
 
 def given_data(samples: Iterable[Inputs], model: Model, most: int | None = None) -> Data:
-    """Return samples that a caller has, one or more mappings of arrays.
+    """Return the samples of a caller, one or more mappings of arrays.
 
-    Raises InputError, when it comes to them, for those that do not fit the model.
+    Raises InputError, once they are read, for samples that do not fit the model.
     """
 
     def start(number: int) -> Iterator[Sample]:
@@ -82,7 +81,7 @@ def given_data(samples: Iterable[Inputs], model: Model, most: int | None = None)
 
 
 def digest(parts: Iterable[object]) -> str:
-    """Return a hash of some values that print as what they are."""
+    """Return a hash of values by their representation."""
     result = hashlib.sha256()
     for part in parts:
         result.update(repr(part).encode())
@@ -90,9 +89,9 @@ def digest(parts: Iterable[object]) -> str:
 
 
 def check_inputs(inputs: Mapping[str, object], index: GraphIndex, where: str) -> None:
-    """Raise InputError, beginning with `where`, unless a sample has what the model asks for.
+    """Raise InputError, beginning with `where`, unless a sample has the inputs of the model.
 
-    An input with a default may be left out, and sizes that the model leaves open may be any.
+    An input with a default may be left out, and open dimensions may have any size.
     """
     if not isinstance(inputs, Mapping):
         raise InputError(f"{where}: expected arrays by the names of the model's inputs")
@@ -109,7 +108,7 @@ def check_inputs(inputs: Mapping[str, object], index: GraphIndex, where: str) ->
 
 
 def check_array(value: object, name: str, kind: TensorType | None, where: str) -> None:
-    """Raise InputError, beginning with `where`, for a value that is not of an input's type."""
+    """Raise InputError, beginning with `where`, for a value that does not have an input's type."""
     if kind is None or not isinstance(value, np.ndarray):
         raise InputError(f"{where}: the input '{name}' is given no tensor, or is none in the model")
     found = f"is {value.dtype}{list(value.shape)}, and the model takes {kind}"
@@ -125,5 +124,5 @@ def check_array(value: object, name: str, kind: TensorType | None, where: str) -
 
 
 def numpy_dtype(kind: TensorType) -> np.dtype[Any]:
-    """Return numpy's type of a tensor's elements."""
+    """Return NumPy's dtype of a tensor's elements."""
     return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[kind.dtype]))

@@ -1,7 +1,7 @@
-"""How far a calibration has come, kept in a file so that one that was interrupted can go on.
+"""The progress of a calibration, kept in a file so that an interrupted one can be continued.
 
-The file is an archive of numpy's (.npz), replaced whole. It holds what the calibration is of: one of
-something else is not gone on with.
+The file is a NumPy archive (.npz) that is replaced as a whole. It identifies the calibration that it
+belongs to; another one is not continued from it.
 """
 
 import hashlib
@@ -30,11 +30,11 @@ Purpose = Mapping[str, str]
 
 @dataclass(eq=False)
 class Seen:
-    """What was seen of the tensors, an entry for each of them, and how far that goes.
+    """Statistics of the tensors, one entry for each, and the progress of the calibration.
 
-    `stage` counts the passes over the data, `done` the samples that the present one has seen, `samples`
+    `stage` counts the passes over the data, `done` the samples of the present pass so far, `samples`
     those of the first. `infinite` is the first sample in which a tensor is infinite, or -1. `counts` are
-    the histograms' and come with the second pass.
+    those of the histograms and exist from the second pass on.
     """
 
     low: NDArray[np.float32]
@@ -48,13 +48,13 @@ class Seen:
 
     @classmethod
     def nothing(cls, tensors: int) -> "Seen":
-        """Return what is known before the first sample."""
+        """Return the statistics before the first sample."""
         low, high = np.full(tensors, np.inf, np.float32), np.full(tensors, -np.inf, np.float32)
         return cls(low, high, np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64))
 
 
 def save(path: Path, purpose: Purpose, seen: Seen) -> None:
-    """Write how far a calibration has come. Raises InputError when the file cannot be written."""
+    """Write the progress of a calibration. Raises InputError if the file cannot be written."""
     told = json.dumps({"format": _FORMAT, **purpose})
     try:
         handle, name = tempfile.mkstemp(prefix=".byoc-", dir=path.parent)
@@ -69,9 +69,9 @@ def save(path: Path, purpose: Purpose, seen: Seen) -> None:
 
 
 def resume(path: Path, purpose: Purpose, tensors: int) -> Seen:
-    """Return how far a calibration has come by its file, from the beginning when there is none.
+    """Return the progress of a calibration from its file, or the initial one if there is no file.
 
-    Raises InputError when the file is of another calibration, or cannot be read.
+    Raises InputError if the file belongs to another calibration, or cannot be read.
     """
     if not path.exists():
         return Seen.nothing(tensors)
@@ -98,9 +98,9 @@ def _field(array: NDArray[Any]) -> Any:
 
 
 def model_identity(model: Model) -> str:
-    """Return a text that is the same for the same model: a hash of it, of large weights in files theirs.
+    """Return a hash of a model that is equal for equal models.
 
-    Files beside a model are told by their sizes and when they were written, since they may be huge.
+    Files with external data are identified by their size and time of change, since they may be huge.
     """
     result = hashlib.sha256(
         copy_without(model.proto, "initializer").SerializeToString(deterministic=True)

@@ -1,1 +1,1 @@
-"""Quantizing a float model: scales from ranges, DequantizeLinear and QuantizeLinear around units."""
+"""Quantization of a float model: scales from ranges, and the nodes inserted around units."""

@@ -1,15 +1,16 @@
-"""Tensors that must have one scale: found by union-find over what the units read and make.
+"""Classes of tensors that share one scale.
 
-Views and concatenations give out what they read, so that one scale for both is exact; other operators
-have one scale for all where the target asks for it (`quantization.same_scale`). The range of a class is
-the union of the ranges of its tensors; what the user gave outright wins.
+Views and concatenations return the values that they read, so one scale for both is exact; other
+operators have one scale for all their tensors if the target asks for it (`quantization.same_scale`). The
+range of a class is the union of the ranges of its tensors; a quantization given by the user takes
+precedence.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from onnx import NodeProto
+from scipy.cluster.hierarchy import DisjointSet
 
 from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
@@ -22,40 +23,21 @@ from byoc.quantize.units import Candidate
 from byoc.quantize.wanted import Wanted
 
 
-@dataclass(eq=False)
-class Classes:
-    """Tensors, and which of them have one scale; constants of these operators are in them, too."""
-
-    parent: dict[str, str] = field(default_factory=dict)
-
-    def root(self, name: str) -> str:
-        """Return the tensor that stands for a tensor's class."""
-        while self.parent.setdefault(name, name) != name:
-            self.parent[name] = self.parent[self.parent[name]]
-            name = self.parent[name]
-        return name
-
-    def join(self, names: Iterable[str]) -> None:
-        """Let tensors be of one class."""
-        first, *others = map(self.root, names)
-        for other in others:
-            self.parent[self.root(other)] = self.root(first)
-
-
-def classes_of(index: GraphIndex, units: Sequence[Candidate]) -> Classes:
-    """Return which tensors have one scale where some units are quantized."""
-    found = Classes()
+def classes_of(index: GraphIndex, units: Sequence[Candidate]) -> "DisjointSet[str]":
+    """Return the classes of tensors that share one scale if some units are quantized."""
+    found: DisjointSet[str] = DisjointSet()
     for unit in units:
         inner = {name for number in unit.unit.nodes for name in index.nodes[number].output}
         for number in unit.unit.nodes:
             names = list(_alike(index, index.nodes[number], unit, inner))
-            if names:
-                found.join(names)
+            for name in names:
+                found.add(name)
+                found.merge(names[0], name)
     return found
 
 
 def is_alike(node: NodeProto, unit: Candidate) -> bool:
-    """Return whether what a node reads and makes has one scale, constants that it reads included."""
+    """Return whether all tensors of a node share one scale, including constants that it reads."""
     concat = is_onnx(node) and node.op_type == "Concat"
     return concat or unit.wishes.same_scale(node)
 
@@ -72,7 +54,7 @@ def _alike(index: GraphIndex, node: NodeProto, unit: Candidate, inner: set[str])
 
 
 def form_of(wants: Sequence[Wanted], dtype: str | None) -> Form:
-    """Return a form that suits as many uses as can be: the first one's data type that all have."""
+    """Return the requirements for a class: the first use's preferred dtype that suits the most uses."""
     first = wants[0].dtypes
     common = [one for one in first if all(one in want.dtypes for want in wants)] or list(first)
     chosen = dtype if dtype is not None else common[0]
@@ -80,9 +62,9 @@ def form_of(wants: Sequence[Wanted], dtype: str | None) -> Form:
 
 
 def params_of_class(known: Mapping[str, Range | Given], form: Form) -> tuple[Params | None, str]:
-    """Return the quantization of a class from what is known of its tensors, or why there is none.
+    """Return the quantization of a class from the ranges of its tensors, or the reason if there is none.
 
-    Raises InputError when the user gave two of them different scales.
+    Raises InputError if the user gave two of its tensors different scales.
     """
     given = {name: entry for name, entry in known.items() if isinstance(entry, Given)}
     if given:
@@ -102,7 +84,7 @@ def params_of_class(known: Mapping[str, Range | Given], form: Form) -> tuple[Par
 
 
 def params_given(given: Given) -> Params:
-    """Return what a user gave outright."""
+    """Return the quantization that a user gave for a tensor."""
     scale, points = np.asarray(given.scale, np.float32), np.asarray(given.zero_point, np.int64)
     if given.axis is None:
         return Params(scale.reshape(()), points.reshape(()), given.dtype)

@@ -1,10 +1,10 @@
-"""Folding BatchNormalization into the convolution or product before it, as every quantizer does.
+"""Folding of BatchNormalization into the convolution or matrix product before it.
 
-At inference it is `y = (x - mean) * scale / sqrt(var + epsilon) + B` for each channel (ONNX,
-BatchNormalization), which is linear, and so is what comes before: weights are multiplied, the bias is
-multiplied and moved.
+At inference it computes `y = (x - mean) * scale / sqrt(var + epsilon) + B` per channel (ONNX,
+BatchNormalization). Both operators are linear: weights and bias are scaled, and the bias is shifted.
 """
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,18 +26,18 @@ _EPSILON = 1e-5
 
 @dataclass(frozen=True, eq=False)
 class _Folding:
-    """A BatchNormalization, and the node before it that takes it in; by node numbers."""
+    """A BatchNormalization and the linear node before it, by node numbers."""
 
     linear: int
     norm: int
 
 
 def folded(model: Model) -> Model:
-    """Return a model whose BatchNormalizations are in the Conv, ConvTranspose or Gemm before them.
+    """Return a model with BatchNormalizations folded into the Conv, ConvTranspose or Gemm before them.
 
-    Their parameters, and the weights, must be constant and float32, and nothing else may read what lies
-    between. What is made keeps its name. New weights are named `NAME_folded`; a model that has
-    nothing to fold is returned as it is.
+    Their parameters and the weights must be constant and float32, and nothing else may read the tensor
+    in between. Outputs keep their names; new weights are named `NAME_folded`. A model with nothing to
+    fold is returned as it is.
     """
     index = model.index
     found = [f for number in range(len(index.nodes)) if (f := _folding(index, number)) is not None]
@@ -82,7 +82,7 @@ def _folding(index: GraphIndex, number: int) -> _Folding | None:
 
 
 def _is_inference(node: NodeProto) -> bool:
-    """Return whether a node is a BatchNormalization that does not train, over channels."""
+    """Return whether a node is a BatchNormalization over channels that does not train."""
     if node.op_type != "BatchNormalization" or not is_onnx(node) or any(node.output[1:]):
         return False
     attributes = written(node)
@@ -90,7 +90,7 @@ def _is_inference(node: NodeProto) -> bool:
 
 
 def _plain_gemm(index: GraphIndex, node: NodeProto) -> bool:
-    """Return whether a Gemm's bias is one for each column, and not scaled."""
+    """Return whether a Gemm's bias is one value per column and not scaled."""
     attributes = written(node)
     known = index.types.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
     return attributes.get("beta", 1.0) == 1.0 and (known is None or len(known.shape or ()) == 1)
@@ -115,8 +115,7 @@ def _merged(model: Model, fold: _Folding, names: Names) -> tuple[NodeProto, list
     assert layout is not None
     axis, groups = layout
     bias = value(node.input[2]) if len(node.input) > 2 and node.input[2] else 0.0
-    result = NodeProto()
-    result.CopyFrom(node)
+    result = deepcopy(node)
     if groups > 1 and axis == 1:  # a ConvTranspose: each group has channels of its own
         parts = weights.reshape(groups, -1, *weights.shape[1:])
         by_group = factor.reshape(groups, 1, -1, *[1] * (weights.ndim - 2))

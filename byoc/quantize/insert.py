@@ -1,10 +1,11 @@
-"""Writing DequantizeLinear and QuantizeLinear into a model, and what is quantized beside what was.
+"""Insertion of QuantizeLinear and DequantizeLinear nodes and of quantized constants into a model.
 
-What a unit makes keeps its name behind the pair, so that all who read it, bodies included, stay as they
-are; in front of it, it is named `NAME_float`.
+The output of a unit keeps its name after the pair, so that all its readers, bodies included, stay as
+they are; before the pair it is named `NAME_float`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,17 +29,17 @@ from byoc.quantize.units import Candidate
 def inserted(
     model: Model, store: Store, units: Sequence[Candidate], schemes: Schemes, *, whole: bool = True
 ) -> tuple[Model, Mapping[str, str]]:
-    """Return the model with some units quantized, and new names of what they make, by the old ones.
+    """Return the model with some units quantized, and the new names of their outputs by the old ones.
 
-    With `whole` False the new weights have no content: that is enough to ask rules about it. The model
-    is not changed; the float weights stay in the new one.
+    If `whole` is False the new weights have no content, which is enough to apply rules to the model. The
+    given model is not changed; the float weights remain in the new one.
     """
     return _Inserting(model, store, units, schemes, whole).insert()
 
 
 @dataclass(eq=False)
 class _Inserting:
-    """A model in the making; the mappings are by node number of the float model."""
+    """A model under construction; the mappings are by node number of the float model."""
 
     model: Model
     store: Store
@@ -84,7 +85,7 @@ class _Inserting:
         return self._model(), renamed
 
     def _made(self, unit: Candidate, name: str) -> str:
-        """Put a pair behind what a unit makes, and return its name in front of that."""
+        """Insert a pair after an output of a unit, and return the name of the tensor before the pair."""
         index = self.model.index
         number = index.producer[name]
         raw = self.names.new(f"{name}_float")
@@ -108,19 +109,18 @@ class _Inserting:
     def _pair(self, name: str, source: str, result: str) -> Iterator[NodeProto]:
         params = self.schemes.activations[name]
         middle = self.names.new(f"{name}_q")
-        scale = [*self._scales(name, params), self._points(name, params)]
+        scale = [self._scale(name, params), self._points(name, params)]
         self._type(middle, name, params.dtype)
         for op, read, made in (
             ("QuantizeLinear", source, middle),
             ("DequantizeLinear", middle, result),
         ):
-            called = self.names.node(f"{name}_{op}")
-            node = helper.make_node(op, [read, *scale], [made], name=called)
+            node = helper.make_node(op, [read, *scale], [made], name=self.names.node(f"{name}_{op}"))
             _with_axis(node, params)
             yield note_of(node, TENSOR, name)
 
     def _constant(self, constant: Constant) -> str:
-        """Put the DequantizeLinear of a constant in front of its first reader; return what it makes."""
+        """Insert the DequantizeLinear of a constant before its first reader; return its output."""
         params, name = constant.params, constant.name
         stored = self.names.new(f"{name}_q")
         made = self.names.new(f"{name}_dq")
@@ -136,7 +136,7 @@ class _Inserting:
         points = [] if not np.any(params.zero_point) else [self._points(name, params)]
         node = helper.make_node(
             "DequantizeLinear",
-            [stored, *self._scales(name, params), *points],
+            [stored, self._scale(name, params), *points],
             [made],
             name=self.names.node(f"{name}_DequantizeLinear"),
         )
@@ -154,17 +154,17 @@ class _Inserting:
         kind = helper.tensor_dtype_to_np_dtype(NUMBERS[dtype])
         self.tensors.append(numpy_helper.from_array(values.astype(kind), name))
 
-    def _scales(self, name: str, params: Params) -> list[str]:
-        called = self.names.new(f"{name}_scale")
-        self.tensors.append(numpy_helper.from_array(params.scale, called))
-        self.types[called] = write_type(TensorType("float32", params.scale.shape))
-        return [called]
+    def _scale(self, name: str, params: Params) -> str:
+        new = self.names.new(f"{name}_scale")
+        self.tensors.append(numpy_helper.from_array(params.scale, new))
+        self.types[new] = write_type(TensorType("float32", params.scale.shape))
+        return new
 
     def _points(self, name: str, params: Params) -> str:
-        called = self.names.new(f"{name}_zero_point")
-        self._store(called, params.zero_point, params.dtype, params.zero_point.shape)
-        self.types[called] = write_type(TensorType(params.dtype, params.zero_point.shape))
-        return called
+        new = self.names.new(f"{name}_zero_point")
+        self._store(new, params.zero_point, params.dtype, params.zero_point.shape)
+        self.types[new] = write_type(TensorType(params.dtype, params.zero_point.shape))
+        return new
 
     def _type(self, new: str, of: str, dtype: str = "float32") -> None:
         known = self.model.index.types.get(of)
@@ -186,9 +186,8 @@ class _Inserting:
         return replace(self.model, proto=proto, inferred=Inferred(values, typed, inferred.notes))
 
     def _typed(self, graph: GraphProto) -> GraphProto:
-        """Return the graph that has inferred types, with the new nodes and their types."""
-        result = GraphProto()
-        result.CopyFrom(graph)
+        """Return the graph that has inferred types with the new nodes and their types."""
+        result = deepcopy(graph)
         del result.node[:]
         result.node.extend(self._nodes(graph.node))
         for name, kind in self.types.items():
@@ -207,8 +206,7 @@ class _Inserting:
         positions = [i for i in range(len(node.input)) if (number, i) in self.replaced]
         if not reads and not makes and not positions and number not in self.called:
             return node
-        result = NodeProto()
-        result.CopyFrom(node)
+        result = deepcopy(node)
         for position, name in enumerate(node.input):
             result.input[position] = self.replaced.get((number, position), reads.get(name, name))
         for position, name in enumerate(node.output):
@@ -223,13 +221,13 @@ def _with_axis(node: NodeProto, params: Params) -> None:
 
 
 def note_of(node: NodeProto, key: str, name: str) -> NodeProto:
-    """Write on a node that it quantizes, and which tensor of the user's; the same node is returned."""
+    """Mark a node as quantization by byoc, with the user's name of the tensor; return the node."""
     note(mark(node, QUANTIZE), key, name)
     return node
 
 
 def _integers(values: NDArray[Any], constant: Constant) -> NDArray[Any]:
-    """Return a constant in integers; a bias of one number becomes one for each channel."""
+    """Return a constant quantized; a bias of one value is repeated for each channel."""
     params = constant.params
     if not constant.is_bias:
         return quantized(values, params)
@@ -239,6 +237,6 @@ def _integers(values: NDArray[Any], constant: Constant) -> NDArray[Any]:
 
 
 def renamed_units(index: GraphIndex, unit: Candidate, renamed: Mapping[str, str]) -> set[str]:
-    """Return what a unit's nodes make in the quantized model: the first output of each."""
+    """Return the first output of each of a unit's nodes in the quantized model."""
     firsts = (next(name for name in index.nodes[n].output if name) for n in unit.unit.nodes)
     return {renamed.get(name, name) for name in firsts}

@@ -1,14 +1,14 @@
-"""Names that nothing in a model has."""
+"""Unique names for new tensors and nodes."""
 
 from byoc.graph.index import GraphIndex
 from byoc.graph.names import fresh
 
 
 class Names:
-    """Gives each name once; those that bodies use are taken, too."""
+    """Allocates unique names for a graph and all bodies inside it."""
 
     def __init__(self, index: GraphIndex) -> None:
-        """Take the names of a graph and of all bodies inside."""
+        """Collect the names of a graph and of all bodies inside."""
         self._taken = {
             name
             for inner in index.walk()
@@ -21,9 +21,9 @@ class Names:
             self._taken.update(tensor.name for tensor in inner.graph.initializer)
 
     def new(self, name: str) -> str:
-        """Return a name for a tensor that is not taken, and take it: `name`, or that with a number."""
+        """Allocate a tensor name: `name`, or that with a number."""
         return fresh(name, self._taken)
 
     def node(self, name: str) -> str:
-        """Return a name for a node likewise; nodes may be called as tensors are."""
+        """Allocate a node name: `name`, or that with a number. Tensors may have the same name."""
         return fresh(name, self._nodes)

@@ -1,9 +1,8 @@
-"""The arithmetic of quantization: scales and zero points from ranges, integers from floats.
+"""Quantization arithmetic: scales and zero points from ranges, integers from floats.
 
-`real = scale * (quantized - zero_point)`, as ONNX's QuantizeLinear has it. Scale and zero point of a
-range follow Jacob et al., "Quantization and Training of Neural Networks for Efficient
-Integer-Arithmetic-Only Inference" (2018, sections 2.1 and 3), as do TensorFlow Lite and onnxruntime's
-quantizer.
+`real = scale * (quantized - zero_point)`, as in ONNX's QuantizeLinear. Scale and zero point of a range
+follow Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+Inference" (2018, sections 2.1 and 3), like TensorFlow Lite and onnxruntime's quantizer.
 """
 
 from dataclasses import dataclass
@@ -24,9 +23,10 @@ _LEAST = float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True, eq=False)
 class Params:
-    """How a tensor is quantized.
+    """The quantization of a tensor.
 
-    `scale` is float32 and `zero_point` int64, both of shape `[]`, or `[C]` for one each index of `axis`.
+    `scale` is float32 and `zero_point` int64, both of shape `[]`, or `[C]` with one for each index of
+    `axis`.
     """
 
     scale: Floats
@@ -36,7 +36,7 @@ class Params:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the largest quantized value."""
+        """The least and the greatest quantized value."""
         return DTYPES[self.dtype]
 
     def along(self, rank: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -50,7 +50,7 @@ class Params:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the scale and zero point of a tensor have to be: `dtype`, zero points of 0, powers of two."""
+    """Requirements on a quantization: `dtype`, zero points of 0, and scales that are powers of two."""
 
     dtype: str
     symmetric: bool = False
@@ -60,10 +60,10 @@ class Form:
 def params_of(low: Any, high: Any, form: Form, axis: int | None = None) -> Params | None:
     """Return scale and zero point for ranges from `low` to `high`: numbers, or `[C]` for an axis.
 
-    A range is widened so that 0 is in it, which is then exactly representable. Symmetric:
-    `scale = max(|low|, |high|) / qmax`; None for an unsigned type where something is below 0. Else:
-    `scale = (high - low) / (qmax - qmin)`, `zero_point = round(qmin - low / scale)`. Powers of two are
-    rounded up, so that nothing is clipped. Of a range that is 0 alone the scale is 1.
+    A range is widened to include 0, which is then represented exactly. Symmetric: `scale = max(|low|,
+    |high|) / qmax`; None for an unsigned type if a range extends below 0. Otherwise: `scale = (high -
+    low) / (qmax - qmin)`, `zero_point = round(qmin - low / scale)`. Powers of two are rounded up, so
+    that nothing is clipped. A range of only 0 has scale 1.
     """
     least, most = DTYPES[form.dtype]
     below = np.minimum(np.asarray(low, np.float64), 0.0)
@@ -88,7 +88,7 @@ def _scale(scale: NDArray[np.float64], form: Form) -> Floats:
 
 
 def quantized(values: NDArray[Any], params: Params) -> NDArray[np.int64]:
-    """Return values in integers, rounded half to even and saturated, as QuantizeLinear does."""
+    """Return values as integers, rounded half to even and saturated, as QuantizeLinear does."""
     scale, points = params.along(values.ndim)
     least, most = params.limits
     rounded = np.rint(values.astype(np.float64) / scale) + points
@@ -96,7 +96,7 @@ def quantized(values: NDArray[Any], params: Params) -> NDArray[np.int64]:
 
 
 def extremes(values: NDArray[Any], axis: int | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the least and the greatest of some values, or of each index of an axis."""
+    """Return the minimum and the maximum of an array, or of each index of an axis."""
     around = None if axis is None else tuple(i for i in range(values.ndim) if i != axis)
     if values.size == 0:
         count = () if axis is None else (values.shape[axis],)
@@ -106,10 +106,10 @@ def extremes(values: NDArray[Any], axis: int | None) -> tuple[NDArray[np.float64
 
 
 def widened(weights: Params, bias: Floats, activation: Floats, power_of_two: bool) -> Params:
-    """Return the weights' quantization with scales so large that a bias `[C]` fits into an int32.
+    """Return the weights' quantization with scales large enough for a bias `[C]` to fit into int32.
 
-    A bias is counted in steps of `activation * scale`; a channel whose weights are tiny and whose bias
-    is not would overflow. onnxruntime's quantizer widens the weights' scale likewise.
+    A bias is counted in steps of `activation * scale`; a channel with tiny weights and a normal bias
+    would overflow. onnxruntime's quantizer widens the weights' scale likewise.
     """
     most = np.abs(bias.astype(np.float64))
     if weights.scale.ndim == 0:
@@ -125,7 +125,7 @@ def widened(weights: Params, bias: Floats, activation: Floats, power_of_two: boo
 
 
 def fits(bias: Floats, scale: Floats) -> bool:
-    """Return whether a bias `[C]` in steps of `scale` fits into an int32."""
+    """Return whether a bias `[C]` in steps of `scale` fits into int32."""
     return bool(np.all(np.abs(bias.astype(np.float64)) <= scale.astype(np.float64) * (2.0**31 - 1)))
 
 

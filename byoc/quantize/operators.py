@@ -1,4 +1,4 @@
-"""What quantization has to know of operators: channels of weights, views, and what is a bias."""
+"""Operator properties that quantization needs: channels of weights, views, operands and biases."""
 
 from onnx import NodeProto
 
@@ -33,8 +33,8 @@ WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 def channels(index: GraphIndex, node: NodeProto) -> tuple[int, int] | None:
     """Return the axis of the weights that has the output's channels, and the number of groups.
 
-    ConvTranspose has weights `[C, M / group, ...]` (ONNX, ConvTranspose), so that one index of axis 1
-    stands for a channel in each group. None for what has no weights, or of no known rank.
+    ConvTranspose has weights `[C, M / group, ...]` (ONNX, ConvTranspose), so one index of axis 1 stands
+    for a channel in each group. None for operators without weights, or weights of unknown rank.
     """
     if not is_onnx(node) or node.op_type not in WEIGHTED:
         return None

@@ -1,9 +1,9 @@
-"""Raising the versions of a model: of its IR for metadata, of ONNX's operator set for quantization.
+"""Conversion of a model to newer versions: of its IR for metadata, of its operator set for quantization.
 
-Scales for each channel came with version 13, 16 bits with 21. The model is converted, rather than given
-onnxruntime's own DequantizeLinear and QuantizeLinear (domain com.microsoft), which may stand beside any
-version: ONNX's shape inference, its reference implementation and the compilers that regions go to know
-ONNX's operators alone.
+Scales per channel need operator set 13, 16 bits need 21. The model is converted rather than given
+onnxruntime's own DequantizeLinear and QuantizeLinear (domain com.microsoft), which could stand beside
+any version: ONNX's shape inference, its reference implementation and the compilers of the regions know
+only ONNX's operators.
 """
 
 from dataclasses import replace
@@ -22,9 +22,9 @@ SIXTEEN_BITS = 21
 
 
 def modern(model: Model) -> Model:
-    """Return a model of an IR version whose nodes have metadata: the same one if it already is.
+    """Return a model of an IR version whose nodes have metadata; the same model if it already is.
 
-    Before IR 4 every initializer had to be a graph input as well; from then on that makes it a default.
+    Before IR 4 every initializer had to be a graph input too; from then on such an input is a default.
     """
     if model.proto.ir_version >= LEAST_IR:
         return model
@@ -39,9 +39,9 @@ def modern(model: Model) -> Model:
 
 
 def raised(model: Model, least: int) -> Model:
-    """Return a model of at least some version of the operator set: the same one if it already is.
+    """Return a model of at least a given operator set version; the same model if it already is.
 
-    The weights take no part. Raises InputError when ONNX's converter fails, or would lose functions.
+    The weights are not converted. Raises InputError if ONNX's converter fails, or would lose functions.
     """
     version = model.index.opsets.get("", 1)
     if version >= least:
@@ -66,7 +66,7 @@ def raised(model: Model, least: int) -> Model:
 
 
 def _restore(proto: ModelProto, source: ModelProto) -> None:
-    """Write on converted nodes what the converter does not keep: metadata, and descriptions."""
+    """Copy metadata and descriptions, which the converter drops, to the converted nodes."""
     before: dict[str, NodeProto] = {node.output[0]: node for node in source.graph.node if node.output}
     for node in proto.graph.node:
         was = before.get(node.output[0]) if node.output else None

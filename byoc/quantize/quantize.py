@@ -1,7 +1,7 @@
-"""Concluded quantization: a float model with DequantizeLinear and QuantizeLinear of ours around units.
+"""Quantization of the units of a float model that their targets then take.
 
-Only what a target then takes stays quantized: the quantized model is annotated and grouped as the
-pipeline does it, and what that refuses is left in floating point, until nothing is refused any more.
+The quantized model is annotated and grouped as in the pipeline; units that are refused there return to
+floating point, and this repeats until none is refused.
 """
 
 import re
@@ -35,8 +35,8 @@ _OTHER_UNITS = "its operators would be other units"
 class Quantized:
     """A quantized model.
 
-    `floats` is the same model before: of the same operator set, BatchNormalization folded. `units` are
-    what was quantized, by name, each with the names of its nodes.
+    `floats` is the float model it was made from: of the same operator set, with BatchNormalization
+    folded. `units` are the quantized units by name, each with the names of its nodes.
     """
 
     model: Model
@@ -52,14 +52,14 @@ def quantize(
     dtype: str | None = None,
     exclude: Collection[str] = (),
 ) -> Quantized:
-    """Return a model with all that the targets take quantized in quantized form, at the ranges given.
+    """Return a model with every unit that the targets take quantized, given the ranges of its tensors.
 
-    `dtype` is that of activations, the first that a target's file has unless given. `exclude` names
-    units or nodes that stay in floating point, as do those in the bodies of If, Loop and Scan. The
-    scheme is that of each target's file; where several take a unit, the first has it.
+    `dtype` is that of activations, by default the first in the target's file. `exclude` names units or
+    nodes that stay in floating point, as do those in the bodies of If, Loop and Scan. The scheme is that
+    of each target's file; if several targets take a unit, the first one's applies.
 
-    Raises InputError when a target does not have the dtype, nothing is named so to be excluded, ranges
-    contradict one another, or the operator set cannot be raised to what the scheme needs.
+    Raises InputError if a target does not have the dtype, a name in `exclude` does not exist, ranges
+    contradict one another, or the operator set cannot be raised to the version that the scheme needs.
     """
     wishes = [Wishes(target) for target in targets if target.quantized]
     for wish in wishes:
@@ -81,7 +81,7 @@ def _check_dtype(target: Target, dtype: str | None) -> None:
 
 
 def _sixteen(wishes: Sequence[Wishes], ranges: Ranges, dtype: str | None) -> bool:
-    """Return whether something will be quantized that is not of 8 bits."""
+    """Return whether a dtype other than 8 bits will be used."""
     used = {entry.dtype for entry in ranges.tensors.values() if isinstance(entry, Given)}
     if dtype is not None:
         used.add(dtype)
@@ -94,9 +94,10 @@ def _sixteen(wishes: Sequence[Wishes], ranges: Ranges, dtype: str | None) -> boo
 
 @dataclass(eq=False)
 class _Quantizing:
-    """A model while it is decided what of it is quantized.
+    """The state of the decision which units are quantized.
 
-    `out` has the nodes that a target does not get, by the target's place; `reasons` why, by unit.
+    `out` has the nodes that each target does not get, in the order of the targets; `reasons` why, by
+    unit.
     """
 
     floats: Model
@@ -113,7 +114,7 @@ class _Quantizing:
         return self.floats.index
 
     def quantize(self, known: Collection[str]) -> Quantized:
-        """Return the quantized model; notes speak of nodes with a `known` name alone, the user's own."""
+        """Return the quantized model; notes mention only nodes with a `known` name, the user's own."""
         self.out = [set(self._excluded()) for _ in self.wishes]
         store = Store(self.index, self.floats.folder)
         while True:
@@ -150,7 +151,7 @@ class _Quantizing:
         return found
 
     def _units(self) -> list[Candidate]:
-        """Return the candidates that have ranges; a node is in one for one target."""
+        """Return the candidates that have ranges; each node is in at most one of them."""
         while True:
             units: list[Candidate] = []
             taken: set[int] = set()
@@ -165,7 +166,7 @@ class _Quantizing:
                 return units
 
     def _missing(self, unit: Candidate) -> str:
-        """Return which tensor of a unit has no range, empty when all have one."""
+        """Return a reason if a tensor of a unit has no range, otherwise an empty text."""
         for name in (*unit.reads, *unit.makes):
             if not isinstance(self.ranges.tensors.get(name), (Range, Given)):
                 return f"'{name}' has no range"
@@ -177,7 +178,7 @@ class _Quantizing:
         reasons: Mapping[str, str],
         nodes: Mapping[str, Collection[int]] | None = None,
     ) -> bool:
-        """Leave out units, or `nodes` of them alone, for some reasons; return whether there were any."""
+        """Exclude units, or only their given `nodes`, with reasons; return whether any were."""
         for unit in units:
             if unit.name in reasons:
                 place = next(i for i, wish in enumerate(self.wishes) if wish is unit.wishes)
@@ -190,7 +191,7 @@ class _Quantizing:
     def _refusals(
         self, store: Store, units: Sequence[Candidate], schemes: Schemes
     ) -> tuple[dict[str, str], dict[str, Collection[int]]]:
-        """Return which units their target does not take once quantized, why, and which nodes."""
+        """Return the reasons for units that targets refuse once quantized, and the refused nodes."""
         trial, renamed = inserted(self.floats, store, units, schemes, whole=False)
         index = unshared(trial).index
         reasons: dict[str, str] = {}
@@ -222,7 +223,7 @@ class _Quantizing:
         return reasons, nodes
 
     def _given(self, number: int, said: str) -> str:
-        """Return which tensors that a reason speaks of have a scale of the user's own, in brackets."""
+        """Return a remark on the user-given scales of tensors that a reason mentions, in brackets."""
         node = self.index.nodes[number]
         uses = [(False, *use) for use in enumerate(node.input)]
         uses += [(True, *use) for use in enumerate(node.output)]
@@ -236,7 +237,7 @@ class _Quantizing:
 
 
 def _quantized_refusal(annotator: Annotator, number: int, verdict: Verdict) -> str:
-    """Return why no rule for quantized operators takes a node, which one for floats may take."""
+    """Return why no rule for quantized operators takes a node."""
     if not verdict:
         return str(verdict)
     refused = (one for one in annotator.attempts(number) if one.fits and one.objections)
@@ -248,7 +249,7 @@ def _quantized_refusal(annotator: Annotator, number: int, verdict: Verdict) -> s
 
 
 def _unit_refusal(units: Iterator[Unit]) -> str:
-    """Return why operators are not the unit that they are in floating point."""
+    """Return why operators no longer form their unit once quantized."""
     reasons = (str(unit.verdict) for unit in units if not unit.verdict)
     return next(reasons, _OTHER_UNITS)
 

@@ -1,7 +1,7 @@
 """The ranges of tensors, and the file that holds them: `calibration.yaml`.
 
-A calibrator writes what a tensor's values lie in; a user may edit that, or give scale and zero point
-outright, which are then kept exactly. Scales and zero points are those of ONNX's QuantizeLinear:
+A calibrator writes the range of each tensor's values. A user may edit the file, or give scale and zero
+point explicitly, which are then used exactly. Scales and zero points are those of ONNX's QuantizeLinear:
 `real = scale * (quantized - zero_point)`.
 """
 
@@ -38,7 +38,7 @@ _MOST_HINTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What a tensor's values are taken to lie in, as the calibrator chose; both ends are finite."""
+    """The range of a tensor's values that a calibrator chose; both ends are finite."""
 
     low: float
     high: float
@@ -46,10 +46,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The user's own quantization of a tensor, kept exactly.
+    """A quantization of a tensor given by the user, which is used exactly.
 
-    One scale and zero point for all of it when `axis` is None, else one for each index on that axis
-    (negative ones count from the end). `dtype` is one of `DTYPES`.
+    One scale and zero point for the whole tensor if `axis` is None, otherwise one for each index on that
+    axis (negative axes count from the end). `dtype` is one of `DTYPES`.
     """
 
     scale: tuple[float, ...]
@@ -60,11 +60,11 @@ class Given:
 
 @dataclass(frozen=True)
 class Ranges:
-    """The ranges of a model's tensors, and where they are from.
+    """The ranges of a model's tensors, and their origin.
 
-    `method` is the calibrator's name with its `options`, `samples` how many it saw, `source` the name of
-    the data, `random` whether that was made up, `model` the model's name. `notes` are sentences worth
-    telling the user. A tensor that is not in `tensors` has no range, and cannot be quantized.
+    `method` is the calibrator's name with its `options`, `samples` the number of samples, `source` the
+    name of the data, `random` whether it was random data, `model` the model's name. `notes` are
+    sentences for the user. A tensor that is not in `tensors` has no range and cannot be quantized.
     """
 
     method: str
@@ -77,7 +77,7 @@ class Ranges:
     notes: Sequence[str] = ()
 
     def require(self, index: GraphIndex, path: Path) -> None:
-        """Raise InputError when a tensor is named that the model lacks; `path` is the file, to be told.
+        """Raise InputError if a named tensor is not in the model; `path` is the file for the message.
 
         `index` is that of the main graph; tensors in the bodies of If, Loop and Scan count as well.
         """
@@ -97,7 +97,7 @@ class Ranges:
 
 
 def _some(kind: type[float], thing: str) -> AfterValidator:
-    """Return the check for a number or a list of them, which are no truth values."""
+    """Return a validator for a number or a list of numbers, without booleans."""
 
     def read(value: Any) -> Any:
         items = value if isinstance(value, list) else [value]
@@ -115,7 +115,7 @@ _Number = Annotated[float, Field(strict=True)]
 
 
 class _Entry(Strict):
-    """A tensor in the file: a range, or a quantization of the user's own."""
+    """A tensor in the file: a range, or a quantization given by the user."""
 
     low: _Number | None = None
     high: _Number | None = None
@@ -132,7 +132,7 @@ class _Entry(Strict):
         return self
 
     def read(self) -> Range | Given:
-        """Return what the entry says."""
+        """Return the range or quantization of the entry."""
         if self.low is not None and self.high is not None:
             return Range(self.low, self.high)
         scale = _tuple(self.scale)
@@ -189,7 +189,7 @@ class _Model(Strict):
 
 
 class _File(Strict):
-    """The file."""
+    """The schema of the file."""
 
     method: str = ""
     options: dict[str, bool | int | float] = Field(default_factory=dict)
@@ -217,12 +217,12 @@ def read_ranges(path: Path) -> Ranges:
 
 
 def write_ranges(path: Path, ranges: Ranges) -> None:
-    """Write a file that `read_ranges` reads to the same value. Raises InputError when it cannot be."""
+    """Write a file that `read_ranges` reads to the same value. Raises InputError if that fails."""
     write_text(path, ranges_text(ranges))
 
 
 def ranges_text(ranges: Ranges) -> str:
-    """Return the text of a file; floats are written so that the same ones are read."""
+    """Return the text of a file; floats are written such that they are read back exactly."""
     head: dict[str, Any] = {"method": ranges.method}
     if ranges.options:
         head["options"] = dict(ranges.options)
@@ -251,7 +251,7 @@ def _written(entry: Range | Given) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what byoc's reader takes for a number, and writes nothing as an alias."""
+    """Quotes texts that byoc's reader takes for a number, and writes no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -263,7 +263,7 @@ _Dumper.add_implicit_resolver(  # as byoc.yamlfile reads
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Return a text as YAML, in double quotes where it has line breaks, which no other form keeps."""
+    """Return a text as YAML, in double quotes if it has line breaks, which no other style preserves."""
     style = '"' if text.splitlines() != [text] else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 

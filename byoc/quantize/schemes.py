@@ -1,4 +1,4 @@
-"""Deciding scales: for each tensor that units read and make, and for each constant that they read."""
+"""Choice of scales for each tensor at the boundary of units, and for each constant that they read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.cluster.hierarchy import DisjointSet
 
 from byoc.graph.attributes import written
 from byoc.graph.index import GraphIndex
 from byoc.graph.unshare import is_float
 from byoc.graph.walk import describe, is_onnx
 from byoc.quantize.classes import (
-    Classes,
     classes_of,
     form_of,
     is_alike,
@@ -30,7 +30,7 @@ from byoc.quantize.wanted import Wanted
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A constant that a node reads, to be quantized; `bias` holds the scale of one in int32.
+    """A constant to be quantized, at the node and input that read it; `is_bias` for an int32 bias.
 
     A bias's scale has shape `[]` or `[C]`, and its values count along `params.axis`.
     """
@@ -44,7 +44,7 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class Schemes:
-    """How units are quantized: each tensor at their borders, each constant, and which units are not."""
+    """The quantization of each boundary tensor and constant of units, and reasons for refused units."""
 
     activations: Mapping[str, Params]
     constants: Sequence[Constant]
@@ -53,7 +53,7 @@ class Schemes:
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """The constants of a model, of which the extremes are kept once they were looked at."""
+    """The constants of a model, with a cache of their extremes and quantizations."""
 
     index: GraphIndex
     folder: Path | None
@@ -61,7 +61,7 @@ class Store:
     _params: dict[tuple[str, int | None, Form], Params | None] = field(default_factory=dict)
 
     def value(self, name: str) -> NDArray[Any]:
-        """Return the value of a constant, which is read each time."""
+        """Return the value of a constant, which is read anew each time."""
         return value_of(self.index, name, self.folder)
 
     def extremes(self, name: str, axis: int | None = None) -> Any:
@@ -72,7 +72,7 @@ class Store:
         return self._extremes[key]
 
     def params(self, name: str, axis: int | None, form: Form) -> Params | None:
-        """Return the quantization of a constant; the same object for the same one."""
+        """Return the quantization of a constant; the same object for equal arguments."""
         key = name, axis, form
         if key not in self._params:
             low, high = self.extremes(name, axis)
@@ -81,9 +81,9 @@ class Store:
 
 
 def schemes_of(store: Store, units: Sequence[Candidate], ranges: Ranges, dtype: str | None) -> Schemes:
-    """Return how some units are quantized, all of whose tensors have a range.
+    """Choose the quantization of some units, all of whose tensors have a range.
 
-    `dtype` is that of activations, the first that the target has unless given.
+    `dtype` is that of activations, by default the first that the target has.
     """
     return _Deciding(store, units, ranges, dtype).decide()
 
@@ -108,12 +108,13 @@ class _Deciding:
                     self.refused[unit.name] = reason
         return Schemes(self.activations, self.constants, self.refused)
 
-    def _activations(self, classes: Classes) -> None:
+    def _activations(self, classes: "DisjointSet[str]") -> None:
         wants: dict[str, list[Wanted]] = {}
         known: dict[str, dict[str, Range | Given]] = {}
         of_unit: dict[str, list[str]] = {}
         for unit, name, want in self._uses():
-            root = classes.root(name)
+            classes.add(name)
+            root = classes[name]
             wants.setdefault(root, []).append(want)
             known.setdefault(root, {})[name] = self._known(name)
             of_unit.setdefault(root, []).append(unit.name)
@@ -126,7 +127,7 @@ class _Deciding:
                 self.activations[name] = self._with_axis(params, name)
 
     def _uses(self) -> Iterator[tuple[Candidate, str, Wanted]]:
-        """Yield what units read and make at their borders, and constants that share such a scale."""
+        """Yield the boundary tensors of units, and constants that share their scale, use by use."""
         index = self.store.index
         for unit in self.units:
             borders = {*unit.reads, *unit.makes}
@@ -157,7 +158,7 @@ class _Deciding:
         return Params(params.scale, params.zero_point, params.dtype, params.axis % len(known.shape))
 
     def _constants_of(self, unit: Candidate, number: int) -> str:
-        """Add the constants of a node, and return why the unit cannot be quantized (empty: it can)."""
+        """Add the constants of a node; return the reason if the unit cannot be quantized, else empty."""
         index = self.store.index
         node = index.nodes[number]
         if not is_onnx(node) or node.op_type not in OPERANDS:
@@ -194,7 +195,7 @@ class _Deciding:
         return self.store.params(name, found[0] if found else None, form)
 
     def _bias(self, unit: Candidate, number: int, added: list[Constant]) -> str:
-        """Add a bias, with the weights' scales as wide as it takes, and return why it cannot be."""
+        """Add a bias, widening the weights' scales if need be; return why it is impossible, or empty."""
         index = self.store.index
         node = index.nodes[number]
         name = node.input[2]
@@ -227,7 +228,7 @@ class _Deciding:
         return ""
 
     def _scale_of(self, unit: Candidate, number: int) -> Params | None:
-        """Return the quantization of what a node reads first; inside of a unit that of its range."""
+        """Return the quantization of a node's first input; inside a unit, the one of its range."""
         index = self.store.index
         name = index.nodes[number].input[0]
         if name in unit.reads:

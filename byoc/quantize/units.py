@@ -1,4 +1,4 @@
-"""Candidates: what of a float model a target might take quantized, in the units that it would form."""
+"""Candidates for quantization: the units of a float model that a target might take quantized."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,8 @@ _NO_NUMBERS = "it computes with no floating-point numbers"  # not worth a note
 class Candidate:
     """A unit to be quantized for a target, and the tensors that enter and leave it.
 
-    `reads` and `makes` are floats that are not constant; numbers and names are those of the float model.
+    `reads` and `makes` are float tensors that are not constant; numbers and names are those of the float
+    model.
     """
 
     unit: Unit
@@ -38,9 +39,9 @@ class Candidate:
 def candidates(
     index: GraphIndex, wishes: Wishes, out: Collection[int]
 ) -> tuple[list[Candidate], dict[int, str]]:
-    """Return the candidates of a target, none of which has one of the nodes `out`.
+    """Return the candidates of a target without the nodes `out`, and reasons for rejected nodes.
 
-    With them why other nodes whose operators the target takes quantized are none, by node number.
+    The reasons are by node number, for nodes whose operators the target takes quantized.
     """
     ops = wishes.ops()
     standalone = {
@@ -61,7 +62,7 @@ def candidates(
 
 
 def _never(index: GraphIndex, number: int) -> str:
-    """Return why a node is never quantized, empty when it may be."""
+    """Return why a node is never quantized, empty if it may be."""
     node = index.nodes[number]
     if is_quantize(node) or is_dequantize(node) or number in index.bodies:
         return _NO_NUMBERS
@@ -80,7 +81,7 @@ def _never(index: GraphIndex, number: int) -> str:
 
 
 def _is_quantized(index: GraphIndex, number: int) -> bool:
-    """Return whether a node has a DequantizeLinear in front of it, or a QuantizeLinear behind it."""
+    """Return whether a node has a DequantizeLinear before it or a QuantizeLinear after it."""
     makers = (index.producer.get(name, -1) for name in index.reads[number])
     before = any(
         is_dequantize(index.nodes[m]) and m not in index.constant_nodes for m in makers if m >= 0
@@ -110,7 +111,7 @@ def _candidate(index: GraphIndex, wishes: Wishes, unit: Unit) -> Candidate:
 
 
 def named(index: GraphIndex, unit: Unit) -> set[str]:
-    """Return what a unit may be called: its name, those of its nodes, and what they make."""
+    """Return the names by which a user may refer to a unit: its own, its nodes' and their outputs'."""
     nodes = [index.nodes[number] for number in unit.nodes]
     return {unit.name, *(node.name for node in nodes), *(name for n in nodes for name in n.output)} - {
         ""
@@ -118,7 +119,7 @@ def named(index: GraphIndex, unit: Unit) -> set[str]:
 
 
 def node_names(index: GraphIndex, unit: Unit) -> tuple[str, ...]:
-    """Return the names of a unit's nodes; of one without a name, that of what it makes."""
+    """Return the names of a unit's nodes; for a node without a name, its first output."""
     return tuple(index.nodes[n].name or index.nodes[n].output[0] for n in unit.nodes)
 
 

@@ -1,4 +1,4 @@
-"""The values of constants, however large: read or computed one at a time, and not kept."""
+"""The values of constants, which are read or computed on demand and not kept."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from byoc.graph.tensors import stored_array
 
 
 def value_of(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any]:
-    """Return the value of a constant: what is stored, or what ONNX's reference makes of what is."""
+    """Return the value of a constant: the stored one, or computed by ONNX's reference implementation."""
     if name in index.stored:
         return stored_array(index.stored[name], folder)
     numbers = index.constants_behind([name])

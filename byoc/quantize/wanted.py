@@ -1,4 +1,4 @@
-"""What a target wants of a quantized tensor: the scheme of its file, and what the rules add to that."""
+"""A target's requirements on quantized tensors: its file's scheme combined with its rules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _USUAL = "int8"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a tensor is to be at one of its uses: its `dtypes`, the first preferred, and its scales."""
+    """The requirements on a tensor at one of its uses; the first of its `dtypes` is preferred."""
 
     dtypes: tuple[str, ...]
     symmetric: bool
@@ -27,12 +27,12 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Wishes:
-    """What a target wants, use by use."""
+    """The requirements of a target, use by use."""
 
     target: Target
 
     def ops(self) -> dict[str, bool]:
-        """Return the operators that it takes quantized, and whether each is taken alone."""
+        """Return the operators that the target takes quantized, and whether each may stand alone."""
         found: dict[str, bool] = {}
         for rule in self.target.rules.ops:
             for op in rule.op if rule.quantized else ():
@@ -40,14 +40,14 @@ class Wishes:
         return found
 
     def same_scale(self, node: NodeProto) -> bool:
-        """Return whether inputs and output of a node must have one scale and zero point."""
+        """Return whether inputs and output of a node must share one scale and zero point."""
         return name_of(node) in (self.target.rules.quantization.same_scale or ())
 
     def of(self, index: GraphIndex, node: NodeProto, position: int, role: str, *, out: bool) -> Wanted:
-        """Return what is wanted of an input or output; `role` is activations, weights or bias.
+        """Return the requirements on an input or output; `role` is activations, weights or bias.
 
-        The first rule for the quantized operator is asked: where a node fits only a later one, the
-        annotator refuses what the first one wants.
+        The first rule for the quantized operator is used; if a node only fits a later one, the annotator
+        refuses it.
         """
         rule = self._rule(name_of(node))
         formal = formal_name(index, node, position, out=out)
@@ -76,7 +76,7 @@ def _integers(dtypes: Sequence[str]) -> tuple[str, ...]:
 
 
 def formal_name(index: GraphIndex, node: NodeProto, position: int, *, out: bool) -> str:
-    """Return what ONNX calls an input or output of a node, empty where it has no schema."""
+    """Return ONNX's name of an input or output of a node, empty if it has no schema."""
     schema = index.schema(node)
     if schema is None:
         return ""
