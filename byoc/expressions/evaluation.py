@@ -101,7 +101,8 @@ class _Evaluation:
         if operator == "[]":
             return [self.evaluate(operand, scope) for operand in operands]
         if operator == "[.]":
-            return self.get_element(*operands, scope)
+            of, index = operands
+            return self.get_element(of, index, scope)
         return OPERATIONS[operator](self.steps, *(self.evaluate_known(o, scope) for o in operands))
 
     def get_element(self, of: ExpressionNode, index: ExpressionNode, scope: _Scope) -> Any:

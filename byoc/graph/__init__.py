@@ -1,5 +1,5 @@
-"""ONNX as it is: reading, checking, typing and looking things up; cutting sub-graphs out.
+"""ONNX models: reading, checking, types, look-ups, and cutting out parts.
 
-Knows nothing of rules, costs or devices. A `Model` comes in by `prepare` and is never edited; what
-leaves is a new protobuf.
+This room knows nothing of rules, costs or devices. `prepare` makes a `Model`, which is never edited;
+every change gives a new protobuf.
 """

@@ -1,4 +1,4 @@
-"""The attributes that a node has in effect: written, the schema's default, or the documented one."""
+"""Attributes of nodes with their defaults, and the operator schemas of ONNX."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -12,15 +12,15 @@ from byoc.graph.types import NUMBERS, TensorType
 
 # Schemas write these two as C does.
 _IN_SCHEMAS = {"float32": "float", "float64": "double"}
-# Defaults that the operators' documentation gives in words, because they depend on the rank.
+# The defaults of these depend on the rank, so schemas give them only in words.
 _ONES = ("strides", "dilations")
-# What convolutions call their weight, which is not always their second input (QLinearConv).
+# The names of a convolution's weight, which is not always the second input (QLinearConv).
 _WEIGHTS = ("W", "w")
 
 
 @cache
 def schema_of(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | None:
-    """Return ONNX's schema of an operator at an operator-set version, None when it has none."""
+    """Return ONNX's schema of an operator at a version of its operator set, None if there is none."""
     try:
         return onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:
@@ -29,15 +29,15 @@ def schema_of(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | Non
 
 @cache
 def onnx_domains() -> frozenset[str]:
-    """Return the domains whose operators ONNX defines; the empty one is its own."""
+    """Return the domains whose operators ONNX defines; its main domain is the empty text."""
     return frozenset(schema.domain for schema in onnx.defs.get_all_schemas_with_history())
 
 
 def open_dtypes(schema: onnx.defs.OpSchema, type_str: str) -> frozenset[str]:
-    """Return the dtypes that a type variable of a schema may stand for; none for a type that is fixed.
+    """Return the dtypes that a type variable of a schema may stand for, none for a fixed type.
 
-    A Reshape's `shape` is `tensor(int64)` and fixed; a Gather's `indices` are a variable that stands
-    for int32 or int64, its `data` one that stands for anything.
+    In Reshape the type of `shape` is fixed, `tensor(int64)`. In Gather that of `indices` is a variable
+    for int32 or int64, that of `data` one for any type.
     """
     return _variables(schema).get(type_str, frozenset())
 
@@ -54,17 +54,17 @@ def _variables(schema: onnx.defs.OpSchema) -> dict[str, frozenset[str]]:
 
 
 def written(node: NodeProto) -> dict[str, Any]:
-    """Return the attributes written on a node; text as str, 0.1 as 0.1 though stored as a float32."""
+    """Return the stated attributes of a node; text as str, a float32 as its shortest decimal."""
     return {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
 
 
 def effective(
     node: NodeProto, schema: onnx.defs.OpSchema, types: Mapping[str, TensorType]
 ) -> dict[str, Any]:
-    """Return every attribute that has a value, written or not.
+    """Return the attributes of a node with all defaults.
 
-    `kernel_shape`, `strides`, `dilations` and `pads` of convolutions and pools follow their
-    documentation: the weight's extents, ones, and zeros.
+    The defaults of `kernel_shape`, `strides`, `dilations` and `pads` of convolutions and pools follow
+    ONNX's documentation: the extents of the weight, ones, and zeros.
     """
     values = {
         name: _plain(onnx.helper.get_attribute_value(attribute.default_value))

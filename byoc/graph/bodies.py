@@ -1,6 +1,7 @@
-"""The types of a body's own inputs, which a Loop or Scan may leave out: its node's inputs say them."""
+"""The types that Loop and Scan give to the inputs of their bodies."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
 
@@ -11,9 +12,10 @@ from byoc.graph.types import without_shape
 def body_input_types(
     node: NodeProto, body: GraphProto, around: Mapping[str, TypeProto]
 ) -> dict[str, TypeProto]:
-    """Return what follows for the inputs of a body from what its node is given; `around` has the types.
+    """Return the types of a body's inputs that follow from the inputs of its node.
 
-    What a Loop carries may change its shape from trip to trip, so of that only the dtype follows.
+    `around` are the types of the tensors around the node. A tensor that a Loop carries may change its
+    shape from one iteration to the next, so only its dtype follows.
     """
     names = [value.name for value in body.input]
     if node.op_type == "Loop":
@@ -37,11 +39,10 @@ def body_input_types(
 
 
 def _slice(kind: TypeProto | None, axis: int) -> TypeProto | None:
-    """Return the type of a tensor without one axis."""
+    """Return a tensor type without one axis, None for any other type."""
     if kind is None or not kind.HasField("tensor_type"):
         return None
-    result = TypeProto()
-    result.CopyFrom(kind)
+    result = deepcopy(kind)
     rank = len(result.tensor_type.shape.dim)
     if -rank <= axis < rank:
         del result.tensor_type.shape.dim[axis]

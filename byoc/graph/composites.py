@@ -1,17 +1,18 @@
-"""Composites as functions: `conv_relu(x, w, b)` with the attributes of what is inside.
+"""Composites as functions: `conv_relu(x, w, b)` with the attributes of the operators inside.
 
-The function's body is the pattern itself, so one function serves every instance: an optional input that
-an instance leaves out is an empty name in the call, and an attribute `pads` of the line `c` is the
-function's attribute `c_pads`. A call gives every attribute that has a value, defaults too. Where a
-pattern leaves a choice (one of several operators, an optional line, another variant), an instance with
-another than the first calls a function of its own, named after what differs (`conv_add_relu` and
-`conv_add_relu_sum`); the metadata `byoc.composite` of call and function has the composite's own name.
+The body of the function is the pattern itself, so one function serves all instances: an optional input
+that an instance lacks is an empty name in the call, and the attribute `pads` of line `c` is the
+function's attribute `c_pads`. A call states every attribute, defaults included. If a pattern has
+alternatives (several operators, an optional line, variants), an instance that differs from the first
+calls a function of its own, named after the difference (`conv_add_relu` and `conv_add_relu_sum`); the
+metadata `byoc.composite` of call and function has the name of the composite.
 
-Overloads (ONNX IR 10) would be the other way; onnxruntime 1.31 loses a node's overload when it inlines a
-call inside another function, and then runs the wrong body.
+Overloads (ONNX IR 10) would be the alternative, but onnxruntime 1.31 loses the overload of a call inside
+another function when it inlines it, and then runs the wrong body.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 from onnx import AttributeProto, FunctionProto, NodeProto, helper
@@ -21,12 +22,16 @@ from byoc.graph.attributes import effective
 from byoc.graph.index import GraphIndex
 
 METADATA = "byoc.composite"
-"""The key, on a call and on its function, under which the composite's name stands."""
+"""The metadata key of calls and functions whose value is the name of the composite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the pattern, bound: its name, operator and domain, what it reads and makes, its node."""
+    """A line of a pattern in an instance.
+
+    `operands` and `outputs` are names of the pattern, `output` is the line's own name, `node` the number
+    of the matched node.
+    """
 
     output: str
     op: str
@@ -38,10 +43,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Composite:
-    """An instance of a composite in a graph: its lines in order.
+    """An instance of a composite in a graph, with its lines in order.
 
-    `composite` is what the rule file calls it, `name` the function's name. `inputs` gives the tensor for
-    each input of its signature, empty where an optional one is left out; `outputs` that for each output.
+    `composite` is its name in the rule file, `name` that of the function. `inputs` maps each input of
+    the signature to a tensor, an omitted optional one to the empty text; `outputs` maps each output.
     """
 
     index: GraphIndex
@@ -53,7 +58,7 @@ class Composite:
 
 
 def call(domain: str, composite: Composite) -> NodeProto:
-    """Return the node that calls a composite's function."""
+    """Make the node that calls the function of a composite."""
     last = composite.index.nodes[composite.lines[-1].node]
     node = helper.make_node(
         composite.name,
@@ -71,9 +76,9 @@ def call(domain: str, composite: Composite) -> NodeProto:
 
 
 def functions(domain: str, composites: Iterable[Composite]) -> list[FunctionProto]:
-    """Return the functions that the calls of some composites refer to, one for each name.
+    """Make the functions of some composites, one for each function name.
 
-    Raises InputError when two composites have a function of one name.
+    Raises InputError when two composites have functions of one name.
     """
     instances: dict[str, list[Composite]] = {}
     for composite in composites:
@@ -121,15 +126,15 @@ def _function(domain: str, instances: list[Composite]) -> FunctionProto:
 
 
 def _body(instance: Composite) -> tuple[object, ...]:
-    """Return what instances have in common that share a function."""
+    """Return a key that is equal for instances that share a function."""
     lines = [(line.op, line.domain, line.operands, line.outputs) for line in instance.lines]
     return (*lines, tuple(instance.inputs), tuple(instance.outputs))
 
 
 def _given(operands: Sequence[str], instances: Sequence[Composite]) -> Sequence[str]:
-    """Return a line's operands without those at its end that no instance gives.
+    """Return the operands of a line without trailing ones that no instance has.
 
-    An empty name means the same, but onnxruntime takes a Split's for sizes that are given.
+    An empty name means the same, but onnxruntime takes it for given sizes in Split.
     """
     count = len(operands)
     while count and not any(instance.inputs.get(operands[count - 1], "-") for instance in instances):
@@ -138,13 +143,10 @@ def _given(operands: Sequence[str], instances: Sequence[Composite]) -> Sequence[
 
 
 def _attributes(index: GraphIndex, line: Line) -> list[AttributeProto]:
-    """Return copies of the attributes of a line's node, and those that have a value unwritten."""
+    """Return copies of the attributes of a line's node, defaults included, sorted by name."""
     node = index.nodes[line.node]
     written = {attribute.name for attribute in node.attribute}
-    result = []
-    for attribute in node.attribute:
-        result.append(AttributeProto())
-        result[-1].CopyFrom(attribute)
+    result = [deepcopy(attribute) for attribute in node.attribute]
     schema = index.schema(node)
     if schema is None:
         return result

@@ -1,4 +1,4 @@
-"""Copying a model but for parts that are about to be replaced, so that weights are not copied twice."""
+"""Copies of models without parts that are about to be replaced, which saves copying weights twice."""
 
 from google.protobuf.message import Message
 from onnx import ModelProto

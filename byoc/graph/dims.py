@@ -1,6 +1,7 @@
-"""Dimensions everywhere in a model: giving symbolic ones a value, and dropping what is none."""
+"""Dimensions in a whole model: fixing symbolic ones, removing negative ones."""
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 
 from onnx import ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
 
@@ -17,9 +18,9 @@ def symbols(proto: ModelProto) -> list[str]:
 
 
 def fix_dims(proto: ModelProto, values: Mapping[str, int]) -> ModelProto:
-    """Return a copy in which each named symbolic dimension has its value, bodies included.
+    """Return a copy in which symbolic dimensions have the given values, in bodies and functions, too.
 
-    Raises InputError for a name that no graph input uses, and for a value below 1.
+    Raises InputError for a name that no graph input has, and for a value below 1.
     """
     known = symbols(proto)
     for name, size in values.items():
@@ -30,8 +31,7 @@ def fix_dims(proto: ModelProto, values: Mapping[str, int]) -> ModelProto:
             raise InputError(f"dimension {name}={size}: a size is at least 1")
         if size >= 2**63:
             raise InputError(f"dimension {name}={size}: a size is less than 2**63")
-    result = ModelProto()
-    result.CopyFrom(proto)
+    result = deepcopy(proto)
     for value in _stated(result):
         for dim in _dims(value.type):
             if dim.dim_param in values:
@@ -40,15 +40,15 @@ def fix_dims(proto: ModelProto, values: Mapping[str, int]) -> ModelProto:
 
 
 def without_negative(proto: ModelProto) -> ModelProto:
-    """Return a model in which each dimension stated as a negative number is stated as unknown.
+    """Return a model in which dimensions stated as negative numbers are unknown.
 
-    Some exporters write -1 for unknown. onnxruntime takes it so, but ONNX's shape inference reckons with
-    the number, and a Slice along such an axis ends the process. The model itself where there is none.
+    Some exporters write -1 for unknown. onnxruntime reads it that way, but ONNX's shape inference
+    computes with the number, and a Slice along such an axis ends the process. A model without such
+    dimensions is returned unchanged.
     """
     if not any(dim.dim_value < 0 for value in _stated(proto) for dim in _dims(value.type)):
         return proto
-    result = ModelProto()
-    result.CopyFrom(proto)
+    result = deepcopy(proto)
     for value in _stated(result):
         for dim in _dims(value.type):
             if dim.dim_value < 0:
@@ -57,7 +57,7 @@ def without_negative(proto: ModelProto) -> ModelProto:
 
 
 def _stated(proto: ModelProto) -> Iterator[ValueInfoProto]:
-    """Yield all that graphs, bodies and functions say of their tensors."""
+    """Yield the type annotations of all graphs, bodies and functions."""
     functions = [graph for f in proto.functions for node in f.node for graph in bodies(node)]
     for outer in (proto.graph, *functions):
         for graph in walk_graphs(outer):

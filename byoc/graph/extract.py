@@ -1,4 +1,4 @@
-"""Cutting stand-alone models out of a model: some of its nodes, or the body of a function it calls."""
+"""Stand-alone models cut out of a model: some nodes, or the body of a function."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,10 +12,10 @@ from byoc.graph.walk import bodies, walk_graphs
 def nodes_model(
     index: GraphIndex, nodes: Sequence[int], name: str, values: Mapping[str, TypeProto]
 ) -> ModelProto:
-    """Return a model of the given nodes, with the constants they need.
+    """Return a model of the given nodes with the constants they need.
 
-    Its inputs and outputs are what crosses to the rest of the graph, by the same names and with the
-    types in `values`. External data stays where it is.
+    Its inputs and outputs are the tensors at the boundary, with the same names and the types in
+    `values`. External data stays in its files.
     """
     border = interface(index, nodes)
     inner = sorted({*nodes, *border.sunk})
@@ -32,12 +32,11 @@ def nodes_model(
 
 
 def call_model(index: GraphIndex, call: NodeProto, values: Mapping[str, TypeProto]) -> ModelProto:
-    """Return the body of the function that a node calls as a model of its own.
+    """Return a model of the function that a node calls.
 
-    What the node passes in as constants become initializers of the model; the functions that the body
-    calls come along. `values` gives the types of inputs and outputs, and of what is inside where known.
-    Inputs, outputs and initializers have the names that the function has for them, in the order in which
-    the node has them.
+    Constants that the node passes become initializers; functions that the body calls are included.
+    `values` gives the types of inputs and outputs, and of inner tensors where known. Inputs, outputs and
+    initializers have the names of the function's parameters, in the order of the call.
     """
     function = next(
         f for f in index.proto.functions if (f.domain, f.name) == (call.domain, call.op_type)
@@ -95,7 +94,7 @@ def _model(  # noqa: PLR0913, PLR0917 - the parts of a model
 def _called(
     nodes: Iterable[NodeProto], functions: Mapping[tuple[str, str, str], FunctionProto]
 ) -> list[FunctionProto]:
-    """Return the functions that nodes call, and those that these call, inner ones first."""
+    """Return the functions that nodes call, directly and through others, inner ones first."""
     found: dict[tuple[str, str, str], FunctionProto] = {}
     pending = list(nodes)
     while pending:

@@ -1,4 +1,4 @@
-"""What is known of tensors and nodes as plain values: what expressions and check functions are given."""
+"""Facts of tensors and nodes as plain values, for conditions and check functions."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -16,20 +16,20 @@ from byoc.graph.values import constant_value
 TENSOR_FACTS = (
     *("given", "name", "constant", "dtype", "shape", "rank", "elements", "bytes", "value", "quantized"),
 )
-"""What can be known of a tensor."""
+"""The keys of the facts of a tensor."""
 _SHORT_FLOATS = ("float16", "bfloat16", "float32")
 
 QUANTIZED_FACTS = ("dtype", "bytes")
-"""What can be known of it on the outer side of the DequantizeLinear or QuantizeLinear beside it."""
+"""The keys of its facts on the quantized side of the DequantizeLinear or QuantizeLinear next to it."""
 
 
 def tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
-    """Return what is known of a tensor; what is not known is not in it, or null among the dimensions.
+    """Return the known facts of a tensor.
 
-    Keys: given (bool), name, constant (bool), dtype (`float32`), shape (list, null for a dimension that
+    Keys: given (bool), name, constant (bool), dtype (`float32`), shape (list, None for a dimension that
     is not fixed), rank, elements, bytes, and value (a flat list) of a constant with at most 1,024
-    elements. What a DequantizeLinear makes or QuantizeLinear alone reads has `quantized`, a mapping of
-    dtype and bytes on the outer side.
+    elements. A tensor that DequantizeLinear makes or only QuantizeLinear reads has `quantized`, a
+    mapping with dtype and bytes on the quantized side. Facts that are not known are left out.
     """
     if not tensor:
         return {"given": False}
@@ -54,10 +54,10 @@ def tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
 
 
 def plain_elements(value: NDArray[Any]) -> list[Any]:
-    """Return the elements as plain values: of a short float the decimal that a person would write.
+    """Return the elements as plain values; short floats as the decimals that a person would write.
 
-    That is the value itself where it is whole or of at most 6 digits, else the shortest decimal that
-    stands for it in its type: 65504, 5.625 and 0.1 of a float16.
+    That is the value itself if it is whole or has at most 6 digits, else the shortest decimal that
+    stands for it in its type: 65504, 5.625 and 0.1 for float16.
     """
     flat = value.reshape(-1)
     if flat.dtype.name not in _SHORT_FLOATS:
@@ -76,7 +76,7 @@ def _decimal(element: Any) -> float:
 
 
 def attribute_facts(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
-    """Return the attributes in effect on a node, written or not; bodies and tensors are left out."""
+    """Return the attributes of a node with defaults, without graphs and tensors."""
     schema = index.schema(node)
     values: Mapping[str, Any]
     values = written(node) if schema is None else effective(node, schema, index.types)

@@ -1,4 +1,4 @@
-"""Folding: what is known before the model runs is computed, with ONNX's own reference implementation."""
+"""Constant folding with ONNX's reference implementation."""
 
 import numpy as np
 import onnx
@@ -10,8 +10,7 @@ from onnx.reference.op_run import OpRun
 from byoc.graph.copying import copy_without
 from byoc.graph.index import GraphIndex, stated_types
 
-# The first version of DequantizeLinear that the reference implementation has; what it has of earlier
-# operator sets computes the same.
+# The reference implementation has DequantizeLinear from this version on.
 _FIRST_DEQUANTIZE = 19
 
 
@@ -44,7 +43,7 @@ _Dequantize.__name__ = "DequantizeLinear"  # the evaluator goes by the name
 def fold_constants(model: ModelProto) -> ModelProto:
     """Return the model with its constant nodes replaced by initializers.
 
-    What these nodes read must be embedded; all other data may lie in files.
+    The data that these nodes read must be embedded; other data may be external.
     """
     index = GraphIndex(model, stated_types(model))
     constant = sorted(index.constant_nodes)

@@ -1,7 +1,7 @@
-"""An index over a graph of a model: who makes a tensor, who reads it, what is constant.
+"""The index of a graph: producers and consumers of tensors, and constants.
 
 The protobuf stays the only copy of the model; the index adds look-ups in time linear in its size. The
-bodies of If, Loop and Scan are graphs of their own, each with an index that knows the one around it.
+body of an If, Loop or Scan is a graph of its own, with an index that refers to the graph around it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from byoc.graph.walk import bodies, captures, is_onnx, own_names, reads
 
 T = TypeVar("T")
 
-# The same inputs give other outputs each time, so these are never constant even with no inputs.
+# Their outputs differ from run to run, so they are never constant, even without inputs.
 _RANDOM = {
     "RandomNormal",
     "RandomNormalLike",
@@ -29,16 +29,16 @@ _RANDOM = {
     "RandomUniformLike",
     "Bernoulli",
     "Multinomial",
-    "Dropout",  # when it trains, which an input says
+    "Dropout",  # in training mode, which is an input
 }
 
-# From this IR version on an initializer that is also a graph input is a default for it.
+# From this IR version on, an initializer that is also a graph input is the default of that input.
 DEFAULTS_IR = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A body of a node: the attribute that holds it, its place in it, and its index."""
+    """A body of a node: the attribute that holds it, its position in that attribute, and its index."""
 
     attribute: str
     position: int
@@ -49,10 +49,10 @@ class Body:
 class GraphIndex:
     """Look-ups over a model's main graph, or over `body`, a graph inside `outer`.
 
-    Nodes must be topologically sorted; node numbers are positions in the graph's `node`. `values` maps
-    what has a known type (stated or inferred) to it, that of the graphs around included. `typed` is the
-    same graph with inferred types, where there are any; the indices of bodies take theirs from it. Uses
-    include what the bodies of If, Loop and Scan capture.
+    Nodes must be sorted topologically; a node number is a position in the graph's `node`. `values` maps
+    tensors to their known types (stated or inferred), those of the graphs around included. `typed` is
+    the same graph with inferred types, if there are any; the indices of bodies get theirs from it. Uses
+    include captures by the bodies of If, Loop and Scan.
     """
 
     proto: onnx.ModelProto
@@ -71,7 +71,7 @@ class GraphIndex:
         """The bodies of each node that has some."""
         found = {}
         for i, node in enumerate(self.nodes):
-            if not any(True for _ in bodies(node)):
+            if not next(bodies(node), None):
                 continue
             graphs = _graphs(node)
             typed = _graphs(self.typed.node[i]) if self.typed is not None else graphs
@@ -93,10 +93,10 @@ class GraphIndex:
 
     @cached_property
     def certain(self) -> Mapping[str, TypeProto]:
-        """The types in `values`, but where inference knows a tensor, no more than inference does.
+        """The types in `values`, except that an inferred type replaces a stated one.
 
-        Files state shapes that are wrong, and onnxruntime goes by what it finds: what is held to a type
-        when it runs is held to these.
+        Files state wrong shapes, and onnxruntime uses what it infers. A type that must hold at run time
+        is taken from here.
         """
         if self.typed is None:
             return self.values
@@ -114,14 +114,14 @@ class GraphIndex:
 
     @cached_property
     def captured(self) -> Sequence[str]:
-        """What a body reads from the graphs around it and is not constant, in order of first use."""
+        """The tensors that a body captures, without constants, in order of first use."""
         if self.body is None:
             return []
         return [name for name in captures(self.body) if not self.is_constant(name)]
 
     @cached_property
     def types(self) -> Mapping[str, TensorType]:
-        """The known types of tensors; sequences, maps and optionals have none here."""
+        """The known tensor types; sequences, maps and optionals are left out."""
         return tensor_types(self.values)
 
     @cached_property
@@ -131,16 +131,17 @@ class GraphIndex:
 
     @cached_property
     def initializers(self) -> Mapping[str, TensorProto]:
-        """Stored tensors that no caller can override; see `overridable`."""
+        """Stored tensors that a caller cannot override; see `overridable`."""
         given = {value.name for value in self.graph.input} if self.overridable else set()
         return {t.name: t for t in self.graph.initializer if t.name not in given}
 
     @cached_property
     def stored(self) -> Mapping[str, TensorProto]:
-        """All that is stored under a name: the initializers, and large tensors in Constant nodes.
+        """Stored tensors by name: the initializers, and large tensors in Constant nodes.
 
-        Older exporters keep weights in Constant nodes; these travel as initializers do, while a node
-        with a small tensor is a constant node like any other. Of a body, what is stored around it, too.
+        Older exporters keep weights in Constant nodes. These are treated as initializers; a node with a
+        small tensor is an ordinary constant node. The index of a body includes the stored tensors around
+        it.
         """
         nodes = {
             node.output[0]: attribute.t
@@ -153,7 +154,7 @@ class GraphIndex:
         return {**around, **self.initializers, **nodes}
 
     def _around(self, outer: Mapping[str, T]) -> dict[str, T]:
-        """Return what is known around a body, but for names that the body uses for things of its own."""
+        """Return a mapping of the graph around without the names that the body defines itself."""
         return {name: found for name, found in outer.items() if name not in self._own}
 
     @cached_property
@@ -162,7 +163,7 @@ class GraphIndex:
 
     @cached_property
     def sparse_initializers(self) -> Mapping[str, SparseTensorProto]:
-        """Stored sparse tensors. They have no tensor type, so what reads them stays on the host."""
+        """Stored sparse tensors. They have no tensor type, so their readers stay on the host."""
         around = self._around(self.outer.sparse_initializers) if self.outer is not None else {}
         return {**around, **{s.values.name: s for s in self.graph.sparse_initializer}}
 
@@ -173,28 +174,28 @@ class GraphIndex:
 
     @cached_property
     def inputs(self) -> Sequence[str]:
-        """The graph inputs that carry data."""
+        """The graph inputs that are data, not initializers."""
         stored = {**self.initializers, **self.sparse_initializers}
         return [v.name for v in self.graph.input if v.name not in stored]
 
     @cached_property
     def outputs(self) -> Mapping[str, None]:
-        """The graph outputs, in order; a mapping so that looking one up is quick."""
+        """The graph outputs in order, as a mapping for fast look-ups."""
         return dict.fromkeys(value.name for value in self.graph.output)
 
     @cached_property
     def producer(self) -> Mapping[str, int]:
-        """Tensor to the node that makes it; graph inputs and initializers have none."""
+        """Tensor to the number of the node that makes it; graph inputs and initializers have none."""
         return {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
 
     @cached_property
     def reads(self) -> Sequence[Sequence[str]]:
-        """Per node, the tensors that it reads, captures included, without duplicates."""
+        """The tensors that each node reads, captures included, without duplicates."""
         return [reads(node) for node in self.nodes]
 
     @cached_property
     def consumers(self) -> Mapping[str, Sequence[int]]:
-        """Tensor to the nodes that read it, in order."""
+        """Tensor to the numbers of the nodes that read it, in order."""
         users: dict[str, list[int]] = {}
         for i, names in enumerate(self.reads):
             for name in names:
@@ -202,22 +203,22 @@ class GraphIndex:
         return users
 
     def is_used(self, name: str) -> bool:
-        """Return whether a node reads a tensor, or the graph gives it out."""
+        """Return whether a node reads a tensor or it is a graph output."""
         return name in self.consumers or name in self.outputs
 
     @cached_property
     def constant_nodes(self) -> frozenset[int]:
-        """Nodes whose every output is known before the model runs: fed by constants alone.
+        """Nodes whose outputs are known before the model runs: all their inputs are constants.
 
-        They are not placed: each goes wherever its readers are. Operators of other domains are left
-        out, since nothing is known of them.
+        They are not placed: each goes wherever its readers are. Operators of other domains are excluded,
+        since nothing is known of them.
         """
         found: set[int] = set()
         constant = set(self.stored)
         for i, node in enumerate(self.nodes):
             if not is_onnx(node) or node.op_type in _RANDOM:
                 continue
-            if any(True for _ in bodies(node)) or not constant.issuperset(self.reads[i]):
+            if next(bodies(node), None) or not constant.issuperset(self.reads[i]):
                 continue
             found.add(i)
             constant.update(node.output)
@@ -233,13 +234,13 @@ class GraphIndex:
 
     @cached_property
     def small_values(self) -> dict[str, NDArray[Any] | None]:
-        """What `byoc.graph.values` has worked out, kept."""
+        """A cache of `byoc.graph.values`."""
         return {}
 
     def constants_behind(self, names: Sequence[str]) -> list[int]:
         """Return the constant nodes that compute the given tensors, in topological order.
 
-        What is stored in a large Constant node needs no computing.
+        A large Constant node is stored data and not among them.
         """
         found: set[int] = set()
         pending = list(names)
@@ -253,23 +254,23 @@ class GraphIndex:
 
     @cached_property
     def opsets(self) -> Mapping[str, int]:
-        """Domain (the standard one as an empty string) to the operator-set version in use."""
+        """Domain (the main one as the empty text) to the version of its operator set."""
         return {
             "" if entry.domain == "ai.onnx" else entry.domain: entry.version
             for entry in self.proto.opset_import
         }
 
     def opset(self, node: NodeProto) -> int:
-        """Return the operator-set version that a node's operator is of."""
+        """Return the operator-set version of a node's operator."""
         return self.opsets.get("" if is_onnx(node) else node.domain, 1)
 
     def schema(self, node: NodeProto) -> onnx.defs.OpSchema | None:
-        """Return ONNX's schema of a node's operator, None when it has none."""
+        """Return ONNX's schema of a node's operator, None if it has none."""
         return schema_of(node.op_type, node.domain, self.opset(node))
 
 
 def _graphs(node: NodeProto) -> dict[tuple[str, int], GraphProto]:
-    """Return the bodies of a node by attribute and place in it."""
+    """Return the bodies of a node by attribute and position in it."""
     return {
         (attribute.name, position): graph
         for attribute in node.attribute
@@ -292,6 +293,6 @@ def graph_types(graph: GraphProto) -> dict[str, TypeProto]:
 
 
 def tensor_types(types: Mapping[str, TypeProto]) -> dict[str, TensorType]:
-    """Return the types of the tensors among some values; sequences, maps and optionals are left out."""
+    """Return the types of tensors; sequences, maps and optionals are left out."""
     read = {name: read_type(proto) for name, proto in types.items()}
     return {name: kind for name, kind in read.items() if kind is not None}

@@ -1,7 +1,7 @@
-"""Shape inference: what is known of every value of a model, and where the model contradicts itself.
+"""Shape inference, and contradictions between inferred and stated types.
 
-Inference comes first, what the file states second: exporters and optimizers leave stale shapes behind,
-and onnxruntime goes by what the operators compute, too.
+Inferred types take precedence over stated ones: exporters and optimizers leave stale shapes behind, and
+onnxruntime infers, too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,16 +21,18 @@ from byoc.graph.walk import bodies, walk_graphs
 
 Types = dict[str, TypeProto]
 
-# In all vectors together: two seconds' worth of propagating values.
+# The elements of all vectors whose values are propagated: about two seconds of work.
 _MOST_ELEMENTS = 1 << 20
-# Functions that call functions that ... can stand for more nodes than there is time to look at.
+# Nested calls of functions can expand to more nodes than there is time to visit.
 _MOST_NODES = 250_000
 
 
 @dataclass(frozen=True, eq=False)
 class Inferred:
-    """What inference gave: the types of the main graph's values, the graph with types in its bodies too
-    (None when inference failed), and sentences worth telling the user.
+    """The result of shape inference.
+
+    `values` are the types of the main graph's tensors, `typed` is the graph with types in its bodies,
+    too (None when inference failed), `notes` are sentences for the user.
     """
 
     values: Types
@@ -39,9 +41,9 @@ class Inferred:
 
 
 def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Inferred:
-    """Return the type of each value of a model.
+    """Infer the types of all tensors of a model.
 
-    `skeleton` is the model without large weights; `stated` are the types that the file gives.
+    `skeleton` is the model without large weights; `stated` are the types in the file.
     """
     skeleton = without_negative(skeleton)
     bare = copy_without(skeleton, "value_info")
@@ -52,7 +54,7 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Inferr
         typed = _typed(bare)
         inferred = stated_types(typed)
         unknown = {n for n, kind in stated.items() if knowledge(kind) > knowledge(inferred.get(n))}
-        if unknown:  # operators that ONNX does not know: what the file says of them helps those behind
+        if unknown:  # operators unknown to ONNX: the types that the file states help their consumers
             bare.graph.value_info.extend(v for v in skeleton.graph.value_info if v.name in unknown)
             typed = _typed(bare)
             inferred = stated_types(typed)
@@ -72,10 +74,10 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Inferr
 
 
 def clear_outputs(graph: GraphProto) -> None:
-    """Clear the shapes that a graph states of its outputs, in place; inference finds them anew.
+    """Clear the stated shapes of a graph's outputs in place, so that inference finds them anew.
 
-    An output that is an input or an initializer as well gets the type of that: ONNX's inference would
-    take the cleared one for it, and find no shape of what is computed from it.
+    An output that is also an input or an initializer gets the type of that. Otherwise ONNX's inference
+    would use the cleared type for it, and infer no shape of its readers.
     """
     given = {value.name: value.type for value in graph.input}
     for tensor in graph.initializer:
@@ -88,10 +90,10 @@ def clear_outputs(graph: GraphProto) -> None:
 
 
 def _typed(model: ModelProto) -> ModelProto:
-    """Return the model with its types inferred, through the values of small tensors where that is safe.
+    """Return the model with inferred types; the values of small tensors are used where that is fast.
 
     ONNX propagates values through every vector of a known length, element by element. Raises ValueError
-    when functions stand for too many nodes.
+    when the model has too many nodes after inlining.
     """
     if _expanded(model) > _MOST_NODES:
         raise ValueError(f"its functions stand for more than {_MOST_NODES} nodes")
@@ -104,7 +106,7 @@ def _typed(model: ModelProto) -> ModelProto:
 
 
 def _expanded(model: ModelProto) -> int:
-    """Return how many nodes a model has once its functions, none of them recursive, are inlined."""
+    """Return the number of nodes of a model with all functions inlined; none is recursive."""
     functions = {(f.domain, f.name, f.overload): f.node for f in model.functions}
 
     @cache

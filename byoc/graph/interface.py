@@ -1,4 +1,4 @@
-"""What crosses the border of a set of nodes."""
+"""Boundaries of sets of nodes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,10 @@ from byoc.graph.index import GraphIndex
 
 @dataclass(frozen=True)
 class Interface:
-    """What crosses a region's border, by tensor name; `sunk` are the constant nodes taken in."""
+    """The names of the tensors at the boundary of a region.
+
+    `sunk` are the numbers of constant nodes that the region takes in.
+    """
 
     inputs: tuple[str, ...]
     constants: tuple[str, ...]
@@ -17,7 +20,7 @@ class Interface:
 
 
 def interface(index: GraphIndex, nodes: Sequence[int]) -> Interface:
-    """Return what a set of nodes reads from and gives to the rest of the graph."""
+    """Find the boundary of a set of nodes."""
     used = list(dict.fromkeys(name for node in nodes for name in index.reads[node]))
     sunk = index.constants_behind(used)
     used += [name for node in sunk for name in index.reads[node]]

@@ -1,11 +1,11 @@
-"""Layouts: in which order the axes of images and of convolution weights lie, and in which blocks.
+"""Memory layouts: the order of the axes of images and convolution weights, and their blocks.
 
-The notation is the field's, as in TVM's and oneDNN's documentation: upper-case letters give the order of
-the axes from the outermost to the innermost, and a number with a lower-case letter behind them a block
-that is split off an axis. `NHWC` has the channels last. `NCHW16c` is `[N, ceil(C/16), H, W, 16]`, with
-zeros where C is no multiple of 16. `OIHW16i16o` splits two axes.
+The notation is that of TVM's and oneDNN's documentation: upper-case letters give the order of the axes
+from the outermost to the innermost; a number with a lower-case letter is a block that is split off an
+axis. `NHWC` has the channels last. `NCHW16c` is `[N, ceil(C/16), H, W, 16]`, padded with zeros if C is
+no multiple of 16. `OIHW16i16o` splits two axes.
 
-Only tensors of rank 4 have a layout, all others are plain.
+Only tensors of rank 4 have a layout.
 """
 
 import re
@@ -34,11 +34,10 @@ _FORMS = "the axes N, C, H, W or O, I, H, W in some order, then blocks such as 1
 
 @dataclass(frozen=True)
 class Step:
-    """An ONNX operator with its one argument, and the type of what it makes.
+    """An ONNX operator of a layout conversion, with its argument and the type of its output.
 
-    `Transpose` has a permutation, `Reshape` a shape in which 0 stands for the extent of the input, `Pad`
-    the number of zeros behind each axis, `Slice` where it ends on each axis. `Cast` has none: what it
-    makes is in its type.
+    The argument of `Transpose` is a permutation, of `Reshape` a shape in which 0 keeps the extent, of
+    `Pad` the number of zeros at the end of each axis, of `Slice` the end of each axis. `Cast` has none.
     """
 
     op: Literal["Cast", "Pad", "Reshape", "Transpose", "Slice"]
@@ -54,7 +53,7 @@ class Layout:
     blocks: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
-        """Return the layout as rule files write it."""
+        """Return the layout as rule files spell it."""
         return self.axes + "".join(f"{size}{axis.lower()}" for axis, size in self.blocks)
 
     @property
@@ -64,14 +63,14 @@ class Layout:
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is how ONNX has it."""
+        """Whether this is ONNX's own layout."""
         return self.axes == self.plain_axes and not self.blocks
 
     def packed(self, kind: TensorType) -> TensorType | None:
         """Return the type of a tensor in this layout, given its plain type.
 
-        None where it has to stay plain: its rank is not 4, or there are blocks and an extent is not
-        known (that of an axis 0 without blocks need not be).
+        None when it cannot have the layout: its rank is not 4, or there are blocks and an extent is not
+        known (an axis 0 without blocks may have any extent).
         """
         if kind.shape is None or len(kind.shape) != 4:
             return None
@@ -81,7 +80,7 @@ class Layout:
         return TensorType(kind.dtype, tuple(split[i] for i in self._order))
 
     def forward(self, kind: TensorType) -> tuple[Step, ...]:
-        """Return what brings a plain tensor into this layout. ValueError where it has to stay plain."""
+        """Return the steps from the plain layout. Raises ValueError where `packed` gives None."""
         packed = self.packed(kind)
         if packed is None or kind.shape is None:
             raise ValueError(f"{kind} has no layout {self}")
@@ -96,7 +95,7 @@ class Layout:
         return (*steps, *_transpose(self._order, packed))
 
     def inverse(self, kind: TensorType) -> tuple[Step, ...]:
-        """Return what `forward` did to a plain tensor undone; `kind` is the plain type here, too."""
+        """Return the steps back to the plain layout; `kind` is the plain type, as in `forward`."""
         if self.packed(kind) is None or kind.shape is None:
             raise ValueError(f"{kind} has no layout {self}")
         back = tuple(int(i) for i in np.argsort(self._order))
@@ -105,7 +104,7 @@ class Layout:
             whole = self._whole(kind.shape)
             steps.append(Step("Reshape", self._written(whole), replace(kind, shape=whole)))
             if whole != kind.shape:
-                # An axis that is not cut, such as a batch of any extent, ends where it ends.
+                # An axis that was not padded, such as a batch of any extent, keeps its extent.
                 ends = (
                     dim if isinstance(dim, int) and dim != full else _END
                     for dim, full in zip(kind.shape, whole, strict=True)
@@ -127,9 +126,9 @@ class Layout:
         return np.ascontiguousarray(padded.reshape(split).transpose(self._order))
 
     def unpack(self, array: NDArray[Any], shape: tuple[int, int, int, int]) -> NDArray[Any]:
-        """Return an array in this layout as a plain one of a shape; the inverse of `pack`.
+        """Return an array in this layout as a plain one of a given shape; the inverse of `pack`.
 
-        Raises ValueError when that shape packed is not the array's.
+        Raises ValueError when that shape in this layout is not the array's.
         """
         expected = tuple(self._split(shape)[i] for i in self._order)
         if array.shape != expected:
@@ -140,12 +139,12 @@ class Layout:
 
     @cached_property
     def _inner(self) -> tuple[tuple[int, ...], ...]:
-        """The blocks of each plain axis, outermost first."""
+        """The extents of the blocks of each plain axis, outermost first."""
         return tuple(tuple(n for axis, n in self.blocks if axis == own) for own in self.plain_axes)
 
     @cached_property
     def _order(self) -> tuple[int, ...]:
-        """The packed axes as positions among the split ones: each plain axis, its blocks behind it."""
+        """The packed axes as positions among the split axes, where blocks follow their axis."""
         starts = np.cumsum([0, *(1 + len(inner) for inner in self._inner)]).tolist()
         place = {axis: starts[i] for i, axis in enumerate(self.plain_axes)}
         order = [place[axis] for axis in self.axes]
@@ -159,14 +158,14 @@ class Layout:
         return all(isinstance(dim, int) and dim > 0 for dim in extents)
 
     def _whole(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        """Return a plain shape with each extent rounded up to whole blocks."""
+        """Return a plain shape with extents rounded up to whole blocks."""
         return tuple(
             -(-dim // prod(inner)) * prod(inner) if inner and isinstance(dim, int) else dim
             for dim, inner in zip(shape, self._inner, strict=True)
         )
 
     def _split(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        """Return a plain shape with blocks as axes of their own."""
+        """Return a plain shape with blocks as separate axes."""
         split: list[Dim] = []
         for dim, inner in zip(self._whole(shape), self._inner, strict=True):
             split.append(dim // prod(inner) if inner and isinstance(dim, int) else dim)
@@ -174,16 +173,16 @@ class Layout:
         return tuple(split)
 
     def _written(self, shape: tuple[Dim, ...]) -> tuple[int, ...]:
-        """Return a shape for Reshape; an axis 0 without blocks stays, whatever its extent."""
+        """Return a shape for Reshape; an axis 0 without blocks keeps its extent."""
         first = shape[0] if self._inner[0] else 0
         return tuple(dim if isinstance(dim, int) else 0 for dim in (first, *shape[1:]))
 
 
-_END = 2**63 - 1  # what a Slice takes for the end of an axis
+_END = 2**63 - 1  # a Slice up to here ends at the end of the axis
 
 
 def parse_layout(word: str) -> Layout:
-    """Return the layout that a word such as `NHWC` or `OIHW16i16o` stands for.
+    """Parse a layout such as `NHWC` or `OIHW16i16o`.
 
     Raises ValueError with a sentence that names the word.
     """
@@ -197,13 +196,15 @@ def parse_layout(word: str) -> Layout:
             raise ValueError(f"'{word}' is no layout: {size}{axis} is a block of an axis that it lacks")
         if int(size) not in _BLOCKS:
             least, most = _BLOCKS[0], _BLOCKS[-1]
-            raise ValueError(f"'{word}' is no layout: a block is of {least} to {most}, not {size}")
+            raise ValueError(
+                f"'{word}' is no layout: blocks have {least} to {most} elements, not {size}"
+            )
         blocks.append((axis.upper(), int(size)))
     return Layout(axes, tuple(blocks))
 
 
 def _hint(word: str) -> str:
-    """Return a suggestion for what is a layout but for its case, such as `nhwc` and `nChw16c`."""
+    """Return a suggestion for a layout in the wrong case, such as `nhwc` and `nChw16c`."""
     likely = re.sub(r"(?<![0-9])[a-z]", lambda letter: letter[0].upper(), word)
     try:
         return f" (did you mean {parse_layout(likely)}?)" if likely != word else ""

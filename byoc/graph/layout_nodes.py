@@ -1,4 +1,4 @@
-"""Changes of layout as ONNX nodes: a Transpose for a permutation; Pad, Reshape and Slice for blocks."""
+"""Layout conversions as ONNX nodes: Transpose for permutations; Pad, Reshape and Slice for blocks."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -11,20 +11,20 @@ from byoc.graph.layout import Layout, Step
 from byoc.graph.types import NUMBERS, TensorType, bits
 
 Name = Callable[[str, TensorType], str]
-"""Given what to call a tensor, and its type, gives a name that is not yet taken."""
+"""A function from the wanted name and the type of a tensor to a name that is not in use."""
 
-# What these operators read as inputs, and not as attributes, is so from this version on: Pad's.
+# From this version on Pad has its numbers as an input and not as an attribute, as the others do.
 _INPUTS_OPSET = 11
-# onnxruntime (1.31, operator sets 11 to 23) has no Pad for these, but for one that holds their values.
+# onnxruntime (1.31, operator sets 11 to 23) has no Pad for these, but has one for a wider type.
 _PADDED_AS = {"int16": "int32", "uint16": "int32", "bfloat16": "float32"}
 
 
 @cache
 def can_lie(layout: Layout, kind: TensorType | None, opset: int) -> bool:
-    """Return whether a tensor of a plain type can be brought into a layout and back by nodes.
+    """Return whether nodes can convert a tensor of a plain type to a layout and back.
 
-    It cannot where `Layout.packed` has no type for it, several elements share a byte, or the operators
-    of that version do not take its dtype.
+    They cannot where `Layout.packed` gives None, several elements share a byte, or the operators of that
+    version do not accept the dtype.
     """
     if kind is None or layout.packed(kind) is None or bits(kind.dtype) < 8:
         return False
@@ -36,10 +36,10 @@ def can_lie(layout: Layout, kind: TensorType | None, opset: int) -> bool:
 
 
 def layout_nodes(steps: Iterable[Step], source: str, target: str, name: Name) -> list[NodeProto]:
-    """Return the nodes that make tensor `target` of `source` by steps, in order, with their constants.
+    """Make the nodes for conversion steps from tensor `source` to `target`, with their constants.
 
-    An Identity stands for no steps at all. Nodes are named after their output. Around a Pad of a dtype
-    that onnxruntime has no Pad for are Casts to a wider one and back, which change no number.
+    No steps give an Identity. Nodes are named after their output. A Pad of a dtype that onnxruntime
+    cannot pad is done in a wider type, between two Casts that change no number.
     """
     nodes: list[NodeProto] = []
     steps = list(_runnable(steps))
@@ -60,7 +60,7 @@ def layout_nodes(steps: Iterable[Step], source: str, target: str, name: Name) ->
 
 
 def _runnable(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yield steps, each of a dtype that onnxruntime has its operator for."""
+    """Yield steps whose operators onnxruntime has for their dtypes."""
     for step in steps:
         wider = _PADDED_AS.get(step.kind.dtype) if step.op == "Pad" else None
         if wider is None:
@@ -77,7 +77,7 @@ def _runnable(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _constants(step: Step) -> dict[str, tuple[int, ...]]:
-    """Return what a step reads besides its data, in order."""
+    """Return the constant inputs of a step's operator in order, by a name for each."""
     rank = len(step.argument)
     if step.op == "Pad":
         return {"pads": (0,) * rank + step.argument}

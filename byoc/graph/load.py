@@ -1,8 +1,8 @@
-"""Reading a model: from a file to a checked, sorted, typed `Model`, or one clear sentence.
+"""Loading of models: from a file to a checked, sorted and typed `Model`, or to one clear sentence.
 
-The user's protobuf is kept as it came, apart from what is asked for (`dims`) or needed (a topological
-order, no negative dimensions). Checks and shape inference run on a skeleton without the weights, so
-their cost does not grow with the size of the weights.
+The user's protobuf stays as it is, except for fixed dimensions, topological order, and negative
+dimensions. Checks and shape inference run on a skeleton without the weights, so their cost does not
+depend on the size of the weights.
 """
 
 import re
@@ -24,19 +24,19 @@ from byoc.graph.infer import Inferred, infer_types
 from byoc.graph.tensors import check_tensor, is_large, raw_bytes
 from byoc.graph.walk import describe, not_text, topological_order, walk_graphs, walk_tensors
 
-# ONNX's own text form: what is nested in it, apart from texts and comments.
 _TEXT_SUFFIXES = (".onnxtxt", ".onnxtext")
+# The brackets of ONNX's text form, outside of texts and comments.
 _BRACKETS = re.compile(r'"(?:\\.|[^"\\])*"|#[^\n]*|[(){}]', re.DOTALL)
 _DEEPEST = 100  # as in protobuf's binary form
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model that passed the checks: nodes sorted, types known as far as inference goes.
+    """A checked model: nodes are sorted, types are known as far as inference goes.
 
-    `source` is what the user called it, `folder` where its external data lies (None: there is none),
-    `samples` makes inputs that suit it from a seed, where somebody knows which do. The protobuf must not
-    be edited.
+    `source` is the user's name for it, `folder` holds its external data (None if there is none),
+    `samples` makes suitable inputs from a seed (None if nobody knows how). The protobuf must not be
+    edited.
     """
 
     proto: ModelProto
@@ -47,22 +47,22 @@ class Model:
 
     @cached_property
     def index(self) -> GraphIndex:
-        """Look-ups over the main graph, and from there over those inside it."""
+        """The index of the main graph."""
         return GraphIndex(self.proto, self.inferred.values, self.inferred.typed)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences worth telling the user."""
+        """Sentences for the user."""
         return self.inferred.notes
 
     @property
     def name(self) -> str:
-        """A short name for files and titles: `zoo:squeezenet` and `a/squeezenet.onnx` alike."""
+        """A short name for files: `squeezenet` for `zoo:squeezenet` and `a/squeezenet.onnx`."""
         return Path(self.source.rpartition(":")[2]).stem or "model"
 
 
 def read_file(path: Path) -> ModelProto:
-    """Return the protobuf in a file (.onnx, or ONNX's text forms by suffix), weights not loaded.
+    """Read a model file (.onnx, or ONNX's text forms by suffix) without its external data.
 
     Raises InputError when there is no such file, or it is not an ONNX model.
     """
@@ -80,7 +80,7 @@ def read_file(path: Path) -> ModelProto:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except InputError:
         raise
-    except Exception:  # each of ONNX's formats fails in its own ways
+    except Exception:  # each of ONNX's formats has errors of its own
         size = path.stat().st_size
         raise InputError(
             f"{path}: not an ONNX model, or a truncated one ({size} bytes could not be decoded)"
@@ -88,7 +88,7 @@ def read_file(path: Path) -> ModelProto:
 
 
 def _check_nesting(path: Path) -> None:
-    """Raise InputError for text nested so deeply that ONNX's parser would overrun its stack."""
+    """Raise InputError for text that is nested too deeply for the stack of ONNX's parser."""
     depth = 0
     for token in _BRACKETS.finditer(path.read_text(encoding="utf-8")):
         depth += (token[0] in "({") - (token[0] in ")}")
@@ -102,10 +102,10 @@ def prepare(
     folder: Path | None = None,
     dims: Mapping[str, int] | None = None,
 ) -> Model:
-    """Return the checked and typed model for a protobuf, which is not changed.
+    """Check a protobuf and infer its types; it is not changed.
 
-    `dims` gives symbolic dimensions a value. Raises InputError, beginning with `source`, when the
-    model is not valid ONNX, has a cycle, or has no dimension of a given name.
+    `dims` gives symbolic dimensions a value. Raises InputError, beginning with `source`, when the model
+    is not valid ONNX, has a cycle, or lacks a dimension of `dims`.
     """
     try:
         if not proto.HasField("graph") or not proto.opset_import:
@@ -122,8 +122,8 @@ def prepare(
         _check(light)
         inferred = infer_types(light, stated_types(proto))
     except InputError as error:
-        told = "\\n".join(str(error).splitlines())  # names may hold line breaks
-        raise InputError(f"{source}: {told}") from None
+        text = "\\n".join(str(error).splitlines())  # names may contain line breaks
+        raise InputError(f"{source}: {text}") from None
     except (RecursionError, DecodeError, EncodeError):
         raise InputError(f"{source}: bodies are nested too deeply, or the model is too large") from None
     return Model(proto, source, folder, inferred)
@@ -142,11 +142,10 @@ def _sorted(proto: ModelProto) -> ModelProto:
 
 
 def skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
-    """Return the model with its large initializers turned into plain graph inputs.
+    """Return the model with its large initializers turned into graph inputs.
 
-    Those that a caller may override are inputs, too: their values must not steer shape inference.
-
-    Other tensors that lie in files are read, since the checker does not know the model's folder.
+    Initializers that a caller may override become inputs, too: their values must not affect shape
+    inference. Other external tensors are embedded, since the checker does not know the model's folder.
     """
     graph = proto.graph
     result = copy_without(proto, "initializer")
@@ -176,5 +175,5 @@ def _check(skeleton: ModelProto) -> None:
         onnx.checker.check_model(skeleton)
     except (onnx.checker.ValidationError, EncodeError) as error:
         raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
-    except ValueError as error:  # ONNX decodes the bytes once more; protobuf 6 writes what nothing reads
+    except ValueError as error:  # protobuf 6 can encode messages that ONNX cannot decode
         raise DecodeError(str(error)) from None

@@ -1,8 +1,8 @@
-"""Names that are not taken yet."""
+"""Unique names."""
 
 
 def fresh(name: str, taken: set[str]) -> str:
-    """Return a name that is not taken, and take it: `name`, or that with the first free number."""
+    """Return `name`, or with the first free number behind it if it is taken, and add it to `taken`."""
     found, number = name, 1
     while found in taken:
         found, number = f"{name}_{number}", number + 1

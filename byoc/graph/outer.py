@@ -1,4 +1,4 @@
-"""Tensors beside DequantizeLinear and QuantizeLinear: what they are on the outer, quantized side."""
+"""The quantized side of tensors next to DequantizeLinear and QuantizeLinear."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from byoc.graph.unshare import is_dequantize, is_quantize
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """How a tensor is quantized: its type on the outer side, and the tensors of scale and zero point."""
+    """The quantization of a tensor: its quantized type, and the names of scale and zero point."""
 
     kind: TensorType | None
     scale: str
@@ -19,7 +19,7 @@ class Outer:
 
 
 def outer_of_read(index: GraphIndex, tensor: str) -> Outer | None:
-    """Return how a tensor that is read is quantized, None unless a DequantizeLinear makes it."""
+    """Return the quantization of an input, None unless a DequantizeLinear makes it."""
     number = index.producer.get(tensor)
     node = None if number is None else index.nodes[number]
     if node is None or not is_dequantize(node):
@@ -28,7 +28,7 @@ def outer_of_read(index: GraphIndex, tensor: str) -> Outer | None:
 
 
 def outer_of_made(index: GraphIndex, tensor: str) -> Outer | None:
-    """Return how a tensor that is made is quantized, None unless only QuantizeLinear reads it."""
+    """Return the quantization of an output, None unless only QuantizeLinear nodes read it."""
     readers = [index.nodes[number] for number in index.consumers.get(tensor, ())]
     if not readers or tensor in index.outputs:
         return None

@@ -1,11 +1,12 @@
-"""Outlining: chosen nodes become a function that the graph calls; composites inside it, too.
+"""Outlining: nodes of a graph become functions that the graph calls, composites inside them, too.
 
 A region becomes a model-local function in its target's domain, named after the region; each composite
-in it a call of a function of its own. Functions cannot capture outer names, so a region's constants are
-inputs of its function; what computes a constant goes into each region that reads it.
+in it becomes a call of its own function. Functions cannot capture outer names, so a region's constants
+are inputs of its function; constant nodes are copied into each region that reads them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from onnx import (
@@ -29,13 +30,13 @@ from byoc.graph.walk import topological_order
 
 # The metadata of nodes and functions came with IR 10.
 LEAST_IR = 10
-# What onnxruntime 1.31 reads. Later versions of the IR add to it and change nothing that is there.
+# The newest version that onnxruntime 1.31 reads. Later versions only add to it.
 NEWEST_IR = 13
 
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that stay together; those that a composite's lines name become a call of its function."""
+    """Nodes that stay together; those of a composite become one call of its function."""
 
     nodes: tuple[int, ...]
     composite: Composite | None = None
@@ -53,16 +54,16 @@ class Cut:
 
     @property
     def nodes(self) -> list[int]:
-        """Every node of the region, in topological order."""
+        """The numbers of all nodes of the region, in topological order."""
         return sorted(node for group in self.groups for node in group.nodes)
 
 
 @dataclass(frozen=True, eq=False)
 class GraphCuts:
-    """What to do to a graph: its cuts, what to write on nodes that stay, and the same for bodies.
+    """The changes to make to a graph.
 
-    `metadata` has keys and values by node number; `bodies` what to do to each body of a node, in the
-    order of `index.bodies`.
+    `cuts` are its regions; `metadata` has keys and values for nodes that stay, by node number; `bodies`
+    has the changes to each body of a node, in the order of `index.bodies`.
     """
 
     index: GraphIndex
@@ -71,7 +72,7 @@ class GraphCuts:
     bodies: Mapping[int, Sequence["GraphCuts"]] = field(default_factory=dict)
 
     def walk(self) -> Iterator["GraphCuts"]:
-        """Yield this and all that is inside it."""
+        """Yield these changes and those of all bodies inside."""
         yield self
         for inner in self.bodies.values():
             for body in inner:
@@ -79,17 +80,17 @@ class GraphCuts:
 
 
 def check_unused(index: GraphIndex, domains: Iterable[str]) -> None:
-    """Raise InputError when a model already uses one of the domains that functions are to be made in."""
+    """Raise InputError when a model already uses one of the domains for new functions."""
     for domain in domains:
         if domain in index.opsets or any(f.domain == domain for f in index.proto.functions):
             raise InputError(f"the model already uses the domain '{domain}': partitioned before?")
 
 
 def outline(root: GraphCuts) -> ModelProto:
-    """Return the model with each cut outlined as a function; the original is left alone.
+    """Return the model with each cut outlined as a function; the original is not changed.
 
-    The cuts of a graph must be disjoint and contract to an acyclic graph (ValueError). Raises InputError
-    when the model already uses a cut's domain.
+    The cuts of a graph must be disjoint, and acyclic after contraction (else ValueError). Raises
+    InputError when the model already uses the domain of a cut.
     """
     index = root.index
     graphs = list(root.walk())
@@ -107,7 +108,7 @@ def outline(root: GraphCuts) -> ModelProto:
 
 
 def _rewritten(graph: GraphCuts) -> list[NodeProto]:
-    """Return the nodes of a graph with a call in the place of each cut."""
+    """Return the nodes of a graph with each cut replaced by a call."""
     index = graph.index
     calls: dict[int, NodeProto] = {}
     gone: set[int] = set()
@@ -128,7 +129,7 @@ def _rewritten(graph: GraphCuts) -> list[NodeProto]:
 
 
 def _with_bodies(index: GraphIndex, number: int, inner: Sequence[GraphCuts]) -> NodeProto:
-    """Return a copy of a node whose bodies are rewritten."""
+    """Return a copy of a node with rewritten bodies."""
     node, graphs = _copied(index, number)
     for body, graph, cuts in zip(index.bodies[number], graphs, inner, strict=True):
         nodes = _rewritten(cuts)
@@ -143,9 +144,8 @@ def _with_bodies(index: GraphIndex, number: int, inner: Sequence[GraphCuts]) -> 
 
 
 def _copied(index: GraphIndex, number: int) -> tuple[NodeProto, list[GraphProto]]:
-    """Return a copy of a node and its bodies in the order of `index.bodies`."""
-    node = NodeProto()
-    node.CopyFrom(index.nodes[number])
+    """Return a copy of a node, and its bodies in the order of `index.bodies`."""
+    node = deepcopy(index.nodes[number])
     attributes = {attribute.name: attribute for attribute in node.attribute}
     graphs = []
     for body in index.bodies[number]:
@@ -155,7 +155,7 @@ def _copied(index: GraphIndex, number: int) -> tuple[NodeProto, list[GraphProto]
 
 
 def _fill_in(graph: GraphProto, index: GraphIndex) -> None:
-    """Write the types of a body's inputs and outputs where the body says less than is known."""
+    """Set the types of a body's inputs and outputs where more is known than the body states."""
     for value in (*graph.input, *graph.output):
         known = index.certain.get(value.name) or index.values.get(value.name)
         if known is not None and knowledge(known) > knowledge(value.type):
@@ -163,9 +163,9 @@ def _fill_in(graph: GraphProto, index: GraphIndex) -> None:
 
 
 def _with_types(index: GraphIndex, number: int) -> NodeProto:
-    """Return a node with the types of all bodies inside written out.
+    """Return a node with the types of all its bodies stated.
 
-    Inference of a function has less to go by than that of the model, and needs them.
+    Shape inference of a function has less context than that of the model, and needs them.
     """
     if number not in index.bodies:
         return index.nodes[number]
@@ -212,7 +212,7 @@ def _call(cut: Cut, border: Interface) -> NodeProto:
 
 
 def _unread_constants(index: GraphIndex, cuts: Sequence[Cut], gone: set[int]) -> set[int]:
-    """Return the constant nodes that only the outlined nodes read, so that the graph can drop them."""
+    """Return the constant nodes that only outlined nodes read, and that the graph can drop."""
     sunk = {node for cut in cuts for node in interface(index, cut.nodes).sunk}
     dropped: set[int] = set()
     wanted = set(index.outputs)
@@ -227,7 +227,7 @@ def _unread_constants(index: GraphIndex, cuts: Sequence[Cut], gone: set[int]) ->
 def _assemble(
     index: GraphIndex, nodes: Sequence[NodeProto], functions: Sequence[FunctionProto], domains: set[str]
 ) -> ModelProto:
-    """Return the model around the new nodes: all that it came with, and the functions."""
+    """Return the source model with new nodes, functions and domains."""
     source = index.proto
     result = copy_without(source, "node", "value_info")
     if not index.overridable:
@@ -247,11 +247,10 @@ def _assemble(
 
 
 def _infos(index: GraphIndex, made: set[str]) -> Iterator[ValueInfoProto]:
-    """Yield what is known of each value of the new main graph, with all that the user wrote of it."""
+    """Yield the value infos of the tensors that nodes make, with the user's doc strings and metadata."""
     stated = {value.name: value for value in index.graph.value_info}
     for name in sorted(made & index.certain.keys() - index.outputs.keys()):
-        info = ValueInfoProto()
-        info.CopyFrom(stated.get(name, info))
+        info = deepcopy(stated.get(name, ValueInfoProto()))
         info.name = name
         info.type.CopyFrom(index.certain[name])
         yield info
@@ -265,17 +264,16 @@ def _imports(index: GraphIndex, nodes: Sequence[NodeProto]) -> list[OperatorSetI
 
 
 def _complete(index: GraphIndex, node: NodeProto) -> NodeProto:
-    """Return a node with the defaults of its attributes written out, if ONNX defines it as a function.
+    """Return a node with the defaults of its attributes stated, if ONNX defines it as a function.
 
-    Shape inference of a function inside a function takes them from nowhere else (onnx 1.23).
+    Shape inference of a function inside a function does not know the defaults otherwise (onnx 1.23).
     """
     schema = index.schema(node)
-    defined = ("has_function", "has_context_dependent_function")  # which the stubs do not know
+    defined = ("has_function", "has_context_dependent_function")  # missing in ONNX's type stubs
     if schema is None or not any(getattr(schema, name) for name in defined):
         return node
     given = {attribute.name for attribute in node.attribute}
-    result = NodeProto()
-    result.CopyFrom(node)
+    result = deepcopy(node)
     for name, attribute in schema.attributes.items():
         if name not in given and attribute.default_value.type:
             result.attribute.append(attribute.default_value)
@@ -285,13 +283,11 @@ def _complete(index: GraphIndex, node: NodeProto) -> NodeProto:
 def _annotated(node: NodeProto, metadata: Mapping[str, str]) -> NodeProto:
     if not metadata:
         return node
-    result = NodeProto()
-    result.CopyFrom(node)
+    result = deepcopy(node)
     _note(result, metadata)
     return result
 
 
 def _note(proto: NodeProto | FunctionProto, metadata: Mapping[str, str]) -> None:
     for key, value in metadata.items():
-        entry = proto.metadata_props.add()
-        entry.key, entry.value = key, value
+        proto.metadata_props.add(key=key, value=value)

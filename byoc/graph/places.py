@@ -1,4 +1,4 @@
-"""Where things are in a model: graphs behind the nodes that hold them, nodes by names of their own."""
+"""Graph paths and node names."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from byoc.graph.index import GraphIndex
 
 
 def graphs_of(index: GraphIndex, place: str = "") -> Iterator[tuple[str, GraphIndex]]:
-    """Yield the graphs of a model, each behind its place: `Loop_0/body`, empty for the main one."""
+    """Yield the graphs of a model with their paths: `Loop_0/body`, empty for the main graph."""
     yield place.rstrip("/"), index
     for number, inner in index.bodies.items():
         for body in inner:
@@ -15,14 +15,15 @@ def graphs_of(index: GraphIndex, place: str = "") -> Iterator[tuple[str, GraphIn
 
 
 def body_place(index: GraphIndex, number: int, attribute: str, place: str = "") -> str:
-    """Return the place of a node's body, for `graphs_of`: `Loop_0/body/` behind that of its graph."""
+    """Return the path of a node's body with a slash behind it: `Loop_0/body/`."""
     return f"{place}{node_names(index, '')[number]}/{attribute}/"
 
 
 def node_names(index: GraphIndex, place: str) -> dict[int, str]:
-    """Return a name for each node of a graph that runs, distinct: its own, or its first output's.
+    """Return a distinct name for each node of a graph that runs: its own, or that of its first output.
 
-    A name that another node has too, or another's output, is not taken; a node without either has none.
+    A name that is also another node's, or another node's output, is not used. A node with neither has
+    none.
     """
     counts = Counter(node.name for node in index.nodes)
     behind = f"{place}/" if place else ""

@@ -1,8 +1,8 @@
-"""Which tensors are images: batch, channels, height, width, in ONNX's order N, C, H, W.
+"""Images among tensors: batch, channels, height, width, in ONNX's order N, C, H, W.
 
-ONNX does not write it on a tensor. Operators say it: those that speak of height and width read and make
-images, and what keeps the axes of a tensor where they are, such as Relu, Concat or QuantizeLinear, makes
-an image of an image and has read an image where it makes one. Only tensors of rank 4 are looked at.
+ONNX does not mark images, but operators tell: those with spatial axes read and make images; those that
+keep the axes of a tensor, such as Relu, Concat or QuantizeLinear, make an image if and only if they read
+one. Only tensors of rank 4 are considered.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,9 +12,9 @@ from onnx import NodeProto
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import is_onnx
 
-# The images among the inputs of operators that speak of height and width; all their outputs of rank 4
-# are images (of BatchNormalization in training the others are of rank 1).
-_SPEAKING: dict[str, tuple[int, ...]] = {
+# Operators with spatial axes, and the positions of the images among their inputs. All their outputs of
+# rank 4 are images; in training BatchNormalization has outputs of rank 1, too.
+_IMAGE_OPERATORS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("AveragePool", "MaxPool", "LpPool", "MaxRoiPool", "RoiAlign"), (0,)),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), (0,)),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization", "GroupNormalization", "LRN"), (0,)),
@@ -26,9 +26,9 @@ _SPEAKING: dict[str, tuple[int, ...]] = {
     "Col2Im": (),
 }
 
-# Operators that keep axes, whatever they read. Where an axis goes, as in a Reduce or ArgMax without
-# keepdims or a Gather of one element, the rank is another one, and tells.
-_KEEPING = """
+# Operators that keep the axes of all their inputs. If one removes an axis, as ReduceMax does without
+# keepdims, its output has another rank and is ignored.
+_KEEP_AXES = """
     Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Cos Cosh Elu Erf Exp FastGelu
     Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not QuickGelu Reciprocal
     Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
@@ -45,14 +45,14 @@ _KEEPING = """
     Concat QLinearAdd QLinearConcat QLinearLeakyRelu QLinearMul QLinearSigmoid
 """
 
-# Operators that keep the axes of their first input; the others speak of something else.
-_KEEPING_FIRST = """
+# Operators that keep the axes of their first input only.
+_KEEP_FIRST_AXES = """
     Bernoulli Clip Compress DequantizeLinear Dropout DynamicQuantizeLinear Expand Gather GatherElements
     Pad QuantizeLinear RandomNormalLike RandomUniformLike ReverseSequence ScatterElements ScatterND Slice
     Split Tile Trilu
 """
 
-# The weight among the inputs of convolutions, and what its axes are.
+# The position of the weight among the inputs of convolutions, and its axes.
 _WEIGHTS = {
     "Conv": (1, "OIHW"),
     "ConvInteger": (1, "OIHW"),
@@ -64,32 +64,32 @@ _WEIGHTS = {
 
 
 def images(index: GraphIndex) -> frozenset[str]:
-    """Return the tensors of a graph that are images and no constants, in time linear in its size.
+    """Return the tensors of a graph that are images, without constants, in time linear in its size.
 
-    The bodies of If, Loop and Scan are graphs of their own, each with an index, and asked alone; what
-    they capture and use as an image is one in the graph around them.
+    The bodies of If, Loop and Scan have indices of their own; a tensor that they capture and use as an
+    image is one in the graph around them, too.
     """
-    keeping, keeping_first = {*_KEEPING.split()}, {*_KEEPING_FIRST.split()}
+    keep_axes, keep_first_axes = {*_KEEP_AXES.split()}, {*_KEEP_FIRST_AXES.split()}
     groups = _Groups()
-    spoken = [
+    known_images = [
         name for inner in index.bodies.values() for body in inner for name in _captured(body.index)
     ]
-    if not spoken and all(node.op_type not in _SPEAKING for node in index.nodes):
-        return frozenset()  # a large transformer has none, and many operators that keep axes
+    if not known_images and all(node.op_type not in _IMAGE_OPERATORS for node in index.nodes):
+        return frozenset()  # saves time on large transformers
     for number, node in enumerate(index.nodes):
         if number in index.constant_nodes or not (is_onnx(node) or node.domain == "com.microsoft"):
             continue
-        told = _SPEAKING.get(node.op_type)
-        if told is not None:
-            read = [node.input[i] for i in told if i < len(node.input)]
-            spoken.extend(_of_rank_4(index, (*read, *node.output)))
-        elif node.op_type in keeping or node.op_type in keeping_first:
-            operands = node.input if node.op_type in keeping else node.input[:1]
+        positions = _IMAGE_OPERATORS.get(node.op_type)
+        if positions is not None:
+            read = [node.input[i] for i in positions if i < len(node.input)]
+            known_images.extend(_of_rank_4(index, (*read, *node.output)))
+        elif node.op_type in keep_axes or node.op_type in keep_first_axes:
+            operands = node.input if node.op_type in keep_axes else node.input[:1]
             together = list(_of_rank_4(index, (*operands, *node.output)))
             for name in together[1:]:
                 groups.join(together[0], name)
-    found = {groups.of(name) for name in spoken}
-    return frozenset({*spoken, *(name for name in groups.names if groups.of(name) in found)})
+    found = {groups.of(name) for name in known_images}
+    return frozenset({*known_images, *(name for name in groups.names if groups.of(name) in found)})
 
 
 def _captured(index: GraphIndex) -> frozenset[str]:
@@ -99,8 +99,8 @@ def _captured(index: GraphIndex) -> frozenset[str]:
 def weights(index: GraphIndex) -> Mapping[str, str]:
     """Return the constants of rank 4 that are weights of convolutions, with their axes.
 
-    That is `OIHW`, and `IOHW` for a ConvTranspose's. A weight behind a DequantizeLinear, Cast or
-    Identity counts, and what is between, too. One that two operators read differently is left out.
+    The axes are `OIHW`, and `IOHW` for ConvTranspose. A weight behind DequantizeLinear, Cast or Identity
+    counts, and so do the tensors between. A weight that two operators read differently is left out.
     """
     found: dict[str, set[str]] = {}
     for node in index.nodes:
@@ -111,11 +111,11 @@ def weights(index: GraphIndex) -> Mapping[str, str]:
                 break
             found.setdefault(name, set()).add(axes)
             name = _behind(index, name)
-    return {name: told.pop() for name, told in found.items() if len(told) == 1}
+    return {name: axes.pop() for name, axes in found.items() if len(axes) == 1}
 
 
 def _behind(index: GraphIndex, name: str) -> str:
-    """Return what a tensor is made of that has the same axes, empty when it is stored."""
+    """Return the tensor with the same axes that a constant is made of, empty for a stored one."""
     number = index.producer.get(name)
     node: NodeProto | None = None if number is None else index.nodes[number]
     if node is None or node.op_type not in ("DequantizeLinear", "QuantizeLinear", "Cast", "Identity"):
@@ -135,14 +135,14 @@ def _rank(index: GraphIndex, name: str) -> int | None:
 
 
 class _Groups:
-    """Disjoint sets of names, by halving paths and the smaller under the larger (Tarjan, 1975)."""
+    """Disjoint sets of names (union by size, path halving; Tarjan 1975)."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
 
     def of(self, name: str) -> str:
-        """Return what stands for the set that a name is in."""
+        """Return the representative of the set of a name."""
         above = self.names.setdefault(name, name)
         while above != name:
             self.names[name] = self.names[above]
@@ -150,7 +150,7 @@ class _Groups:
         return name
 
     def join(self, one: str, other: str) -> None:
-        """Make one set of those of two names."""
+        """Merge the sets of two names."""
         one, other = self.of(one), self.of(other)
         if one == other:
             return

@@ -1,8 +1,8 @@
-"""The bytes of stored tensors, embedded or in files beside the model.
+"""The bytes of stored tensors, embedded or in files.
 
 External data follows the ONNX specification (docs/ExternalData.md): `location` is a path relative to
-the model's folder, `offset` and `length` are in bytes. A location is never followed out of that
-folder, by `..`, by an absolute path or by a link.
+the model's folder, `offset` and `length` are in bytes. Locations outside of that folder are refused,
+be it by `..`, an absolute path or a link.
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ _DIGITS = 19  # of 2**63, the size of the largest file
 _BLOCK = 1 << 20
 
 
-# Smaller constants steer shape inference and stay in the model; larger ones only carry weight.
+# Constants up to this size may matter for shape inference and stay in the skeleton of a model.
 _LARGE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """Where a tensor's bytes lie: a file, an offset and a length in bytes."""
+    """The location of a tensor's bytes: a file, an offset and a length in bytes."""
 
     path: Path
     offset: int
@@ -35,14 +35,14 @@ class External:
 
 
 def stored_bytes(tensor: TensorProto) -> int:
-    """Return the bytes that a tensor's shape and dtype ask for in raw form."""
+    """Return the size of a tensor in raw form in bytes, according to its shape and dtype."""
     return -(-prod(map(int, tensor.dims)) * bits(DTYPES[tensor.data_type]) // 8)
 
 
 def external(tensor: TensorProto, folder: Path | None) -> External | None:
-    """Return where a tensor's bytes lie, None when they are in the tensor itself.
+    """Return the location of a tensor's external data, None if it is embedded.
 
-    Raises InputError when the place is not a file inside the folder, or too short.
+    Raises InputError when the location is not a file inside the folder, or the file is too short.
     """
     if tensor.data_location != TensorProto.EXTERNAL:
         return None
@@ -72,15 +72,12 @@ def external(tensor: TensorProto, folder: Path | None) -> External | None:
 
 
 def is_large(tensor: TensorProto) -> bool:
-    """Return whether a tensor is a weight rather than a shape, an axis or a scalar: over 1 KiB.
-
-    Strings never are: they have no raw form.
-    """
+    """Return whether a tensor is a weight (over 1 KiB); strings never are, they have no raw form."""
     return tensor.data_type != TensorProto.STRING and stored_bytes(tensor) > _LARGE_BYTES
 
 
 def check_tensor(tensor: TensorProto, folder: Path | None) -> None:
-    """Raise InputError unless the tensor's data is there, and as long as shape and dtype say."""
+    """Raise InputError unless the tensor's data exists and has the length of its shape and dtype."""
     if tensor.data_type not in DTYPES:
         raise InputError(f"tensor '{tensor.name}' has the unknown data type {tensor.data_type}")
     if any(dim < 0 for dim in tensor.dims):
@@ -100,7 +97,7 @@ def check_tensor(tensor: TensorProto, folder: Path | None) -> None:
 
 
 def raw_bytes(tensor: TensorProto, folder: Path | None) -> bytes:
-    """Return a tensor's bytes in raw form (little endian, packed), wherever they are stored.
+    """Return a tensor's bytes in raw form (little endian, packed), embedded or external.
 
     Raises ValueError for strings, which have no raw form.
     """
@@ -117,7 +114,7 @@ def raw_bytes(tensor: TensorProto, folder: Path | None) -> bytes:
 
 
 def stored_array(tensor: TensorProto, folder: Path | None) -> NDArray[Any]:
-    """Return a stored tensor as an array, wherever its bytes lie. Raises as `raw_bytes` does."""
+    """Return a stored tensor as an array, embedded or external. Raises as `raw_bytes`."""
     if tensor.data_location != TensorProto.EXTERNAL:
         return onnx.numpy_helper.to_array(tensor)
     embedded = TensorProto(data_type=tensor.data_type, dims=tensor.dims)
@@ -126,10 +123,10 @@ def stored_array(tensor: TensorProto, folder: Path | None) -> NDArray[Any]:
 
 
 def write_raw(tensor: TensorProto, folder: Path | None, file: BinaryIO) -> int:
-    """Write a tensor's bytes in raw form to an open file, and return how many they are.
+    """Write a tensor's bytes in raw form to an open file, and return their number.
 
-    Those that lie in a file are copied in blocks, so that no tensor is too large. Raises InputError
-    when that file has become too short, and as `raw_bytes` does.
+    External data is copied in blocks, whatever its size. Raises InputError when its file has become too
+    short, and as `raw_bytes`.
     """
     place = external(tensor, folder)
     if place is None:

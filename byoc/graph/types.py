@@ -1,5 +1,6 @@
-"""Tensor types: element type by the name users write, shape, and bytes."""
+"""Tensor types: dtype, shape, and size in bytes."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -8,9 +9,9 @@ import onnx
 from onnx import TensorProto, TypeProto
 
 Dim = int | str | None
-"""A known extent, the name of a symbolic one, or nothing known."""
+"""A known extent, the name of a symbolic one, or None."""
 
-# ONNX names two types by their C spelling; everyone else in the field says the number of bits.
+# ONNX spells two types as C does; users write the number of bits.
 _SPELLED = {"FLOAT": "float32", "DOUBLE": "float64"}
 
 DTYPES: dict[int, str] = {
@@ -18,13 +19,12 @@ DTYPES: dict[int, str] = {
     for name, number in TensorProto.DataType.items()
     if name != "UNDEFINED"
 }
-"""Element type number (`onnx.TensorProto.DataType`) to its name here: `float32`, `int8`, ..."""
-
+"""Element type number (`onnx.TensorProto.DataType`) to the name that users write: `float32`."""
 
 NUMBERS: dict[str, int] = {name: number for number, name in DTYPES.items()}
 """The inverse of `DTYPES`."""
 
-# Stored without gaps (onnx.proto, TensorProto.raw_data); numpy holds each in a byte.
+# Several of these share a byte in a file (onnx.proto, TensorProto.raw_data), but not in numpy.
 _PACKED_BITS = {
     "int2": 2,
     "uint2": 2,
@@ -39,7 +39,7 @@ _POINTER_BITS = 64
 
 @cache
 def bits(dtype: str) -> int:
-    """Return the bits that one element takes when packed; a string counts as a pointer."""
+    """Return the bits of one element in a file; a string counts as a pointer."""
     if dtype == "string":
         return _POINTER_BITS
     if dtype in _PACKED_BITS:
@@ -49,14 +49,14 @@ def bits(dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """What is known of a tensor: `dtype` as in `DTYPES`, `shape` None when not even the rank is."""
+    """The known type of a tensor: `dtype` as in `DTYPES`, `shape` None if the rank is not known."""
 
     dtype: str
     shape: tuple[Dim, ...] | None
 
     @property
     def elements(self) -> int | None:
-        """The number of elements, None unless every dimension is known."""
+        """The number of elements, None unless all dimensions are known."""
         if self.shape is None:
             return None
         known = [dim for dim in self.shape if isinstance(dim, int)]
@@ -64,11 +64,11 @@ class TensorType:
 
     @property
     def bytes(self) -> int | None:
-        """The bytes of the packed tensor, None unless every dimension is known."""
+        """The size of the packed tensor in bytes, None unless all dimensions are known."""
         return None if self.elements is None else -(-self.elements * bits(self.dtype) // 8)
 
     def __str__(self) -> str:
-        """Return for instance `float32[1, 3, N, ?]`."""
+        """Return for example `float32[1, 3, N, ?]`."""
         if self.shape is None:
             return f"{self.dtype}[...]"
         return f"{self.dtype}[{', '.join('?' if dim is None else str(dim) for dim in self.shape)}]"
@@ -98,7 +98,7 @@ def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
 
 
 def knowledge(proto: TypeProto | None) -> int:
-    """Return how much a type says: nothing, a kind, a rank, and then one for each known extent."""
+    """Return a number that grows with the information in a type: kind, rank, each known extent."""
     if proto is None or proto.WhichOneof("value") is None:
         return 0
     kind = read_type(proto)
@@ -108,10 +108,9 @@ def knowledge(proto: TypeProto | None) -> int:
 
 
 def without_shape(kind: TypeProto | None) -> TypeProto | None:
-    """Return a type of which no shape is said; what is no tensor stays as it is."""
+    """Return a tensor type without its shape, any other type as it is."""
     if kind is None or not kind.HasField("tensor_type"):
         return kind
-    result = TypeProto()
-    result.CopyFrom(kind)
+    result = deepcopy(kind)
     result.tensor_type.ClearField("shape")
     return result

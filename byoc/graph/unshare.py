@@ -1,11 +1,13 @@
-"""Copies of a DequantizeLinear that several operators read, so that every QDQ group has its own.
+"""Copies of shared DequantizeLinear nodes, so that every QDQ group has its own.
 
-Quantizers write one DequantizeLinear for a tensor that several operators read. What it makes is the same
-wherever it stands, so that each reader may have a copy.
+Quantizers write one DequantizeLinear for a tensor that several operators read. Its output does not
+depend on the reader, so each reader may have a copy.
 """
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
+from itertools import count
 
 from onnx import GraphProto, NodeProto
 
@@ -17,36 +19,35 @@ from byoc.graph.load import Model
 _Copies = dict[int, list[NodeProto]]
 _Renamed = dict[int, dict[str, str]]
 
-_DEQUANTIZE = "DequantizeLinear"
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 def is_dequantize(node: NodeProto) -> bool:
-    """Return whether a node is a DequantizeLinear, ONNX's or onnxruntime's own."""
-    return node.op_type == _DEQUANTIZE and node.domain in _DOMAINS
+    """Return whether a node is a DequantizeLinear of ONNX or onnxruntime."""
+    return node.op_type == "DequantizeLinear" and node.domain in _DOMAINS
 
 
 def is_quantize(node: NodeProto) -> bool:
-    """Return whether a node is a QuantizeLinear, ONNX's or onnxruntime's own."""
+    """Return whether a node is a QuantizeLinear of ONNX or onnxruntime."""
     return node.op_type == "QuantizeLinear" and node.domain in _DOMAINS
 
 
 def is_float(index: GraphIndex, name: str) -> bool:
-    """Return whether a tensor has a part in quantization: indices and shapes have none."""
+    """Return whether a tensor may be quantized: its dtype is a float or unknown."""
     known = index.types.get(name)
     return known is None or known.dtype in _FLOATS
 
 
 def unshared(model: Model) -> Model:
-    """Return a model in which no two QDQ groups could share a DequantizeLinear of an activation.
+    """Return a model in which no two QDQ groups share the DequantizeLinear of an activation.
 
-    Readers that give one another floating-point numbers can only be in a group together, as the two of
-    x * sigmoid(x) are; they go on to share one, so that a pattern that reads it twice still matches.
+    Readers that are connected by floating-point tensors, as the two of x * sigmoid(x), can only be in
+    one group. They keep sharing a node, so that a pattern that reads it twice still matches.
 
-    The first reader keeps the original, unless the graph gives its output out or a body captures it;
-    copies are named `NAME_for_K`. Those fed by constants alone are left, since each goes wherever its
-    readers are, and so is what bodies hold. A model that has nothing to copy is returned as it is.
+    The first reader keeps the original, unless its output is a graph output or captured by a body;
+    copies are named `NAME_for_K`. Constant nodes are not copied, since each goes wherever its readers
+    are; bodies are not changed. A model without shared nodes is returned as it is.
     """
     index = model.index
     islands = _islands(index)
@@ -58,14 +59,14 @@ def unshared(model: Model) -> Model:
     }
     if not shared:
         return model
-    names = _Names(index)
+    used = _used_names(index)
     copies: _Copies = {}
     renamed: _Renamed = {}
     values = dict(model.inferred.values)
     for number, readers in shared.items():
         output = index.nodes[number].output[0]
         for together in readers:
-            copy = _copy(index.nodes[number], names)
+            copy = _copy(index.nodes[number], used)
             copies.setdefault(number, []).append(copy)
             for reader in together:
                 renamed.setdefault(reader, {})[output] = copy.output[0]
@@ -78,9 +79,8 @@ def unshared(model: Model) -> Model:
 
 
 def _typed(graph: GraphProto, copies: _Copies, renamed: _Renamed) -> GraphProto:
-    """Return a graph with the copies in it and their types."""
-    result = GraphProto()
-    result.CopyFrom(graph)
+    """Return a typed graph with the copies and their types."""
+    result = deepcopy(graph)
     del result.node[:]
     result.node.extend(_nodes(graph.node, copies, renamed))
     known = {value.name: value for value in graph.value_info}
@@ -94,7 +94,7 @@ def _typed(graph: GraphProto, copies: _Copies, renamed: _Renamed) -> GraphProto:
 
 
 def _readers(index: GraphIndex, number: int, islands: Sequence[int]) -> Sequence[Sequence[int]]:
-    """Return the nodes that need a DequantizeLinear of their own, those together that can share one."""
+    """Return the groups of nodes that need a copy of a DequantizeLinear, one for each group."""
     output = index.nodes[number].output[0]
     users = index.consumers.get(output, ())
     direct = [user for user in users if output in index.nodes[user].input and user not in index.bodies]
@@ -107,10 +107,10 @@ def _readers(index: GraphIndex, number: int, islands: Sequence[int]) -> Sequence
 
 
 def _islands(index: GraphIndex) -> Sequence[int]:
-    """Return for each node a number that it shares with those that can only be in one group with it.
+    """Return for each node the number of its island: nodes that can only be in one QDQ group.
 
-    These give one another floating-point numbers without a DequantizeLinear or QuantizeLinear between
-    them, so that a group has all of them inside or none.
+    They are connected by floating-point tensors without a DequantizeLinear or QuantizeLinear between
+    them.
     """
     parent = list(range(len(index.nodes)))
 
@@ -130,43 +130,39 @@ def _islands(index: GraphIndex) -> Sequence[int]:
     return [root(number) for number in range(len(parent))]
 
 
-class _Names:
-    """Names that nothing in a graph has."""
-
-    def __init__(self, index: GraphIndex) -> None:
-        self._taken = {
-            name
-            for inner in index.walk()
-            for node in inner.nodes
-            for name in (node.name, *node.output, *node.input)
-        }
-        self._taken.update(value.name for value in index.graph.input)
-        self._taken.update(tensor.name for tensor in index.graph.initializer)
-
-    def new(self, name: str) -> str:
-        """Return a name that is not taken, and take it."""
-        number = 1
-        while f"{name}_for_{number}" in self._taken:
-            number += 1
-        self._taken.add(f"{name}_for_{number}")
-        return f"{name}_for_{number}"
+def _used_names(index: GraphIndex) -> set[str]:
+    """Return the names of all nodes and tensors of a model, in bodies, too."""
+    used = {
+        name
+        for inner in index.walk()
+        for node in inner.nodes
+        for name in (node.name, *node.output, *node.input)
+    }
+    used.update(value.name for value in index.graph.input)
+    used.update(tensor.name for tensor in index.graph.initializer)
+    return used
 
 
-def _copy(node: NodeProto, names: _Names) -> NodeProto:
-    result = NodeProto()
-    result.CopyFrom(node)
-    result.output[0] = names.new(node.output[0])
+def _unique_name(name: str, used: set[str]) -> str:
+    """Return `name_for_1`, or with the first number that is not in use, and add it to `used`."""
+    result = next(each for n in count(1) if (each := f"{name}_for_{n}") not in used)
+    used.add(result)
+    return result
+
+
+def _copy(node: NodeProto, used: set[str]) -> NodeProto:
+    result = deepcopy(node)
+    result.output[0] = _unique_name(node.output[0], used)
     if node.name:
-        result.name = names.new(node.name)
+        result.name = _unique_name(node.name, used)
     return result
 
 
 def _nodes(nodes: Sequence[NodeProto], copies: _Copies, renamed: _Renamed) -> Iterator[NodeProto]:
-    """Yield nodes with the copies behind their originals, and readers that read their own."""
+    """Yield nodes with copies behind their originals, and readers connected to their copies."""
     for number, node in enumerate(nodes):
         if number in renamed:
-            changed = NodeProto()
-            changed.CopyFrom(node)
+            changed = deepcopy(node)
             for position, name in enumerate(node.input):
                 changed.input[position] = renamed[number].get(name, name)
             yield changed

@@ -1,5 +1,6 @@
-"""The values of small constants: what decides whether a pattern or a rule fits."""
+"""The values of small constants, on which patterns and rules depend."""
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from byoc.graph.types import read_type
 _MOST_ELEMENTS = 1024
 _MOST_NODES = 16
 _MOST_BETWEEN = 65_536
-# What exporters leave in a file for the loader to compute. The work of each is bounded by what it reads
-# and makes, and ONNX's inference knows how much that will be before it is made.
+# Operators that exporters leave for the loader to compute. Their work is bounded by the size of inputs
+# and outputs, and shape inference gives the size of outputs in advance.
 _EVALUATED = """
     Abs Add And Cast CastLike Ceil Clip Concat Constant ConstantOfShape Cos CumSum DequantizeLinear
     Div Equal Erf Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater
@@ -24,8 +25,10 @@ _EVALUATED = """
     Relu Reshape Round ScatterElements ScatterND Shape Sigmoid Sign Sin Size Slice Split Sqrt
     Squeeze Sub Sum Tanh Tile Transpose Trilu Unsqueeze Where Xor
 """
-_NO_MORE_THAN_READ = frozenset({"NonZero"})  # a number for each element and axis
-# What a Constant node may hold beside a tensor (ONNX's documentation of Constant).
+_NO_MORE_THAN_READ = frozenset(
+    {"NonZero"}
+)  # its output has an index for each element and axis of its input
+# The attributes of Constant beside a tensor (ONNX's documentation of Constant), and their dtypes.
 _WRITTEN: dict[str, type] = {
     "value_float": np.float32,
     "value_floats": np.float32,
@@ -35,10 +38,10 @@ _WRITTEN: dict[str, type] = {
 
 
 def constant_value(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
-    """Return the value of a constant of at most 1,024 elements, None where it is larger or not known.
+    """Return the value of a constant of at most 1,024 elements, None if it is larger or not known.
 
-    It may be stored, in a Constant node, or what a few operators make of these (ONNX's reference
-    implementation is asked). An array that is returned must not be written to.
+    It may be stored, in a Constant node, or computed from such by a few operators (with ONNX's reference
+    implementation). The array must not be written to.
     """
     if tensor not in index.small_values:
         index.small_values[tensor] = _value(index, tensor)
@@ -55,13 +58,17 @@ def _value(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
     if number not in index.constant_nodes:
         return None
     node = index.nodes[number]
-    if node.op_type == "Constant" and not node.attribute[0].name.startswith("value_string"):
+    if _is_numeric_constant(node):
         return _written(node)
     return _computed(index, tensor)
 
 
+def _is_numeric_constant(node: NodeProto) -> bool:
+    return node.op_type == "Constant" and not node.attribute[0].name.startswith("value_string")
+
+
 def _written(node: NodeProto) -> NDArray[Any] | None:
-    """Return what a Constant node holds, None for sparse values."""
+    """Return the value of a Constant node, None for a large or sparse one."""
     for attribute in node.attribute:
         if attribute.name == "value":
             return _read(attribute.t)
@@ -97,12 +104,12 @@ def _computed(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
 
 
 def _made(index: GraphIndex, node: NodeProto, given: list[NDArray[Any]]) -> list[NDArray[Any]] | None:
-    """Return the outputs of a node for some inputs, None where they are not known to be few numbers.
+    """Compute the outputs of a node for some inputs, None if they are not known to be small.
 
-    What it makes has to be small before it is made: a scalar can be the sum of a tensor that no machine
-    can hold, of a few bytes in the file.
+    The size of outputs is checked before they are computed: a few bytes in a file can stand for a tensor
+    that does not fit into memory.
     """
-    if node.op_type == "Constant" and not node.attribute[0].name.startswith("value_string"):
+    if _is_numeric_constant(node):
         value = _written(node)
         return None if value is None else [value]
     if node.op_type not in _EVALUATED.split():
@@ -130,7 +137,7 @@ def _made(index: GraphIndex, node: NodeProto, given: list[NDArray[Any]]) -> list
         ):
             return None
         made = ReferenceEvaluator(model).run(None, {})
-    except Exception:  # an operator that the reference implementation lacks, or wrong attributes
+    except Exception:  # the reference implementation lacks it, or its attributes are wrong
         return None
     found = dict(zip(outputs, made, strict=True))
     result = [found.get(name) for name in node.output]
@@ -148,12 +155,11 @@ def _read(tensor: TensorProto) -> NDArray[Any] | None:
         return None
     try:
         return numpy_helper.to_array(tensor)
-    except Exception:  # packed and exotic types that numpy does not know
+    except Exception:  # types that numpy does not know
         return None
 
 
 def _named(tensor: TensorProto, name: str) -> TensorProto:
-    result = TensorProto()
-    result.CopyFrom(tensor)
+    result = deepcopy(tensor)
     result.name = name
     return result

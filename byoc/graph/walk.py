@@ -1,4 +1,4 @@
-"""Walking a model: every graph in it, what a node reads, a sort that never recurses."""
+"""Traversal of models: graphs, tensors, reads and captures of nodes, topological order."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -10,12 +10,12 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 
 def is_onnx(node: NodeProto) -> bool:
-    """Return whether a node is in ONNX's standard domain, which has two spellings."""
+    """Return whether a node is in ONNX's main domain, which has two spellings."""
     return node.domain in ("", "ai.onnx")
 
 
 def bodies(node: NodeProto) -> Iterator[GraphProto]:
-    """Yield the sub-graphs that a node carries as attributes (If, Loop, Scan and the like)."""
+    """Yield the graphs in the attributes of a node (If, Loop, Scan and the like)."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
@@ -24,7 +24,7 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """Yield a graph and every body inside it, however deep."""
+    """Yield a graph and all bodies inside it."""
     pending = [graph]
     while pending:
         current = pending.pop()
@@ -34,7 +34,7 @@ def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield every stored tensor: initializers and tensor attributes, in bodies and functions too."""
+    """Yield all stored tensors: initializers and tensor attributes, in bodies and functions, too."""
     called = (body for f in model.functions for node in f.node for body in bodies(node))
     for graph in (inner for outer in (model.graph, *called) for inner in walk_graphs(outer)):
         yield from graph.initializer
@@ -44,7 +44,7 @@ def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
 
 
 def attribute_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield the tensors that nodes carry as attributes, in bodies and functions too."""
+    """Yield the tensors in attributes of nodes, in bodies and functions, too."""
     pending = [*model.graph.node, *(node for f in model.functions for node in f.node)]
     while pending:
         node = pending.pop()
@@ -58,7 +58,7 @@ def attribute_tensors(model: ModelProto) -> Iterator[TensorProto]:
 
 
 def not_text(root: Message) -> str:
-    """Return the first field for text that holds other bytes, as `NodeProto.name`; empty when none does.
+    """Return the first text field that is not UTF-8, such as `NodeProto.name`, empty if there is none.
 
     protobuf checks this in its newer syntax only, which ONNX does not use.
     """
@@ -83,7 +83,7 @@ def _items(value: object) -> Iterable[object]:
 
 @cache
 def _fields(kind: Descriptor) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the fields for text, for a message, and for several messages."""
+    """Return the names of a message's text fields, message fields, and repeated message fields."""
     empty = GetMessageClass(kind)()
     texts = [field.name for field in kind.fields if field.type == FieldDescriptor.TYPE_STRING]
     inner = [field.name for field in kind.fields if field.type == FieldDescriptor.TYPE_MESSAGE]
@@ -92,7 +92,7 @@ def _fields(kind: Descriptor) -> tuple[tuple[str, ...], tuple[str, ...], tuple[s
 
 
 def reads(node: NodeProto) -> list[str]:
-    """Return the tensors that a node reads, without duplicates: inputs, then what bodies capture."""
+    """Return the tensors that a node reads, without duplicates: inputs, then captures of its bodies."""
     return list(dict.fromkeys([*filter(None, node.input), *captured(node)]))
 
 
@@ -102,7 +102,7 @@ def captured(node: NodeProto) -> list[str]:
 
 
 def own_names(graph: GraphProto) -> frozenset[str]:
-    """Return the names of a graph's own: inputs, what is stored in it, and what its nodes make."""
+    """Return the names that a graph defines: inputs, stored tensors, outputs of nodes."""
     return frozenset(
         [
             *(value.name for value in graph.input),
@@ -114,7 +114,7 @@ def own_names(graph: GraphProto) -> frozenset[str]:
 
 
 def captures(graph: GraphProto) -> list[str]:
-    """Return the outer names that a body reads, in the order of their first use."""
+    """Return the outer tensors that a body reads, in the order of their first use."""
     local = {value.name for value in graph.input}
     local.update(tensor.name for tensor in graph.initializer)
     local.update(sparse.values.name for sparse in graph.sparse_initializer)
@@ -127,10 +127,10 @@ def captures(graph: GraphProto) -> list[str]:
 
 
 def topological_order(nodes: Sequence[NodeProto]) -> list[int]:
-    """Return an order of the nodes in which producers stand before consumers (Kahn).
+    """Return an order of the nodes in which producers are before consumers (Kahn's algorithm).
 
-    An order that is already right is kept. Raises ValueError naming a node of the cycle when the
-    nodes form one. Works without recursion, so chains of any length are fine.
+    An order that is already right is kept. Raises ValueError naming a node of the cycle if there is one.
+    Works without recursion, for chains of any length.
     """
     producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     followers: list[list[int]] = [[] for _ in nodes]
@@ -143,7 +143,7 @@ def topological_order(nodes: Sequence[NodeProto]) -> list[int]:
         return list(range(len(nodes)))
     ready = [i for i, count in enumerate(missing) if not count]
     order: list[int] = []
-    for i in ready:  # grows while it is walked
+    for i in ready:  # grows during the loop
         order.append(i)
         for j in followers[i]:
             missing[j] -= 1
@@ -156,7 +156,7 @@ def topological_order(nodes: Sequence[NodeProto]) -> list[int]:
 
 
 def _on_cycle(followers: Sequence[Sequence[int]], missing: Sequence[int]) -> int:
-    """Return a node of a cycle, given those that Kahn's algorithm left: not one that only follows it."""
+    """Return a node of a cycle, given the unfinished state of Kahn's algorithm."""
     before = {j: i for i, count in enumerate(missing) if count for j in followers[i]}
     seen: set[int] = set()
     node = next(iter(before))
@@ -167,6 +167,6 @@ def _on_cycle(followers: Sequence[Sequence[int]], missing: Sequence[int]) -> int
 
 
 def describe(node: NodeProto) -> str:
-    """Return how messages name a node: `Conv 'conv1'`, or by its first output when it has no name."""
+    """Return the name of a node in messages: `Conv 'conv1'`, with its first output if it has none."""
     name = node.name or next((output for output in node.output if output), "")
     return f"{node.op_type} '{name}'"

@@ -225,8 +225,8 @@ FORMS = "expected the axes N, C, H, W or O, I, H, W in some order, then blocks s
         ("nhwc", f"'nhwc' is no layout: {FORMS} (did you mean NHWC?)"),
         ("nChw16c", f"'nChw16c' is no layout: {FORMS} (did you mean NCHW16c?)"),
         ("NCHW16o", "'NCHW16o' is no layout: 16o is a block of an axis that it lacks"),
-        ("NCHW1c", "'NCHW1c' is no layout: a block is of 2 to 65536, not 1"),
-        ("OIHW70000i", "'OIHW70000i' is no layout: a block is of 2 to 65536, not 70000"),
+        ("NCHW1c", "'NCHW1c' is no layout: blocks have 2 to 65536 elements, not 1"),
+        ("OIHW70000i", "'OIHW70000i' is no layout: blocks have 2 to 65536 elements, not 70000"),
         ("NCHW１６c", f"'NCHW１６c' is no layout: {FORMS}"),  # noqa: RUF001 - digits that are no digits
     ],
 )
