@@ -1,4 +1,4 @@
-"""Explaining: why nodes were refused, what came nearest, and what a rule relaxed would gain."""
+"""Explanations: why nodes are refused, near misses of composites, and the gain of relaxing a rule."""
 
 from byoc.explain.collect import explain
 from byoc.explain.data import Explanation, Refusal

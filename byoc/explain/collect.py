@@ -1,4 +1,4 @@
-"""Collecting what the annotator and the grouper say of every node of a model, bodies included."""
+"""Explaining a model: the annotator and the grouper applied to every graph, bodies included."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -21,14 +21,14 @@ from byoc.rules.operators import name_of
 
 
 def explain(model: Model, target: Target, node: str | None = None, op: str | None = None) -> Explanation:
-    """Return what a target says of a model.
+    """Explain which nodes of a model a target refuses, and why.
 
-    With `node` only the node of that name (or output) is looked at, with `op` only nodes of that
-    operator. Raises InputError when there is none.
+    With `node` only the node of that name (or output) is examined, with `op` only nodes of that
+    operator. Raise InputError if there is none.
     """
     if target.quantized:
         model = unshared(model)
-    graphs = tuple(_explained(place, index, target) for place, index in graphs_of(model.index))
+    graphs = tuple(_explained(path, index, target) for path, index in graphs_of(model.index))
     asked = tuple((graph, number) for graph in graphs for number in _chosen(graph, node, op))
     if (node or op) and not asked:
         raise _not_there(model, graphs, node, op)
@@ -42,7 +42,8 @@ def explain(model: Model, target: Target, node: str | None = None, op: str | Non
     return Explanation(model, target, graphs, asked, refused)
 
 
-def _explained(place: str, index: GraphIndex, target: Target) -> Explained:
+def _explained(graph_path: str, index: GraphIndex, target: Target) -> Explained:
+    """Annotate and group one graph."""
     annotator = Annotator(target, index)
     marks = [annotator.mark(number) for number in range(len(index.nodes))]
     sizes = Sizes(index.types)
@@ -50,7 +51,7 @@ def _explained(place: str, index: GraphIndex, target: Target) -> Explained:
     matches = [unit.match for unit in units if unit.match is not None]
     return Explained(
         quantized=target.quantized,
-        graph=place,
+        graph=graph_path,
         index=index,
         marks=marks,
         units=units,
@@ -64,6 +65,7 @@ def _explained(place: str, index: GraphIndex, target: Target) -> Explained:
 
 
 def _chosen(graph: Explained, name: str | None, op: str | None) -> Iterator[int]:
+    """Yield the nodes of a graph that have a name or output, and an operator (None: any)."""
     for number in graph.operations:
         node = graph.index.nodes[number]
         if op is not None and op not in (node.op_type, name_of(node)):
@@ -75,6 +77,7 @@ def _chosen(graph: Explained, name: str | None, op: str | None) -> Iterator[int]
 def _not_there(
     model: Model, graphs: Sequence[Explained], name: str | None, op: str | None
 ) -> InputError:
+    """Return the error for a node or operator that the model does not have, with the nearest one."""
     nodes = [graph.index.nodes[number] for graph in graphs for number in graph.operations]
     named = [
         node for node in nodes if name is not None and name in (node.name, *filter(None, node.output))
@@ -92,7 +95,7 @@ def _not_there(
 
 
 def _like(name: str, nodes: Sequence[NodeProto]) -> str:
-    """Return a suggestion: the nearest name, or one that has the same letters and digits in it."""
+    """Return a hint: the nearest name, or the shortest one that contains the same letters and digits."""
     names = {label: None for node in nodes for label in (node.name, *node.output) if label}
     hint = nearest(name, names)
     letters = _letters(name)

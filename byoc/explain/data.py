@@ -1,4 +1,4 @@
-"""What is said of a model: its graphs, the nodes asked about, and those that are refused."""
+"""The explanation of a model: its graphs, the nodes asked about, and those that are refused."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
@@ -18,12 +18,13 @@ from byoc.verdict import Mark
 
 @dataclass(frozen=True, eq=False)
 class Refusal:
-    """A node that the accelerator does not take.
+    """A node that the accelerator does not support.
 
-    `graph` is the body that it is in, empty for the main graph; `attempts` are the rules that were
-    tried, the nearest first, the grouper's reasons among them where a rule accepts the node and it is
-    refused all the same; `reasons` are those of the first. A DequantizeLinear or QuantizeLinear that
-    goes with a refused operator has no attempts. `operations` is its compute.
+    `graph` is the path of the body that contains it, empty for the main graph. `attempts` are the rules
+    that were tried, the nearest first; they include the grouper's reasons if a rule accepts the node and
+    it is refused nevertheless. `reasons` are those of the first attempt. A DequantizeLinear or
+    QuantizeLinear that goes with a refused operator has no attempts. `operations` is the compute of the
+    node.
     """
 
     graph: str
@@ -35,23 +36,23 @@ class Refusal:
 
     @property
     def name(self) -> str:
-        """What the node is called: its name, or its first output."""
+        """The node's name, or its first output."""
         return called(self.index.nodes[self.number])
 
     @property
     def op(self) -> str:
-        """The operator as rule files write it."""
+        """The operator, as rule files write it."""
         return name_of(self.index.nodes[self.number])
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where in the rule file the reasons stand."""
+        """The locations of the reasons in the rule file."""
         return tuple(reason.place for reason in self.reasons)
 
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """What was found in one graph: the main one, or the body that `graph` names."""
+    """The explanation of one graph: the main graph, or the body at the path `graph`."""
 
     graph: str
     index: GraphIndex
@@ -60,7 +61,7 @@ class Explained:
     misses: Sequence[NearMiss]
     operations: Mapping[int, float]
     quantized: bool
-    """Whether the target has rules for quantized operators."""
+    """True if the target has rules for quantized operators."""
 
     @cached_property
     def unit_of(self) -> dict[int, Unit]:
@@ -69,16 +70,13 @@ class Explained:
 
     @cached_property
     def taken(self) -> Set[int]:
-        """The nodes that the accelerator takes."""
+        """The nodes that the accelerator supports."""
         return {number for unit in self.units if unit.verdict for number in unit.nodes}
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """What a target says of a model: the graphs, the nodes asked about, and those that it refuses.
-
-    `asked` are pairs of a graph and a node number; `operations` is the compute of the whole model.
-    """
+    """The explanation of a model for a target. `asked` has pairs of a graph and a node number."""
 
     model: Model
     target: Target
@@ -93,11 +91,11 @@ class Explanation:
 
     @property
     def refused_operations(self) -> float:
-        """The compute of the nodes that are refused."""
+        """The compute of the refused nodes."""
         return sum(refusal.operations for refusal in self.refusals)
 
     @property
     def composites(self) -> dict[str, int]:
-        """How often each composite of the target was found, in the order of its file."""
+        """The number of matches of each composite of the target, in the order of its file."""
         found = Counter(unit.composite for graph in self.graphs for unit in graph.units)
         return {pattern.name: found[pattern.name] for pattern in self.target.patterns}

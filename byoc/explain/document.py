@@ -1,4 +1,4 @@
-"""The explanation as data: what `byoc explain --format json` prints, and the text is made of."""
+"""The explanation as data: the output of `byoc explain --format json`, from which the text is made."""
 
 import re
 from collections import Counter
@@ -17,10 +17,10 @@ _EXAMPLES = 3
 
 
 def document(explanation: Explanation, details: bool = False) -> dict[str, Any]:
-    """Return an explanation as data; compute is a share of all operations of the model.
+    """Convert an explanation to data; compute is given as a share of all operations of the model.
 
     Keys: model, target, rules, nodes (asked, taken, refused), compute (operations, refused), refused,
-    relax, composites, and with `details` a list of every node asked about with all that was tried.
+    relax, composites, and with `details` a row for every node asked about.
     """
     total = explanation.operations
     refused = len(explanation.refusals)
@@ -56,7 +56,7 @@ def _part(operations: float, total: float) -> float:
 
 
 def _rows(refusals: Iterable[Refusal], total: float) -> list[dict[str, Any]]:
-    """Return a row for each set of reasons, whatever the values in them, the most compute first."""
+    """Return a row for each set of reasons, regardless of the values in them, the most compute first."""
     groups: dict[tuple[str, ...], list[Refusal]] = {}
     for refusal in refusals:
         key = (reason.place or _unnamed(reason.text) for reason in refusal.reasons)
@@ -75,19 +75,19 @@ def _rows(refusals: Iterable[Refusal], total: float) -> list[dict[str, Any]]:
 
 
 def _unnamed(text: str) -> str:
-    """Return a sentence without the names in it."""
+    """Remove the quoted names from a sentence."""
     return re.sub(r"'[^']*'", "''", text)
 
 
 def _reasons(members: Sequence[Refusal]) -> list[dict[str, Any]]:
-    """Return the reasons that some nodes share, each with the commonest wording and how many others."""
+    """Return the reasons that some nodes share, each in its commonest wording."""
     reasons = []
-    for position, place in enumerate(members[0].places):
+    for position, location in enumerate(members[0].places):
         texts = Counter(_without_operator(member, position) for member in members)
         if len(texts) > 1 or len({member.op for member in members}) == 1:
             texts = Counter(member.reasons[position].text for member in members)
         text = texts.most_common(1)[0][0]
-        reasons.append({"place": place, "text": text, "others": len(texts) - 1})
+        reasons.append({"place": location, "text": text, "others": len(texts) - 1})
     return reasons
 
 
@@ -115,7 +115,7 @@ def _composites(explanation: Explanation) -> list[dict[str, Any]]:
 
 
 def _details(explanation: Explanation) -> list[dict[str, Any]]:
-    """Return a row for every node asked about: what it is, what takes it, what was tried."""
+    """Return a row for every node asked about: its types, and the rules that accept or refuse it."""
     refused = {(id(refusal.index), refusal.number): refusal for refusal in explanation.refusals}
     rows = []
     for graph, number in explanation.asked:
@@ -145,14 +145,14 @@ def _details(explanation: Explanation) -> list[dict[str, Any]]:
 
 
 def _misses(explanation: Explanation, graph: Explained, number: int) -> list[NearMiss]:
-    """Return where composites nearly matched around a node; of a single one all that was tried."""
+    """Return the near misses of composites at a node; all of them if only this node was asked about."""
     if len(explanation.asked) == 1:
         return near_misses(graph.index, explanation.target.patterns, graph.marks, number)
     return [miss for miss in graph.misses if number in miss.nodes]
 
 
 def _tensor(index: GraphIndex, name: str) -> str:
-    """Return for instance `x float32[1, 3, 224, 224]`, or that it is left out."""
+    """Describe a tensor: for instance `x float32[1, 3, 224, 224]`."""
     if not name:
         return "(left out)"
     constant = " constant" if index.is_constant(name) else ""

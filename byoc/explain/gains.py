@@ -1,7 +1,7 @@
-"""What would change if a rule were relaxed: the nodes and the compute that one constraint keeps out.
+"""The gain of relaxing a rule: the nodes and the compute that one constraint keeps from the accelerator.
 
-Each constraint that alone stands against a node is dropped from the rules, and the nodes that it may
-be about are annotated and grouped again: what is said to be gained is what would be.
+Each constraint that alone refuses a node is dropped from the rules, and the nodes that it may concern
+are annotated and grouped again, so that the reported gain is exact.
 """
 
 from collections import Counter
@@ -26,10 +26,11 @@ _Changes = Mapping[int, Mark]
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A constraint that alone keeps nodes out: where it stands, of which operators, and how much.
+    """The gain of dropping one constraint.
 
-    `nodes` counts those taken more less those taken no longer, `operations` is their compute;
-    `operators` has those taken more; `place` is the constraint's path in the rule file.
+    `place` is the path of the constraint in the rule file. `nodes` counts the nodes supported in
+    addition, minus those no longer supported; `operations` is their compute; `operators` counts the
+    additional ones.
     """
 
     place: str
@@ -39,44 +40,39 @@ class Gain:
 
 
 def gains(explanation: Explanation) -> list[Gain]:
-    """Return what each constraint would gain if it alone were dropped, the most compute first.
+    """Compute the gain of dropping each constraint that alone refuses a node, the most compute first.
 
-    Where a data type is objected to it becomes `any`, and an operator that the file does not have gets
-    a rule without constraints. Of the nodes only those asked about count. What would gain nothing but
-    DequantizeLinear and QuantizeLinear is left out where rules speak of quantized operators: they go
-    with what is between them.
+    A constraint on data types becomes `any`; a missing operator gets a rule without constraints. Only
+    nodes asked about count. If there are rules for quantized operators, gains of DequantizeLinear and
+    QuantizeLinear alone are left out, since these go with the operator between them.
     """
     target = explanation.target
     keys = [key for key in dict.fromkeys(_lone(explanation.refusals)) if relaxed(target, *key)]
-    asked: dict[int, set[int]] = {id(graph): set() for graph in explanation.graphs}
-    for graph, number in explanation.asked:
-        asked[id(graph)].add(number)
     rows = {(place, op): Gain(place, {}, 0, 0.0) for place, op in keys}
     for graph in explanation.graphs:
+        asked = {number for other, number in explanation.asked if other is graph}
         changes = {key: _changes(graph, target, key) for key in keys}
-        again = _Again(graph, target, [each for each in changes.values() if each])
+        again = _Again(graph, target, [changed for changed in changes.values() if changed])
         for key, changed in changes.items():
             if changed:
-                taken = again.taken(changed)
-                rows[key] = _more(rows[key], graph, taken & asked[id(graph)], asked[id(graph)])
+                rows[key] = _more(rows[key], graph, again.taken(changed) & asked, asked)
     found = [
-        replace(gain, operators=_ordered(gain.operators, concerned(target, *key)))
+        replace(gain, operators=_ordered(gain.operators, concerned(target, *key) or ()))
         for key, gain in rows.items()
         if gain.nodes > 0 and not (target.quantized and _BORDERS.issuperset(gain.operators))
     ]
     return sorted(found, key=lambda gain: (-gain.operations, -gain.nodes, gain.place, *gain.operators))
 
 
-def _ordered(counts: Mapping[str, int], first: Collection[str] | None) -> dict[str, int]:
-    """Return how many there are of each operator, first of those that a constraint is about."""
-    ahead = first or ()
-    return dict(sorted(counts.items(), key=lambda item: (item[0] not in ahead, -item[1], item[0])))
+def _ordered(counts: Mapping[str, int], first: Collection[str]) -> dict[str, int]:
+    """Sort operators: those that the constraint names, then by count."""
+    return dict(sorted(counts.items(), key=lambda item: (item[0] not in first, -item[1], item[0])))
 
 
 def _lone(refusals: Iterable[Refusal]) -> Iterator[_Key]:
-    """Yield each constraint that is the only one of its rule against a node.
+    """Yield each constraint that alone makes a rule refuse a node.
 
-    That is its place, and the operator where what is missing is a rule for it.
+    A key is the path of the constraint, and the operator if what is missing is a rule for it.
     """
     for refusal in refusals:
         for attempt in refusal.attempts:
@@ -87,7 +83,7 @@ def _lone(refusals: Iterable[Refusal]) -> Iterator[_Key]:
 
 
 def _changes(graph: Explained, target: Target, key: _Key) -> _Changes:
-    """Return the nodes of which relaxed rules say something else, and what they say."""
+    """Return the new marks of the nodes whose marks change if a constraint is dropped."""
     rules, ops = relaxed(target, *key), concerned(target, *key)
     if rules is None:
         return {}
@@ -101,11 +97,12 @@ def _changes(graph: Explained, target: Target, key: _Key) -> _Changes:
 
 
 def _said(mark: Mark) -> tuple[bool, ...]:
-    """Return what counts in a mark for whether a node is taken."""
+    """Return the parts of a mark that decide whether a node is supported."""
     return (True, mark.standalone, mark.plain, mark.quantized) if mark.verdict else (False,)
 
 
 def _more(gain: Gain, graph: Explained, after: Set[int], asked: Set[int]) -> Gain:
+    """Add the gain in one graph, with the supported nodes `after` the change."""
     before = graph.taken & asked
     new, lost = sorted(after - before), sorted(before - after)
     ops = Counter(gain.operators)
@@ -117,7 +114,7 @@ def _more(gain: Gain, graph: Explained, after: Set[int], asked: Set[int]) -> Gai
 
 @dataclass(frozen=True, eq=False)
 class _Again:
-    """Groups a graph anew, once for each of some changes to its marks."""
+    """Groups a graph again for each of several changes to its marks."""
 
     graph: Explained
     target: Target
@@ -125,7 +122,7 @@ class _Again:
 
     @cached_property
     def _found(self) -> Sequence[Match]:
-        """Every match that there is under any of the changes: looking for them is what takes long."""
+        """Every match under any of the changes, found once since the search takes longest."""
         index = self.graph.index
         free: set[int] = set()
         for changed in self.changes:
@@ -133,7 +130,7 @@ class _Again:
         return possible(index, self.target.patterns, free)
 
     def taken(self, changed: _Changes) -> Set[int]:
-        """Return the nodes that are taken with a change."""
+        """Return the supported nodes after a change."""
         index, marks = self.graph.index, self._marks(changed)
         units = grouped(index, allowed(index, self._found, marks), marks)
         return {number for unit in units if unit.verdict for number in unit.nodes}

@@ -1,4 +1,4 @@
-"""Why nodes are refused: by the rules, by the grouper, or because what they go with is."""
+"""The reasons for refusing nodes: the rules, the grouper, or a refused neighbour."""
 
 from collections.abc import Iterator
 
@@ -12,15 +12,18 @@ from byoc.rules.annotate import Annotator, Attempt, Objection
 
 
 def refusals(graph: Explained, annotator: Annotator) -> Iterator[Refusal]:
-    """Yield the nodes of a graph that the accelerator does not take, with the reasons."""
+    """Yield the nodes of a graph that the accelerator does not support, with the reasons."""
     for unit in graph.units:
         if unit.verdict:
             continue
+        neighbour = _refused_neighbour(graph, unit)
         for number in unit.nodes:
             attempts: tuple[Attempt, ...] = ()
-            goes_with = _goes_with(graph, unit)
-            if goes_with:
-                reasons: tuple[Objection, ...] = (Objection("", goes_with),)
+            if neighbour is not None:
+                name = describe(graph.index.nodes[neighbour])
+                reasons: tuple[Objection, ...] = (
+                    Objection("", f"it goes with {name}, which is refused"),
+                )
             else:
                 attempts = _attempts(graph, unit, number, annotator)
                 reasons = attempts[0].objections
@@ -28,21 +31,21 @@ def refusals(graph: Explained, annotator: Annotator) -> Iterator[Refusal]:
 
 
 def _attempts(graph: Explained, unit: Unit, number: int, annotator: Annotator) -> tuple[Attempt, ...]:
-    """Return what speaks against a node: of the rules, and of the grouper where one accepts it."""
+    """Return the rules that refuse a node, and the grouper's reasons if one accepts it."""
     tried = [attempt for attempt in annotator.attempts(number) if attempt.objections]
     mark = graph.marks[number]
     if not mark.verdict:
         return tuple(tried)
     key = "standalone" if mark.plain and not mark.standalone else "quantized"
-    said = (Objection(f"{mark.rule}.{key}", reason) for reason in unit.verdict.reasons)
-    own = Attempt(mark.rule, tuple(said))
+    reasons = (Objection(f"{mark.rule}.{key}", reason) for reason in unit.verdict.reasons)
+    own = Attempt(mark.rule, tuple(reasons))
     if mark.quantized and not mark.plain and not _is_between(graph.index, unit):
-        return (*tried, own)  # no rule for quantized operators was meant
+        return (*tried, own)  # the model is not quantized here, so the rule is not the nearest
     return (own, *tried)
 
 
 def _is_between(index: GraphIndex, unit: Unit) -> bool:
-    """Return whether a DequantizeLinear or a QuantizeLinear is in a unit or next to it."""
+    """Return whether a DequantizeLinear or QuantizeLinear is in a unit or next to it."""
     return any(
         is_border(index.nodes[near])
         for number in unit.nodes
@@ -60,14 +63,14 @@ def _behind(index: GraphIndex, number: int) -> Iterator[int]:
         yield from index.consumers.get(name, ())
 
 
-def _goes_with(graph: Explained, unit: Unit) -> str:
-    """Return with which refused operator a DequantizeLinear or QuantizeLinear goes, empty: with none."""
+def _refused_neighbour(graph: Explained, unit: Unit) -> int | None:
+    """Return the refused operator that a DequantizeLinear or QuantizeLinear belongs to, if any."""
     index, number = graph.index, unit.nodes[0]
     node = index.nodes[number]
     if len(unit.nodes) > 1 or not is_border(node) or not graph.quantized:
-        return ""
-    near = _behind(index, number) if is_dequantize(node) else _before(index, number)
-    for other in near:
+        return None
+    neighbours = _behind(index, number) if is_dequantize(node) else _before(index, number)
+    for other in neighbours:
         if not is_border(index.nodes[other]) and other in graph.unit_of and other not in graph.taken:
-            return f"it goes with {describe(index.nodes[other])}, which is refused"
-    return ""
+            return other
+    return None

@@ -12,18 +12,18 @@ from byoc.rules.schema import OpRule
 from byoc.rules.values import ANY, ANY_DTYPE
 
 MISSING = "ops"
-"""The place of what is missing where no rule is for an operator."""
+"""The path that stands for a missing rule for an operator."""
 
-# Without these there is another rule, or none: nothing that could be relaxed.
+# The path of a whole rule, which is no constraint.
 _NO_CONSTRAINT = re.compile(r"ops\[\d+\](\.quantized)?")
 _RULE = re.compile(r"ops\[(\d+)\]")
 
 
 def relaxed(target: Target, place: str, op: str = "") -> Target | None:
-    """Return a target with one constraint less, None where the place is not that of a constraint.
+    """Return a target with one constraint less, None if the path is not that of a constraint.
 
-    `place` is where objections say that it stands. Data types become `any`. With the place `ops`, the
-    operator `op` gets a rule without constraints.
+    `place` is the path that objections report. A constraint on data types becomes `any`. For the path
+    `ops`, the operator `op` gets a rule without constraints.
     """
     rules = target.rules
     if place == MISSING:
@@ -36,7 +36,7 @@ def relaxed(target: Target, place: str, op: str = "") -> Target | None:
 
 
 def concerned(target: Target, place: str, op: str = "") -> Collection[str] | None:
-    """Return the operators whose nodes a constraint may be about, None where it is any."""
+    """Return the operators that a constraint may concern, None if any."""
     if place == MISSING:
         return {op}
     found = _RULE.match(_merged(target, place))
@@ -46,17 +46,16 @@ def concerned(target: Target, place: str, op: str = "") -> Collection[str] | Non
     return None if ANY in ops else set(ops)
 
 
-def _merged(target: Target, place: str) -> str:
-    """Return the path in the merged rules for a place, which may be in a file that was built on."""
+def _merged(target: Target, location: str) -> str:
+    """Return the path in the merged rules for a path that may be in a file that was built on."""
     for path, written in target.places.items():
-        rest = _rest(place, written)
-        if rest is not None:
-            return path + place[len(written) :]
-    return "" if ": " in place else place
+        if _rest(location, written) is not None:
+            return path + location[len(written) :]
+    return "" if ": " in location else location
 
 
 def _rest(path: str, key: str) -> str | None:
-    """Return what follows a key that a path begins with, None where it begins with another."""
+    """Return the rest of a path after a key, None if the path does not begin with the key."""
     if not path.startswith(key):
         return None
     rest = path[len(key) :]
@@ -66,7 +65,7 @@ def _rest(path: str, key: str) -> str | None:
 
 
 def _keys(part: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Yield the keys of a part of the rules, as paths write them, and what is there."""
+    """Yield the keys of a part of the rules, as written in paths, and the values."""
     if isinstance(part, BaseModel):
         yield from ((name, name, getattr(part, name)) for name in type(part).model_fields)
     elif isinstance(part, Mapping):
@@ -77,7 +76,7 @@ def _keys(part: Any) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _without(part: Any, path: str) -> Any:
-    """Return a part of the rules without what is at a path, None where there is nothing."""
+    """Return a part of the rules without the value at a path, None if there is none."""
     for key, written, value in _keys(part):
         rest = _rest(path, written)
         if rest is None:

@@ -1,4 +1,4 @@
-"""The explanation as text: a line that says it all, reasons grouped, what a rule relaxed would gain."""
+"""The explanation as text: a summary line, grouped reasons, and the gains of relaxing rules."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ _MOST_NEARLY = 3
 
 
 def print_explanation(found: Mapping[str, Any], console: Console) -> None:
-    """Print what `byoc.explain.document` gave."""
+    """Print the data made by `byoc.explain.document`."""
     for line in _lines(found):
         console.print(escape(line), soft_wrap=True, highlight=False)
 
@@ -53,7 +53,7 @@ def _refused(rows: Iterable[Mapping[str, Any]]) -> Iterable[str]:
 
 
 def _placed(reason: Mapping[str, Any]) -> str:
-    """Return where a reason stands in the rule file; a node that nothing reads is no rule's fault."""
+    """Format the location of a reason in the rule file; empty if no rule is the reason."""
     return f"  [{reason['place']}]" if reason["place"] else ""
 
 
@@ -75,8 +75,8 @@ def _gains(rows: list[Mapping[str, Any]]) -> Iterable[str]:
         return
     yield "\nIf one constraint were relaxed:"
     for row in rows[:_MOST_GAINS]:
-        what, part = count(row["nodes"], "node"), _share(row["compute"])
-        yield f"  +{what:<10}  +{part:<11}  {_operators(row['operators'])}  [{row['place']}]"
+        nodes, compute = count(row["nodes"], "node"), _share(row["compute"])
+        yield f"  +{nodes:<10}  +{compute:<11}  {_operators(row['operators'])}  [{row['place']}]"
     if len(rows) > _MOST_GAINS:
         yield f"  and {len(rows) - _MOST_GAINS} more (--format json)"
 

@@ -1,1 +1,1 @@
-"""Telling the user what was decided: one JSON document, and the text made of it."""
+"""The report of a partitioned model: a JSON document, and the text made of it."""

@@ -1,9 +1,9 @@
-"""The report as data: what `--format json` prints, the manifest keeps, and the text is made of."""
+"""The report as data: printed by `--format json`, kept in the manifest, and the source of the text."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
-from math import fsum, inf, isfinite
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -15,45 +15,26 @@ from byoc.plan import GraphPlan, Plan, PlannedRegion
 from byoc.plan.borders import borders
 from byoc.report.refusals import refusal_notes, refusals
 from byoc.report.units import count, quantity
+from byoc.report.verification import finite, verification_document
 from byoc.verify.compare import Verification
 
 
 def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None) -> dict[str, Any]:
-    """Return the report of a plan. Seconds, joules, bytes; operations count a MAC as two.
+    """Build the report of a plan, in seconds, joules and bytes.
 
-    `outcome` is the verification, or why there was none. Keys: model, targets, strategy, nodes, compute,
-    predicted, regions, refusals, host_reasons, what_if, precision, notes, verification, not_verified,
-    bundle.
-    Floats are finite; what is not known or not there is null.
+    `outcome` is the verification, or the reason why there was none. Keys: model, targets, strategy,
+    nodes, compute, predicted, regions, refusals, host_reasons, what_if, precision, notes, verification,
+    not_verified, bundle. A multiply-accumulate counts as two operations. Floats are finite; unknown or
+    absent values are null.
     """
-    cost = plan.cost
-    done, total = plan.offloaded_operations
-    offloaded = sum(_size(region) for region in plan.regions)
-    on_host = _host_nodes(plan)
-    constant = sum(_users(index, index.constant_nodes) for index in plan.model.index.walk())
+    operations, total = plan.offloaded_operations
     return {
         "model": plan.model.source,
         "targets": [target.name for target in plan.targets],
         "strategy": plan.asked.get("strategy"),
-        "nodes": {
-            "total": offloaded + on_host,
-            "offloaded": offloaded,
-            "host": on_host,
-            "constant": constant,
-        },
-        "compute": {"operations": total, "offloaded": done / total if total else 0.0},
-        "predicted": {
-            "seconds": cost.total,
-            "execution": cost.execution,
-            "transfer": cost.transfer,
-            "launch": cost.launch,
-            "host_only": plan.root.host_only,
-            "bound": plan.placement.bound,
-            "objective": str(plan.asked.get("objective", "latency")),
-            "optimized": plan.placement.cost.total,
-            "joules": plan.root.joules,
-            "host_only_joules": _host_only_joules(plan.root),
-        },
+        "nodes": _node_counts(plan),
+        "compute": {"operations": total, "offloaded": operations / total if total else 0.0},
+        "predicted": _predicted_costs(plan),
         "regions": [_region(graph, region) for graph in plan.root.walk() for region in graph.regions],
         "refusals": refusals(plan),
         "host_reasons": _reasons(plan),
@@ -74,6 +55,34 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
     }
 
 
+def _node_counts(plan: Plan) -> dict[str, int]:
+    offloaded = sum(_size(region) for region in plan.regions)
+    on_host = _host_nodes(plan)
+    constant = sum(_users(index, index.constant_nodes) for index in plan.model.index.walk())
+    return {
+        "total": offloaded + on_host,
+        "offloaded": offloaded,
+        "host": on_host,
+        "constant": constant,
+    }
+
+
+def _predicted_costs(plan: Plan) -> dict[str, Any]:
+    cost = plan.cost
+    return {
+        "seconds": cost.total,
+        "execution": cost.execution,
+        "transfer": cost.transfer,
+        "launch": cost.launch,
+        "host_only": plan.root.host_only,
+        "bound": plan.placement.bound,
+        "objective": str(plan.asked.get("objective", "latency")),
+        "optimized": plan.placement.cost.total,
+        "joules": plan.root.joules,
+        "host_only_joules": _host_only_joules(plan.root),
+    }
+
+
 def _region(plan: GraphPlan, region: PlannedRegion) -> dict[str, Any]:
     types = region.index.types
     return {
@@ -91,13 +100,13 @@ def _region(plan: GraphPlan, region: PlannedRegion) -> dict[str, Any]:
 
 
 def _size(region: PlannedRegion) -> int:
-    """Return the user's nodes of a region, with what is inside of nodes that have bodies."""
+    """Count the user's nodes of a region, including those inside nodes that have bodies."""
     inside = sum(_inside(region.index, node) for node in region.nodes)
     return _users(region.index, region.nodes) + inside
 
 
 def _users(index: GraphIndex, nodes: Iterable[int]) -> int:
-    """Return how many nodes are not of byoc's own making."""
+    """Count the nodes that byoc did not insert."""
     return sum(not is_ours(index.nodes[node]) for node in nodes)
 
 
@@ -107,7 +116,7 @@ def _inside(index: GraphIndex, node: int) -> int:
 
 
 def _host_nodes(plan: Plan) -> int:
-    """Return the user's nodes on the host; a body that has no plan of its own counts with its node."""
+    """Count the user's nodes on the host; those of a body without a plan count with its node."""
     return sum(
         _users(graph.index, [node]) + (_inside(graph.index, node) if node not in graph.bodies else 0)
         for graph in plan.root.walk()
@@ -117,7 +126,7 @@ def _host_nodes(plan: Plan) -> int:
 
 
 def plan_notes(root: GraphPlan) -> list[str]:
-    """Return what strategies said, bodies included, and how many costs are guesses; each once."""
+    """Return the notes of strategies, bodies included, and the number of estimated costs; each once."""
     notes = dict.fromkeys(note for graph in root.walk() for note in graph.notes)
     rough = sum(graph.posed.estimated for graph in root.walk())
     if rough:
@@ -127,9 +136,10 @@ def plan_notes(root: GraphPlan) -> list[str]:
 
 
 def _host_only_joules(plan: GraphPlan) -> float | None:
-    """Return the joules of one run of a graph with everything on the host, None if not known.
+    """Return the joules of one run of a graph entirely on the host, None if unknown.
 
-    In the problem a node has what its bodies cost as they were placed; what that saves is added back.
+    In the problem the cost of a node includes its bodies as they were placed; what placing them saves is
+    added back.
     """
     if plan.posed.energy is None:
         return None
@@ -163,11 +173,13 @@ def _reasons(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _open_dimensions(plan: Plan) -> Iterable[str]:
+    """Yield a note for each symbolic dimension of the model."""
     for name in symbols(plan.model.proto):
         yield f"dimension {name} is not fixed and counts as 1 (--dim {name}=SIZE)"
 
 
 def _against_the_host(plan: Plan) -> Iterable[str]:
+    """Yield a note if the placement is predicted to be slower than the host alone."""
     if plan.cost.total <= plan.root.host_only:
         return
     slower = "the placement is predicted to be slower than the host alone"
@@ -178,7 +190,7 @@ def _against_the_host(plan: Plan) -> Iterable[str]:
 
 
 def _without_nodes(plan: Plan) -> Iterable[str]:
-    """Yield for each target that got no node, where others did, the commonest reason for it."""
+    """Yield the commonest reason for each target that got no node although another target did."""
     used = {region.target.name for region in plan.regions}
     for number, target in enumerate(plan.targets):
         if not used or target.name in used:  # with all on the host its reasons say it
@@ -192,7 +204,7 @@ def _without_nodes(plan: Plan) -> Iterable[str]:
 
 
 def _elsewhere(plan: GraphPlan, row: int, number: int) -> str:
-    """Return why a unit is not on a target, of several reasons the first."""
+    """Return the first reason why a unit is not on a target."""
     kept, verdict = plan.posed.kept[number].get(row), plan.units[row].verdicts[number]
     if kept is not None:
         return str(kept)
@@ -202,41 +214,6 @@ def _elsewhere(plan: GraphPlan, row: int, number: int) -> str:
     if label == 0:
         return str(plan.host_reason(row))
     return f"supported, but placed on {plan.targets[label - 1].name}"
-
-
-def verification_document(verification: Verification) -> dict[str, Any]:
-    """Return a verification as data: against, passed, largest_relative_error, outputs, accuracy.
-
-    An error that is not finite is null, and so is the largest then. `accuracy` is what lower precision
-    left, null where there was none; a signal-to-noise ratio (dB) that is not finite is null, and `exact`
-    says whether it is infinite.
-    """
-    outputs = [asdict(output) | {"within": output.within} for output in verification.outputs]
-    for output in outputs:  # JSON has no infinity
-        output.update(finite(output, "absolute", "relative", "signal_to_noise", "cosine"))
-    errors = [output["relative"] for output in outputs]
-    return {
-        "against": verification.against,
-        "passed": verification.passed,
-        "largest_relative_error": None if None in errors else max(errors, default=0.0),
-        "outputs": outputs,
-        "accuracy": _accuracy(verification),
-    }
-
-
-def finite(data: Mapping[str, Any], *keys: str) -> dict[str, float | None]:
-    """Return some numbers of a document, null for those that JSON has no way to write."""
-    return {key: None if data[key] is None or not isfinite(data[key]) else data[key] for key in keys}
-
-
-def _accuracy(verification: Verification) -> dict[str, Any] | None:
-    if not verification.original:
-        return None
-    outputs = [asdict(output) for output in verification.accuracy]
-    for output in outputs:
-        output["exact"] = output["signal_to_noise"] == inf
-        output.update({k: None for k in ("signal_to_noise", "same_class") if not isfinite(output[k])})
-    return {"original": verification.original, "outputs": outputs}
 
 
 def _precision(plan: Plan) -> dict[str, Any] | None:
@@ -252,13 +229,9 @@ def _precision(plan: Plan) -> dict[str, Any] | None:
         "units": lowered.units,
         "on_accelerators": sum(unit.kind == "qdq" for r in plan.regions for unit in r.units),
         "budget": lowered.budget or None,
-        "reached": _finite(lowered.reached),
-        "all_quantized": _finite(lowered.all_quantized),
+        "reached": finite(lowered.reached),
+        "all_quantized": finite(lowered.all_quantized),
         "measured": lowered.measured,
         "measured_on": lowered.measured_on,
-        "in_float": [asdict(unit) | {"alone": _finite(unit.alone)} for unit in lowered.in_float],
+        "in_float": [asdict(unit) | {"alone": finite(unit.alone)} for unit in lowered.in_float],
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None

@@ -1,6 +1,6 @@
-"""The report as text: one line that says it all, a table of regions, the commonest reasons."""
+"""The report as text: a summary line, a table of regions, and the commonest reasons."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -8,17 +8,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from byoc.report.refusals import returned
 from byoc.report.units import count, objective_unit, quantity, share
 
 _REASONS = 3
 _UNITS = 10
-# A share of the whole below which a gain is in the JSON alone.
-_WORTH_TELLING = 1e-3
+# Gains below this share of the objective are in the JSON only.
+_LEAST_GAIN = 1e-3
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    """Return the one-line summary of a report."""
+    """Format the one-line summary of a report."""
     nodes, regions = report["nodes"], len(report["regions"])
     used = {region["device"] for region in report["regions"]}
     target = " and ".join(name for name in report["targets"] if not used or name in used)
@@ -26,24 +25,36 @@ def summary(report: Mapping[str, Any]) -> str:
         f"{report['model']}: {nodes['offloaded']} of {count(nodes['total'], 'node')} "
         f"({share(report['compute']['offloaded'])} of the compute) on {target} in "
         f"{count(regions, 'region')}, {nodes['host']} on the host; "
-        f"{returned(report.get('refusals', ()))}{_predicted(report['predicted'])}; {_verified(report)}"
+        f"{_returned(report.get('refusals', ()))}{_predicted(report['predicted'])}; {_verified(report)}"
     )
 
 
+def _returned(refusals: Sequence[Mapping[str, Any]]) -> str:
+    """Format the number of nodes that went back to the host, and why, with `; ` at the end."""
+    back = [each for each in refusals if each["host"]]
+    if not back:
+        return ""
+    reasons = dict.fromkeys(f"codegen {each['codegen']}: {each['reason']}" for each in back)
+    first, *others = reasons
+    more = f", and {count(len(others), 'other reason')}" if others else ""
+    nodes = count(sum(each["host"] for each in back), "node")
+    return f"{nodes} went back to the host: {first}{more}; "
+
+
 def _predicted(predicted: Mapping[str, Any]) -> str:
-    """Return what is predicted: joules first where they are the objective, last where they count."""
+    """Format the prediction: joules first if they are the objective, last if they are known."""
     seconds = quantity(predicted["seconds"], "s")
     unit, joules = _unit(predicted), predicted.get("joules")
     if unit == "J" and joules is not None:
         alone = predicted.get("host_only_joules")
-        told = "" if alone is None else f", host alone {quantity(alone, 'J')}"
-        return f"predicted {quantity(joules, 'J')}{told}; {seconds}"
+        host = "" if alone is None else f", host alone {quantity(alone, 'J')}"
+        return f"predicted {quantity(joules, 'J')}{host}; {seconds}"
     also = "" if unit or joules is None else f"; {quantity(joules, 'J')}"
     return f"predicted {seconds}, host alone {quantity(predicted['host_only'], 's')}{also}"
 
 
 def _measured(candidates: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line for each cut that was tried, the fastest first."""
+    """Yield a line for each placement that was measured, the fastest first."""
     for each in sorted(candidates, key=lambda one: (bool(one["problem"]), one["seconds"] or 0.0)):
         if each["problem"]:
             yield f"  {each['strategy']}: {each['problem']}"
@@ -60,37 +71,41 @@ def _unit(predicted: Mapping[str, Any]) -> str:
 
 
 def print_report(report: Mapping[str, Any], console: Console, every_reason: bool = False) -> None:
-    """Print the summary, the regions, and the commonest reasons for staying on the host, or all."""
-    shown = len(report["host_reasons"]) if every_reason else _REASONS
-    console.print(escape(summary(report)), soft_wrap=True, highlight=False)
-    for line in _measured(report.get("measured", ())):
-        console.print(escape(line), soft_wrap=True, highlight=False)
+    """Print the summary, the regions, and the commonest (or all) reasons for staying on the host."""
+
+    def print_lines(lines: Iterable[str]) -> None:
+        for line in lines:
+            console.print(escape(line), soft_wrap=True, highlight=False)
+
+    print_lines((summary(report), *_measured(report.get("measured", ()))))
     if report["regions"]:
         console.print(_regions(report))
-    if report["host_reasons"]:
-        console.print("\nOn the host, and why:")
-        for item in report["host_reasons"][:shown]:
-            line = f"  {item['nodes']:>5}  {item['reason']}"
-            console.print(escape(line), soft_wrap=True, highlight=False)
-        rest = report["host_reasons"][shown:]
-        if rest:
-            more = sum(item["nodes"] for item in rest)
-            console.print(
-                f"  {more:>5}  for {count(len(rest), 'other reason')} (--reasons)", highlight=False
-            )
-    least = _WORTH_TELLING * report["predicted"]["optimized"]
+    print_lines(_host_reasons(report["host_reasons"], every_reason))
+    print_lines(_what_ifs(report))
+    print_lines(_budget(report))
+    print_lines(n if n.startswith("warning: ") else f"note: {n}" for n in report["notes"])
+    if report["bundle"]:
+        print_lines([f"\nWritten to {report['bundle']}"])
+
+
+def _host_reasons(reasons: Sequence[Mapping[str, Any]], every_reason: bool) -> Iterator[str]:
+    shown = len(reasons) if every_reason else _REASONS
+    if reasons:
+        yield "\nOn the host, and why:"
+    for item in reasons[:shown]:
+        yield f"  {item['nodes']:>5}  {item['reason']}"
+    if rest := reasons[shown:]:
+        nodes = sum(item["nodes"] for item in rest)
+        yield f"  {nodes:>5}  for {count(len(rest), 'other reason')} (--reasons)"
+
+
+def _what_ifs(report: Mapping[str, Any]) -> Iterator[str]:
+    least = _LEAST_GAIN * report["predicted"]["optimized"]
     gains = [item for item in report["what_if"] if item["gain"] >= least]
     if gains:
-        console.print("\nIf it were supported:")
+        yield "\nIf it were supported:"
     for item in gains:
-        console.print(escape(_what_if(item, report)), soft_wrap=True, highlight=False)
-    for line in _budget(report):
-        console.print(escape(line), soft_wrap=True, highlight=False)
-    for note in report["notes"]:
-        line = note if note.startswith("warning: ") else f"note: {note}"
-        console.print(escape(line), soft_wrap=True, highlight=False)
-    if report["bundle"]:
-        console.print(escape(f"\nWritten to {report['bundle']}"), soft_wrap=True, highlight=False)
+        yield _what_if(item, report)
 
 
 def _what_if(item: Mapping[str, Any], report: Mapping[str, Any]) -> str:
@@ -102,7 +117,7 @@ def _what_if(item: Mapping[str, Any], report: Mapping[str, Any]) -> str:
 
 
 def _regions(report: Mapping[str, Any]) -> Table:
-    """Return the table of regions; where some are in bodies, with these and how often they run."""
+    """Make the table of regions; if some are in bodies, with their paths and trip counts."""
     inside = any(region["graph"] for region in report["regions"])
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("region", "device", *(("in",) if inside else ())):
@@ -144,7 +159,7 @@ def _verified(report: Mapping[str, Any]) -> str:
 
 
 def _left(verification: Mapping[str, Any]) -> str:
-    """Return what lower precision left of the original's accuracy, the worst output's."""
+    """Format the accuracy that lower precision left of the original's, for the worst output."""
     accuracy = verification["accuracy"]
     if accuracy is None:
         return ""
@@ -157,21 +172,21 @@ def _left(verification: Mapping[str, Any]) -> str:
 
 
 def _budget(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what an accuracy budget left in floating point, and what each unit would have cost."""
+    """Yield the units that an accuracy budget left in floating point, with their accuracy."""
     precision = report["precision"]
     if precision is None or precision["budget"] is None:
         return
     snr = not precision["budget"].startswith("top1")
 
-    def told(value: float | None) -> str:
+    def accuracy(value: float | None) -> str:
         if value is None:
             return "all"
         return f"{value:.1f} dB" if snr else f"{100 * value:.1f} % of classes"
 
     seen = f"{count(precision['measured'], 'sample')} of {precision['measured_on']}"
     yield (
-        f"\nAccuracy budget {precision['budget']}: {told(precision['reached'])} kept on {seen}, "
-        f"{told(precision['all_quantized'])} with all quantized"
+        f"\nAccuracy budget {precision['budget']}: {accuracy(precision['reached'])} kept on {seen}, "
+        f"{accuracy(precision['all_quantized'])} with all quantized"
     )
     if not precision["units"]:
         used = " and ".join(dict.fromkeys(region["device"] for region in report["regions"]))
@@ -180,7 +195,7 @@ def _budget(report: Mapping[str, Any]) -> Iterator[str]:
     elif not precision["on_accelerators"]:
         yield "  nothing that is quantized is on an accelerator: the host computes all of it in floats"
     for unit in precision["in_float"][:_UNITS]:
-        yield f"  in floating point on {unit['device']}: {unit['unit']}, alone {told(unit['alone'])}"
+        yield f"  in floating point on {unit['device']}: {unit['unit']}, alone {accuracy(unit['alone'])}"
     more = len(precision["in_float"]) - _UNITS
     if more > 0:
         yield f"  and {count(more, 'more unit')}"

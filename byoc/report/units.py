@@ -1,4 +1,4 @@
-"""Numbers as people read them: `4.1 ms`, `588 KiB`, `99.2 %`, `1 region`."""
+"""Numbers formatted for people: `4.1 ms`, `588 KiB`, `99.2 %`, `1 region`."""
 
 from byoc.costs.objective import ENERGY, LATENCY, read_objective
 
@@ -7,9 +7,9 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB")
 
 
 def quantity(value: float, unit: str) -> str:
-    """Return seconds or joules (`s`, `J`) with a decimal prefix, or a size (`B`) with a binary one.
+    """Format seconds or joules (`s`, `J`) with a decimal prefix, or bytes (`B`) with a binary one.
 
-    Without a unit it is the number alone.
+    Without a unit, format the number alone.
     """
     if not unit:
         return f"{value:.4g}"
@@ -25,27 +25,27 @@ def quantity(value: float, unit: str) -> str:
 
 
 def objective_unit(objective: str) -> str:
-    """Return the unit of what is counted under an objective: `s`, `J`, none for a weighted sum.
+    """Return the unit of the values of an objective: `s`, `J`, none for a weighted sum.
 
-    Raises InputError for what is no objective.
+    Raise InputError for an unknown objective.
     """
     return {LATENCY: "s", ENERGY: "J"}.get(read_objective(objective), "")
 
 
 def share(value: float) -> str:
-    """Return a part of one as a percentage that is never rounded up to the whole."""
+    """Format a part of one as a percentage that is never rounded up to the whole."""
     if value == 1:
         return "100 %"
     return f"{min(value * 100, 99.9):.1f} %"
 
 
 def count(number: int, thing: str) -> str:
-    """Return `1 region`, `2 regions`."""
+    """Format a number of things: `1 region`, `2 regions`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _digits(value: float) -> str:
-    """Return three digits, or all of the whole part when there are more."""
+    """Format three significant digits, or the whole part if it has more."""
     if value >= 99.95 or value == int(value):
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

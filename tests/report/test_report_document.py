@@ -10,7 +10,7 @@ from cutting import CHAIN, HOST_ONLY, cut
 from support import VANILLA, parse
 
 from byoc import partition
-from byoc.report.document import verification_document
+from byoc.report.verification import verification_document
 from byoc.verify.compare import Accuracy, OutputError, Verification
 
 KEYS = [
