@@ -1,1 +1,1 @@
-"""Measuring: what operators and regions take on this machine, and how good predictions are."""
+"""Measurements of operators and regions on this machine, and the error of predictions."""

@@ -1,4 +1,4 @@
-"""Predicted against measured: how far a cost model is off, and how far sums of parts are."""
+"""Predicted against measured times: the error of a cost model, and of adding up parts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ _LEAST_RANKED = 3
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One model in one placement: seconds predicted, seconds measured, and the measured parts.
+    """The predicted and measured seconds of one model in one placement.
 
-    `where` is `host` or the target; `parts` is the sum of what the parts took when each was timed on
-    its own: the nodes on the host alone, the stages of a placement. `unknown` counts the nodes whose
-    cost is a guess. `rank` is Spearman's correlation of predicted and measured over the nodes; None for
-    placements, and where too few were measured.
+    `where` is `host` or the target. `parts` is the sum of the parts' times, each measured on its own:
+    the nodes on the host alone, or the stages of a placement. `unknown` counts the nodes whose cost is
+    estimated. `rank` is Spearman's correlation of predicted and measured times over the nodes; None for
+    placements, and if too few nodes were measured.
     """
 
     model: str
@@ -39,28 +39,28 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """The part of the measured seconds that the prediction is over (positive) or under them."""
+        """The relative error of the prediction; positive if it is too long."""
         return self.predicted / self.measured.median - 1
 
     @property
     def additive(self) -> float:
-        """The part of the measured seconds that the sum of the parts is over or under them."""
+        """The relative error of the sum of the parts; positive if it is too long."""
         return self.parts / self.measured.median - 1
 
 
 def compare_host(
     model: Model, costs: CostModel, patience: Patience, clock: Clock = perf_counter
 ) -> Comparison:
-    """Return the comparison for a model that is on the host alone, as onnxruntime runs it by default.
+    """Measure a model on the host alone, as onnxruntime runs it by default, and compare the prediction.
 
-    Raises InputError when it does not run, and MissingRuntimeError.
+    Raise InputError if it does not run, and MissingRuntimeError.
     """
     times = time_nodes(model, patience, clock=clock)
     return host_comparison(model, costs, Samples.of(times.wholes), times)
 
 
 def host_comparison(model: Model, costs: CostModel, measured: Samples, times: NodeTimes) -> Comparison:
-    """Return the comparison of what is predicted with what was measured, whole and node by node."""
+    """Compare the prediction for the host with measurements of the model and of its nodes."""
     prices = node_prices(costs, times.works)
     medians = {i: Samples.of(seconds).median for i, seconds in times.seconds.items()}
     timed = [i for i in medians if not times.works[i].view]
@@ -85,23 +85,23 @@ def compare_placement(  # noqa: PLR0913, PLR0917 - what was predicted of what
     patience: Patience,
     clock: Clock = perf_counter,
 ) -> Comparison:
-    """Return the comparison for a bundle that is ready to run, with what was predicted of it."""
+    """Measure a bundle that is ready to run, and compare the prediction."""
     measured = Samples.of(sampled(lambda: session(inputs), patience, clock))
     stages: list[list[float]] = [[] for _ in session.stages]
     for _ in range(patience.warmup + measured.count):
         known = {**session.program.constants, **inputs}
         for found, stage in zip(stages, session.stages, strict=True):
-            given = {name: known[name] for name in stage.inputs}
+            stage_inputs = {name: known[name] for name in stage.inputs}
             before = clock()
-            made = stage.run(given)
+            outputs = stage.run(stage_inputs)
             found.append(clock() - before)
-            known.update(made)
+            known.update(outputs)
     parts = sum(Samples.of(found[patience.warmup :]).median for found in stages)
     return Comparison(name, where, predicted, measured, parts, unknown, None)
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Return Spearman's rank correlation; None for fewer than three pairs or where all are the same."""
+    """Return Spearman's rank correlation; None for fewer than three pairs or constant values."""
     if len(one) < _LEAST_RANKED or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
     from scipy.stats import spearmanr  # noqa: PLC0415 - takes a second to import
@@ -110,6 +110,6 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | No
 
 
 def mean_factor(found: Sequence[Comparison]) -> float:
-    """Return by what factor predictions are off, over or under: the geometric mean; 1 is right."""
+    """Return the geometric mean of the factors between prediction and measurement; at least 1."""
     factors = [abs(log(max(each.predicted, 1e-12) / each.measured.median)) for each in found]
     return exp(sum(factors) / len(factors))

@@ -1,4 +1,4 @@
-"""Measuring a codegen: units cut out of a model, compiled, and run one at a time."""
+"""Measuring a codegen: units are cut out of a model, compiled, and run one at a time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,14 +31,14 @@ from byoc.runtime.samples import sample_inputs
 from byoc.verdict import YES
 
 _PLAIN = "profile"
-# Whatever an accelerator can do, one of these is likely to be among it.
+# Operators of which an accelerator is likely to support at least one.
 _SMALLEST = ("Identity", "Relu", "Neg", "Add", "Mul")
 _SMALL, _LARGE = 2**12, 2**24
 
 
 @dataclass(frozen=True, eq=False)
 class Device:
-    """A codegen that runs here, what to pass to it, and how to measure it; `name` is the codegen's."""
+    """A codegen that runs here, its options, and the way to measure it."""
 
     codegen: Codegen
     options: Mapping[str, str] = field(default_factory=dict)
@@ -52,11 +52,11 @@ class Device:
 
     @cached_property
     def chosen(self) -> Any:
-        """What `compile` is handed as options. Raises InputError when one is not right."""
+        """The options passed to `compile`. Raise InputError if one is not valid."""
         return chosen_options(self.codegen, self.options)
 
     def run(self, region: Region) -> Executor:
-        """Return what runs a region. Raises InputError where the codegen cannot compile or load it."""
+        """Compile a region and return its executor. Raise InputError if the codegen cannot."""
         try:
             artifact = self.codegen.compile(region, self.chosen)
         except InputError:
@@ -68,7 +68,7 @@ class Device:
         return executor(self.codegen, self.name, region, artifact)
 
     def seconds(self, region: Region, proto: onnx.ModelProto) -> list[float]:
-        """Return what calls of a region took, handing over its arrays included."""
+        """Measure the calls of a region in seconds, including the transfer of its arrays."""
         run = self.run(region)
         inputs = sample_inputs(GraphIndex(proto, stated_types(proto)))
         return sampled(lambda: run(inputs), self.patience, self.clock)
@@ -81,9 +81,9 @@ def time_units(
     records: Records,
     progress: Callable[[str], None] = lambda step: None,
 ) -> list[str]:
-    """Measure the distinct units of a model that a target takes and that were not measured before.
+    """Measure the distinct units of a model that a target supports and that are not yet in `records`.
 
-    Without a target each node is a unit. Returns why others could not be measured, a sentence for each.
+    Without a target each node is a unit. Return a sentence for each unit that cannot be measured.
     """
     chosen = _chosen(model, target, records)
     if not chosen:
@@ -97,12 +97,12 @@ def time_units(
     index = GraphIndex(proto, stated_types(proto))
     calls = {node.op_type: node for node in index.nodes if node.domain == domain}
     problems = []
-    for (task, _), called in zip(chosen, cuts, strict=True):
+    for (task, _), cut in zip(chosen, cuts, strict=True):
         progress(f"{model.source}: {task.op}, {len(records)} measured")
         try:
-            with TemporaryDirectory(prefix="byoc-") as place:
-                region_model = call_model(index, calls[called], model.index.certain)
-                region, stored = _stored(region_model, model.folder, Path(place), called, name)
+            with TemporaryDirectory(prefix="byoc-") as folder:
+                region_model = call_model(index, calls[cut], model.index.certain)
+                region, stored = _stored(region_model, model.folder, Path(folder), cut, name)
                 records.add(task, device.seconds(region, stored))
         except InputError as error:
             problems.append(f"{task}: {error}")
@@ -110,6 +110,7 @@ def time_units(
 
 
 def _chosen(model: Model, target: Target | None, records: Records) -> list[tuple[Task, Unit]]:
+    """Return the distinct supported units that are not measured yet, with their tasks."""
     index = model.index
     works = tasks(index)
     if target is not None:
@@ -133,20 +134,20 @@ def _cut(index: GraphIndex, name: str, domain: str, unit: Unit) -> Cut:
 
 
 def _stored(
-    proto: onnx.ModelProto, folder: Path | None, place: Path, name: str, target: str
+    proto: onnx.ModelProto, source: Path | None, folder: Path, name: str, target: str
 ) -> tuple[Region, onnx.ModelProto]:
-    """Return a region whose model and weights lie in a folder, as they do in a bundle."""
-    with WeightFile(place) as weights:
-        moved = move_weights(proto, folder, weights)
-    path = place / f"{name}.onnx"
-    path.write_bytes(moved.SerializeToString(deterministic=True))
-    return read_region(path, name, target), moved
+    """Write a region's model and weights to a folder, as in a bundle; `source` has external data."""
+    with WeightFile(folder) as weights:
+        stored = move_weights(proto, source, weights)
+    path = folder / f"{name}.onnx"
+    path.write_bytes(stored.SerializeToString(deterministic=True))
+    return read_region(path, name, target), stored
 
 
 def launch(device: Device, records: Records) -> float:
-    """Return the seconds that starting a region takes: those of the cheapest one there is.
+    """Measure the seconds of launching a region: the shortest time of any region.
 
-    Regions of one operator on a single number are tried first, then what was measured already counts.
+    Regions of one operator on a single number are tried; earlier measurements count, too.
     """
     found = []
     for op in _SMALLEST:
@@ -156,8 +157,8 @@ def launch(device: Device, records: Records) -> float:
             f"small (float[1] x) => (float[1] y) {{ y = {op} ({', '.join(reads)}) }}"
         )
         try:
-            with TemporaryDirectory(prefix="byoc-") as place:
-                region, stored = _stored(proto, None, Path(place), "small", _PLAIN)
+            with TemporaryDirectory(prefix="byoc-") as folder:
+                region, stored = _stored(proto, None, Path(folder), "small", _PLAIN)
                 found.append(Samples.of(device.seconds(region, stored)).median)
         except InputError:
             continue
@@ -166,7 +167,7 @@ def launch(device: Device, records: Records) -> float:
 
 
 def copies(patience: Patience, clock: Clock = perf_counter) -> Link:
-    """Return the link that copying arrays amounts to: a small copy's latency, a large one's rate."""
+    """Measure copying arrays as a link: the latency of a small copy, the bandwidth of a large one."""
     medians = []
     for size in (_SMALL, _LARGE):
         source, destination = np.ones(size, np.uint8), np.zeros(size, np.uint8)

@@ -1,4 +1,4 @@
-"""Measuring the host: each node of a model, by onnxruntime's own profiler."""
+"""Measuring the host: the time of each node of a model, by onnxruntime's profiler."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,19 +17,18 @@ from byoc.runtime.onnxrt import node_seconds, open_session, run_session
 from byoc.runtime.samples import samples_for
 
 _NODE = "byoc.node."
-_LEAST = 1e-6  # what the profiler can tell, in seconds
+_RESOLUTION = 1e-6  # of the profiler, in seconds
 
 Timer = Callable[[ModelProto, Any, Callable[[Any], object]], Mapping[str, Sequence[float]]]
-"""As `byoc.runtime.onnxrt.node_seconds`."""
+"""A function with the signature of `byoc.runtime.onnxrt.node_seconds`."""
 
 
 @dataclass(frozen=True, eq=False)
 class NodeTimes:
-    """What each node of a model took, by its number, run by run, warm-up left out.
+    """The time of each node of a model in seconds, by node number and run, without warm-up.
 
-    `wholes` is what the model took as onnxruntime runs it by default, optimized: a run of it right after
-    each of the nodes', so that whatever else slows the machine slows both. `missing` are the nodes of
-    which nothing was measured: onnxruntime replaced them, or knows them by no name.
+    `wholes` are the times of the model as onnxruntime runs it by default, optimized: one run after each
+    run of the nodes, so that other load on the machine slows both.
     """
 
     works: Tasks
@@ -38,28 +37,27 @@ class NodeTimes:
 
     @property
     def missing(self) -> list[int]:
-        """The nodes that run and were not measured."""
+        """The nodes that run and were not measured: onnxruntime replaced or did not name them."""
         running = range(len(self.works.index.nodes))
         return [i for i in running if self.works.of[i] >= 0 and i not in self.seconds]
 
     @property
     def total(self) -> float:
-        """The sum of the nodes' medians, in seconds."""
+        """The sum of the nodes' median times, in seconds."""
         return sum(Samples.of(seconds).median for seconds in self.seconds.values())
 
     @property
     def together(self) -> float:
-        """What the model takes over the sum of its nodes: the median over the runs."""
+        """The time of the model divided by the sum of its nodes' times: the median over the runs."""
         sums = [sum(run) for run in zip(*self.seconds.values(), strict=False)]
         pairs = zip(self.wholes, sums, strict=False)
-        ratios = [whole / max(nodes, _LEAST) for whole, nodes in pairs]
+        ratios = [whole / max(nodes, _RESOLUTION) for whole, nodes in pairs]
         return float(median(ratios)) if ratios else 1.0
 
     def record(self, records: Records) -> int:
-        """Add the measurements to others; return of how many nodes there is none that can be looked up.
+        """Add the measurements to the records; return the number of nodes that the records cannot cover.
 
-        Views are free, nodes with bodies differ by their bodies, and a shape that is not known before
-        the model runs cannot be asked for.
+        Nodes with bodies or with unknown shapes cannot be looked up; views are free and need no record.
         """
         for i, seconds in self.seconds.items():
             task = self.works[i]
@@ -73,11 +71,10 @@ class NodeTimes:
 def time_nodes(
     model: Model, patience: Patience, timer: Timer = node_seconds, clock: Clock = perf_counter
 ) -> NodeTimes:
-    """Return what each node of the main graph takes on the host, and the model as a whole.
+    """Measure each node of the main graph on the host, and the model as a whole.
 
-    The graph runs as written, since a node that is fused into another has no time of its own;
-    runs go on until the whole settles. Raises InputError when the model does not run, and
-    MissingRuntimeError.
+    The graph runs as written, since a node fused into another has no time of its own; runs repeat until
+    the time of the whole settles. Raise InputError if the model does not run, and MissingRuntimeError.
     """
     inputs = samples_for(model)
     optimized = open_session(model.proto, model.folder)
@@ -103,7 +100,7 @@ def time_nodes(
 
 
 def _named(proto: ModelProto) -> ModelProto:
-    """Return a copy whose nodes are called by their numbers."""
+    """Return a copy whose nodes are named by their numbers."""
     result = copy_without(proto, "node")
     result.graph.node.extend(proto.graph.node)
     for i, node in enumerate(result.graph.node):

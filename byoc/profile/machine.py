@@ -1,4 +1,4 @@
-"""Describing the machine that something was measured on, without saying whose it is."""
+"""The description of the machine that measurements were made on, without its owner or name."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ _PACKAGES = {"byoc": "onnx-byoc", "onnx": "onnx", "onnxruntime": "onnxruntime", 
 
 
 def this_machine() -> Machine:
-    """Return processor, cores that may be used, system and versions of this machine; no names."""
+    """Describe the processor, usable cores, system and package versions of this machine."""
     versions = {"python": platform.python_version()}
     for name, package in _PACKAGES.items():
         try:

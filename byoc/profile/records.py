@@ -1,4 +1,4 @@
-"""What was measured of each task, over all models, and the table of costs that comes of it."""
+"""The measurements of each task over all models, and the cost table made of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,24 +11,24 @@ from byoc.profile.sampling import Samples
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Measurements by task; those of equal tasks come together, of whatever model they are."""
+    """Measurements in seconds by task; equal tasks of different models are merged."""
 
     _found: dict[tuple[str, str, str], tuple[Task, list[float]]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Return how many tasks there are measurements of."""
+        """Return the number of measured tasks."""
         return len(self._found)
 
     def __contains__(self, task: Task) -> bool:
-        """Return whether there are measurements of a task."""
+        """Return whether a task was measured."""
         return task.key in self._found
 
     def add(self, task: Task, seconds: Sequence[float]) -> None:
-        """Take in at least one measurement of a task whose shapes are known."""
+        """Add measurements, at least one, of a task with known shapes."""
         self._found.setdefault(task.key, (task, []))[1].extend(seconds)
 
     def cheapest(self) -> float | None:
-        """Return the least median, None when nothing was measured."""
+        """Return the smallest median, None without measurements."""
         return min((Samples.of(seconds).median for _, seconds in self._found.values()), default=None)
 
     def table(  # noqa: PLR0913 - what stands in the file
@@ -42,11 +42,7 @@ class Records:
         together: float = 1.0,
         otherwise: str | None = None,
     ) -> Table:
-        """Return the table: an entry for each task, sorted; a launch is no part of any."""
-        entries = [
-            _entry(task, Samples.of(seconds), launch)
-            for _, (task, seconds) in sorted(self._found.items())
-        ]
+        """Make the cost table: an entry for each task, sorted, without the time of a launch."""
         return Table(
             kind="table",
             name=name,
@@ -55,7 +51,10 @@ class Records:
             link=link,
             launch=launch,
             together=together,
-            entries=tuple(entries),
+            entries=tuple(
+                _entry(task, Samples.of(seconds), launch)
+                for _, (task, seconds) in sorted(self._found.items())
+            ),
             **{"else": otherwise},
         )
 

@@ -1,4 +1,4 @@
-"""The regions of a bundle: the seconds predicted, and those that their codegens say they take."""
+"""The regions of a bundle: the predicted seconds, and those that their codegens report."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from byoc.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class TimedRegion:
-    """A region on `where`: the seconds predicted and those that its codegen says, transfers left out."""
+    """The predicted seconds of a region, and those its codegen reports, without transfers."""
 
     region: str
     where: str
@@ -19,15 +19,15 @@ class TimedRegion:
 
     @property
     def error(self) -> float:
-        """The part of the codegen's seconds that the prediction is over (positive) or under them."""
+        """The relative error of the prediction; positive if it is too long."""
         return self.predicted / self.told - 1
 
 
 def timed_regions(bundle: Bundle) -> list[TimedRegion]:
-    """Return the regions of a bundle whose codegens can time one.
+    """Return the regions of a bundle whose codegens can report a time.
 
-    Raises InputError where a codegen is missing or the report lacks a region, and CompileError where a
-    codegen fails to time one.
+    Raise InputError if a codegen is missing or the report lacks a region, and CompileError if a codegen
+    fails to report a time.
     """
     predicted = _predicted(bundle)
     found = []
@@ -37,13 +37,13 @@ def timed_regions(bundle: Bundle) -> list[TimedRegion]:
             seconds = predicted.get(region.name)
             if not isinstance(seconds, (int, float)):
                 raise InputError(f"the bundle's report does not say what was predicted of {region.name}")
-            told = timed(codegen, region)
-            found.append(TimedRegion(region.name, region.target, float(seconds), told))
+            reported = timed(codegen, region)
+            found.append(TimedRegion(region.name, region.target, float(seconds), reported))
     return found
 
 
 def _predicted(bundle: Bundle) -> dict[str, object]:
-    """Return the seconds predicted of each region, as far as the report tells them."""
-    told = bundle.manifest.report.get("regions")
-    rows = told if isinstance(told, list) else []
+    """Return the predicted seconds of each region, as far as they are in the report."""
+    regions = bundle.manifest.report.get("regions")
+    rows = regions if isinstance(regions, list) else []
     return {str(row.get("name")): row.get("seconds") for row in rows if isinstance(row, dict)}

@@ -1,4 +1,4 @@
-"""Timing something until the answer settles, within bounds."""
+"""Timing a function until its median settles, within limits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from time import perf_counter
 import numpy as np
 
 Clock = Callable[[], float]
-"""Gives seconds; only differences count."""
+"""A function that returns seconds, of which only differences count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to measure: `warmup` runs that do not count, then `least` to `most` runs.
+    """The number of measurements: `warmup` runs that do not count, then `least` to `most` runs.
 
-    It is enough sooner when the spread between the quartiles, over the root of the number of runs, is at
-    most the part `settled` of the median, or `seconds` have passed since the first run that counts.
+    Measuring ends sooner if the interquartile range, divided by the root of the number of runs, is at
+    most the share `settled` of the median, or if `seconds` have passed since the first run that counts.
     """
 
     warmup: int = 2
@@ -28,7 +28,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What was measured, in seconds: the median, the spread between the quartiles, how many runs."""
+    """Measurements in seconds: the median, the interquartile range, and the number of runs."""
 
     median: float
     spread: float
@@ -36,36 +36,24 @@ class Samples:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Samples":
-        """Return the summary of at least one measurement."""
+        """Summarize at least one measurement."""
         low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
         return cls(median, high - low, len(seconds))
 
 
 def sampled(run: Callable[[], object], patience: Patience, clock: Clock = perf_counter) -> list[float]:
-    """Return the seconds of each run that counts."""
-    for _ in range(patience.warmup):
-        run()
-    found: list[float] = []
-    start = clock()
-    while len(found) < max(patience.most, 1):
-        before = clock()
-        run()
-        after = clock()
-        found.append(after - before)
-        if len(found) >= patience.least and (
-            after - start >= patience.seconds or _settled(found, patience.settled)
-        ):
-            break
-    return found
+    """Measure a function; return the seconds of each run that counts."""
+    return in_turn([run], patience, clock)[0]
 
 
 def in_turn(
     runs: Sequence[Callable[[], object]], patience: Patience, clock: Clock = perf_counter
 ) -> list[list[float]]:
-    """Return the seconds of each of some things, run in turn, so that what slows one slows all.
+    """Measure several functions in turn, so that load on the machine slows all of them.
 
-    Every round begins with another one. It is enough when all have settled, or a round for each run of
-    `patience` has been; its seconds are for each of them.
+    Each round begins with another function. Return the seconds of each run that counts, by function.
+    Measuring ends when all have settled, or after a round for each run of `patience`; its `seconds` are
+    for each function.
     """
     for _ in range(patience.warmup):
         for run in runs:
@@ -77,9 +65,10 @@ def in_turn(
             turn = (first + number) % len(runs)
             before = clock()
             runs[turn]()
-            found[turn].append(clock() - before)
+            after = clock()
+            found[turn].append(after - before)
         if first + 1 >= patience.least and (
-            clock() - start >= patience.seconds * len(runs)
+            after - start >= patience.seconds * len(runs)
             or all(_settled(each, patience.settled) for each in found)
         ):
             break

@@ -1,4 +1,4 @@
-"""Writing a cost model to a file: whole or not at all, a line for each entry."""
+"""Writing a cost model to a file, with one line for each entry."""
 
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ _DIGITS = 6
 
 
 def write_costs(path: Path, costs: CostFile) -> None:
-    """Write a cost model; a file that is there is replaced at once, or left as it was."""
+    """Write a cost model to a file, which is replaced as a whole or left as it was."""
     write_text(path, as_yaml(costs))
 
 
 def as_yaml(costs: CostFile) -> str:
-    """Return a cost model as the text of its file, fractions to six digits."""
+    """Format a cost model as YAML, fractions to six digits."""
     content = _rounded(costs.model_dump(mode="python", by_alias=True, exclude_defaults=True))
     kind = content.pop("kind")
     rows = {name: content.pop(name) for name in _ROWS if name in content}
@@ -40,7 +40,7 @@ def _dump(content: Any, flow: bool | None) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):  # attributes are looked up, and must be equal to the last digit
+    if isinstance(value, dict):  # attributes are looked up, and must stay exact
         return {key: item if key == "attributes" else _rounded(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_rounded(item) for item in value]

@@ -1,1 +1,1 @@
-"""Proof that a bundle computes what its model did: seeded inputs, both run, outputs compared."""
+"""Verification of bundles: model and bundle run on seeded inputs, and their outputs are compared."""

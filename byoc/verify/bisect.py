@@ -1,8 +1,8 @@
-"""Narrowing a region that is off to the first operation at fault, and the smallest model that shows it.
+"""Bisection of a wrong region: the first operation at fault, and the smallest model that shows it.
 
-First prefixes of the region, the longer or the shorter half at a time: the first operation with which a
-prefix is off is at fault, or the last of those that are. Then as few operations as possible, that one
-alone if it will do. All with the codegen and the options that the bundle was made with.
+First, prefixes of the region are tried by binary search: the operation with which a prefix becomes wrong
+is at fault. Then the number of operations is made as small as possible, down to that one alone.
+Everything is compiled with the codegen and the options that the bundle was made with.
 """
 
 from collections.abc import Callable, Collection
@@ -25,13 +25,13 @@ from byoc.verify.trial import Bench, Trial, weight_layout
 
 @dataclass(frozen=True, eq=False)
 class Fault:
-    """The smallest model that shows why a region is off.
+    """The smallest model that shows why a region is wrong.
 
-    `codegen` and `options` compiled it, `weights` is the layout of its weights (empty: as ONNX has it).
-    `operation` is the first that is, by its name or first output, `op` its operator or composite, and
-    `inside` the nodes of a composite. `operations` are those of the model, in order: more than one where
-    the fault does not show in any of them alone, as that of a wrong fusion. `tried` is how many models
-    were compiled to find it.
+    It was compiled with `codegen` and `options`; `weights` is the layout of its weights (empty: as ONNX
+    has it). `operation` is the first wrong one, by its name or first output, `op` its operator or
+    composite, and `inside` the nodes of a composite. `operations` are those of the model, in order: more
+    than one if the fault does not show in any of them alone, as with a wrong fusion. `tried` is the
+    number of models that were compiled.
     """
 
     region: str
@@ -48,25 +48,25 @@ class Fault:
 
     @property
     def together(self) -> bool:
-        """Whether no single operation shows it."""
+        """True if no single operation shows the fault."""
         return len(self.operations) > 1
 
     @property
     def worst(self) -> OutputError:
-        """The output of the smallest model that is off the most."""
-        return max(self.trial.errors, key=lambda error: (not error.within, error.relative))
+        """The output of the smallest model with the largest error."""
+        return max(self.trial.errors, key=OutputError.severity)
 
     def __str__(self) -> str:
-        """Return it in one sentence."""
+        """Return the fault in one sentence."""
         worst = self.worst
-        how = worst.problem or f"differs {worst.told}"
+        error = worst.problem or f"differs {worst.told}"
         first = f"{self.region}: {self.op} '{self.operation}' is the first operation that is off"
         if self.inside:
             first += f" (it is {self.inside})"
         if not self.together:
-            return f"{first}: its output '{worst.name}' {how}"
+            return f"{first}: its output '{worst.name}' {error}"
         others = ", ".join(f"'{name}'" for name in self.operations if name != self.operation)
-        return f"{first}, and right alone: together with {others}, output '{worst.name}' {how}"
+        return f"{first}, and right alone: together with {others}, output '{worst.name}' {error}"
 
 
 def bisect(
@@ -76,11 +76,11 @@ def bisect(
     thresholds: Thresholds = DEFAULT,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Fault:
-    """Return the smallest part of a region that is off, on what really reaches it.
+    """Find the smallest part of a region that is wrong on the tensors that really reach it.
 
-    `inputs` are those of the model, seeded ones unless given; `thresholds` say what is off. Raises
-    InputError where there is no such region, its codegen cannot run here, it is not off, or it is no
-    longer when it is compiled again; NotVerifiableError when plain onnxruntime cannot run the regions.
+    `inputs` are those of the model, seeded ones by default; `thresholds` decide what is wrong. Raise
+    InputError if there is no such region, its codegen cannot run here, it is not wrong, or it is right
+    when compiled again; raise NotVerifiableError if plain onnxruntime cannot run the regions.
     """
     found, run = _region(bundle, region)
     entry = next(entry for entry in bundle.manifest.regions if entry.name == region)
@@ -119,14 +119,14 @@ def bisect(
 
 
 def _region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], Values]]:
-    """Return a region of a bundle, and what runs it."""
+    """Return a region of a bundle, and the function that runs it."""
     found = {region.name: (codegen, region, artifact) for codegen, region, artifact in bundle.regions()}
     if name not in found:
         there = ", ".join(found) or "none"
         raise InputError(f"{bundle.place}: no region '{name}'; there are: {there}")
     codegen, region, artifact = found[name]
-    able = find_codegen(codegen)
-    if not isinstance(able, Executable):
+    plugin = find_codegen(codegen)
+    if not isinstance(plugin, Executable):
         raise InputError(
             f"region {name}: codegen {codegen} cannot run here what it compiles (it has no `load`), "
             "so that which of its operations are off cannot be tried"
@@ -134,20 +134,20 @@ def _region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], Value
     own = found[bundle.twins.get(name, name)][1]
     options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
     with unoptimized():
-        run = executor(able, codegen, own, artifact, options[own.name])
+        run = executor(plugin, codegen, own, artifact, options[own.name])
     return region, run if own is region else twin(run, own, region)
 
 
 def _first_off(
     region: Region, run: Callable[[Values], Values], reached: Watched, thresholds: Thresholds
 ) -> Values:
-    """Return the first inputs that reached a region on which it is off."""
-    for each in reached.kept:
-        error = region_error(region, run, Watched(1, [each]), thresholds)
+    """Return the first inputs that reached a region on which it is wrong."""
+    for values in reached.kept:
+        error = region_error(region, run, Watched(1, [values]), thresholds)
         if error.problem:
             raise InputError(f"region {region.name} {error.problem}")
         if not error.within:
-            return each[0]
+            return values[0]
     raise InputError(
         f"region {region.name} is not off on these inputs"
         if reached.kept
@@ -156,7 +156,7 @@ def _first_off(
 
 
 def _require_again(bench: Bench, codegen: str) -> None:
-    """Raise InputError unless the region is off when all of it is compiled again."""
+    """Raise InputError unless the whole region is wrong when it is compiled again."""
     name = bench.cutting.region.name
     found = bench.trial(bench.cutting.operations)
     if isinstance(found, str):
@@ -169,9 +169,9 @@ def _require_again(bench: Bench, codegen: str) -> None:
 
 
 def _smallest(bench: Bench, prefix: tuple[int, ...], first: int) -> list[int]:
-    """Return as few of a prefix's operations as are off together: connected, in order.
+    """Return as few operations of a prefix as are wrong together, connected and in order.
 
-    The operation at fault alone, else what is ever farther around it, made smaller.
+    This is the operation at fault alone, or ever more operations around it, which are then reduced.
     """
     around = {first}
     while bench.outcome(around) is not Outcome.OFF:
@@ -180,15 +180,15 @@ def _smallest(bench: Bench, prefix: tuple[int, ...], first: int) -> list[int]:
             around = {*prefix}
             break
         around = wider
-    left = shrunk(sorted(around), bench.outcome)
-    for piece in _connected(bench, left):
-        if len(piece) < len(left) and bench.outcome(piece) is Outcome.OFF:
+    reduced = shrunk(sorted(around), bench.outcome)
+    for piece in _connected(bench, reduced):
+        if len(piece) < len(reduced) and bench.outcome(piece) is Outcome.OFF:
             return piece
-    return left
+    return reduced
 
 
 def _connected(bench: Bench, operations: Collection[int]) -> list[list[int]]:
-    """Return operations in groups that are connected, each in order."""
+    """Divide operations into connected groups, each in order."""
     pending, groups = [*operations], []
     while pending:
         group, reached = set[int](), {pending[0]}

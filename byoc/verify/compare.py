@@ -1,4 +1,4 @@
-"""Comparing tensors: the largest error of each, and whether it is within what is allowed."""
+"""Comparison of tensors: the largest error of each, and whether it is within its tolerance."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from byoc.verify.thresholds import DEFAULT, TOLERANCE, Measure, Thresholds
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
-    """How far a tensor is off. `relative` is `absolute` over the expected range (max - min), or
-    over what that counts as where it is next to nothing (`Thresholds.scale`).
+    """The error of one tensor.
 
-    Both are infinite where the two cannot be compared; `problem` then says why. `tolerance` bounds
-    what `measure` names: `relative`; `units` of the last place of integers, which is `absolute`; or
-    `dB`, in which the signal-to-noise ratio is to be no less. `signal_to_noise` (dB) and `cosine` are
-    None where there are none, and `differing` is the share of elements that are not equal.
+    `relative` is `absolute` divided by the expected range (`Thresholds.scale`). Both are infinite if the
+    tensors cannot be compared; `problem` then says why. `tolerance` limits the quantity that `measure`
+    names: `relative` error, `units` in the last place of integers (the `absolute` error), or `dB`, the
+    least signal-to-noise ratio. `signal_to_noise` (dB) and `cosine` are None if they do not exist, and
+    `differing` is the share of elements that are not equal.
     """
 
     name: str
@@ -35,7 +35,7 @@ class OutputError:
 
     @property
     def within(self) -> bool:
-        """Return whether the error is at most the tolerance."""
+        """True if the error is within the tolerance."""
         match self.measure:
             case "units":
                 return self.absolute <= self.tolerance
@@ -46,24 +46,28 @@ class OutputError:
 
     @property
     def told(self) -> str:
-        """The error as a part of a sentence: ` by 0.02 of its range, at most 0.0001 is allowed ...`."""
+        """Part of a sentence: `by 0.02 of its range, at most 0.0001 is allowed for float32`."""
         match self.measure:
             case "units":
                 by, allowed = f"{self.absolute:g} units", f"at most {self.tolerance:g}"
             case "dB":
-                found = np.nan if self.signal_to_noise is None else self.signal_to_noise
-                by, allowed = f"a noise of {found:.1f} dB", f"no less than {self.tolerance:g} dB"
+                noise = np.nan if self.signal_to_noise is None else self.signal_to_noise
+                by, allowed = f"a noise of {noise:.1f} dB", f"no less than {self.tolerance:g} dB"
             case _:
                 by, allowed = f"{self.relative:.2g} of its range", f"at most {self.tolerance:g}"
         return f"by {by}, {allowed} is allowed for {self.dtype}"
 
+    def severity(self) -> tuple[bool, float]:
+        """Return a sort key: errors beyond their tolerance last, then by size."""
+        return not self.within, self.relative
+
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """What an output in lower precision has left of that of the original.
+    """The accuracy of an output in lower precision, compared with the original model's.
 
-    `signal_to_noise` is in dB; `same_class` is the share of rows whose largest element is where it was.
-    Not a number where the outputs cannot be compared so.
+    `signal_to_noise` is in dB; `same_class` is the share of rows whose largest element is at the same
+    index. Both are NaN if the outputs cannot be compared in this way.
     """
 
     name: str
@@ -73,10 +77,10 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class RegionError:
-    """How far a region alone is off, on what really reaches it, from its own ONNX on plain onnxruntime.
+    """The error of a region alone, on its real inputs, compared with its ONNX on plain onnxruntime.
 
-    `outputs` has the worst error of each over its `runs`: more than one in the body of a Loop, none
-    where the region was not reached. `problem` says why it could not be run.
+    `outputs` has the worst error of each output over all `runs`: several in the body of a Loop, none if
+    the region was not reached. `problem` says why it could not be run.
     """
 
     name: str
@@ -86,23 +90,22 @@ class RegionError:
 
     @property
     def within(self) -> bool:
-        """Return whether it ran and every output is within its tolerance."""
+        """True if the region ran and every output is within its tolerance."""
         return not self.problem and all(output.within for output in self.outputs)
 
     @property
     def worst(self) -> OutputError | None:
-        """The output with the largest error over tolerance; None when there are no outputs."""
-        return max(self.outputs, key=_excess, default=None)
+        """The output with the largest error; None without outputs."""
+        return max(self.outputs, key=OutputError.severity, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The comparison of all outputs; `against` says what the bundle was compared with.
+    """The comparison of all outputs of a bundle with those of `against`.
 
-    `accuracy` has what lower precision cost, where the model was quantized on the way, against
-    `original`. `boundary` has every tensor that crosses a region's border, compared with the same bundle
-    whose regions plain onnxruntime runs, and `regions` each region alone; both are empty where only
-    the outputs were asked for, or where `not_compared` says why there are none.
+    `accuracy` compares with the model `original` if precision was lowered. `boundary` has every boundary
+    tensor, compared with the same bundle whose regions run on plain onnxruntime, and `regions` each
+    region alone; both are empty unless asked for, or if `not_compared` says why they are missing.
     """
 
     against: str
@@ -115,47 +118,48 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Return whether all that was compared is within its tolerance."""
+        """True if everything that was compared is within its tolerance."""
         tensors = (*self.outputs, *self.boundary)
         return all(each.within for each in tensors) and all(each.within for each in self.regions)
 
     @property
     def worst(self) -> OutputError | None:
-        """The output with the largest error over tolerance; None when there are no outputs."""
-        return max(self.outputs, key=_excess, default=None)
+        """The output with the largest error; None without outputs."""
+        return max(self.outputs, key=OutputError.severity, default=None)
 
 
 def require(verification: Verification) -> None:
-    """Raise InputError when something is off by more than its tolerance.
+    """Raise InputError if an error is beyond its tolerance.
 
-    It names the worst output and the first region that is off; without such a tensor of the boundary.
+    The message names the worst output and the first wrong region; without these the worst boundary
+    tensor.
     """
     regions = [region for region in verification.regions if not region.within]
     worst = verification.worst
-    told = []
+    problems = []
     if worst is not None and not worst.within:
-        told.append(_told(f"output '{worst.name}'", worst, verification.against))
+        problems.append(_describe(f"output '{worst.name}'", worst, verification.against))
     if regions:
-        told.append(_region_told(regions[0]))
-    tensor = max(verification.boundary, key=_excess, default=None)
-    if not told and tensor is not None and not tensor.within:
-        told.append(_told(f"tensor '{tensor.name}'", tensor, "that of plain onnxruntime"))
-    if told:
-        raise InputError(f"verification failed: {'; '.join(told)}")
+        problems.append(_describe_region(regions[0]))
+    tensor = max(verification.boundary, key=OutputError.severity, default=None)
+    if not problems and tensor is not None and not tensor.within:
+        problems.append(_describe(f"tensor '{tensor.name}'", tensor, "that of plain onnxruntime"))
+    if problems:
+        raise InputError(f"verification failed: {'; '.join(problems)}")
 
 
-def _told(what: str, error: OutputError, against: str) -> str:
+def _describe(tensor: str, error: OutputError, against: str) -> str:
     if error.problem:
-        return f"{what} {error.problem}, compared with {against}"
-    return f"{what} differs from {against} {error.told}"
+        return f"{tensor} {error.problem}, compared with {against}"
+    return f"{tensor} differs from {against} {error.told}"
 
 
-def _region_told(region: RegionError) -> str:
+def _describe_region(region: RegionError) -> str:
     worst = region.worst
     if worst is None or region.problem:
         return f"region {region.name} {region.problem}"
-    what = f"region {region.name} alone: output '{worst.name}'"
-    return _told(what, worst, "its own ONNX on plain onnxruntime")
+    tensor = f"region {region.name} alone: output '{worst.name}'"
+    return _describe(tensor, worst, "its own ONNX on plain onnxruntime")
 
 
 def compare(
@@ -166,7 +170,7 @@ def compare(
 ) -> Iterable[OutputError]:
     """Yield the error of each expected output; a sequence is compared element by element.
 
-    Integers must be equal, but for those of the outputs in `quantized`.
+    Integers must be equal, except in the outputs named in `quantized`.
     """
     for name, value in expected.items():
         got = actual.get(name)
@@ -189,6 +193,7 @@ def compare(
 def _error(
     name: str, expected: Any, actual: Any, thresholds: Thresholds, quantized: bool
 ) -> OutputError:
+    """Compute the error of one tensor."""
     wanted, got = _array(expected), _array(actual)
     dtype = str(wanted.dtype)
     tolerance, measure = thresholds.of(dtype, quantized)
@@ -203,12 +208,12 @@ def _error(
         return OutputError(name, dtype, 0.0, 0.0, tolerance, differing=0.0)
     share = _share(wanted, got)
     wanted, got = wanted.astype(np.float64), got.astype(np.float64)
-    usual = np.isfinite(wanted)
-    if not np.array_equal(wanted[~usual], got[~usual], equal_nan=True) or not np.all(
-        np.isfinite(got[usual])
+    finite = np.isfinite(wanted)
+    if not np.array_equal(wanted[~finite], got[~finite], equal_nan=True) or not np.all(
+        np.isfinite(got[finite])
     ):
         return _incomparable(name, dtype, "has NaN or infinity in other places", tolerance, share)
-    values, found = wanted[usual], got[usual]
+    values, found = wanted[finite], got[finite]
     absolute = float(np.max(np.abs(values - found), initial=0.0))
     span = float(np.ptp(values)) if values.size else 0.0
     scale = thresholds.scale(dtype, span, float(np.max(np.abs(values), initial=0.0)))
@@ -229,7 +234,7 @@ def _share(wanted: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:
-    """Return an array; strings always as objects, since numpy's own kind holds the longest's length."""
+    """Return a value as an array; strings as objects, since numpy's string types have a fixed length."""
     array = np.asarray(value)
     return array.astype(object) if array.dtype.kind == "U" else array
 
@@ -247,12 +252,8 @@ def _incomparable(
     return OutputError(name, dtype, np.inf, np.inf, tolerance, problem, differing=share)
 
 
-def _excess(output: OutputError) -> tuple[bool, float]:
-    return (not output.within, output.relative)
-
-
 def accuracy(original: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterable[Accuracy]:
-    """Yield what each output that is an array of floats has left of the original's."""
+    """Yield the accuracy of each output that is an array of floats."""
     for name, value in original.items():
         got = actual.get(name)
         if (

@@ -1,7 +1,7 @@
 """Parts of a region as models of their own, with the values that really reach them.
 
-A part has at its border what the region has at its: where the region reads and makes images in a layout,
-so does a part, and byoc's own nodes undo it inside. Composites are taken whole.
+A part has the same boundary as the region: if the region reads and makes images in a layout, so does the
+part, and byoc's own nodes convert inside. Composites are taken whole.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some operations of a region as a model with its weights, and what reaches it in the region."""
+    """Some operations of a region as a model with its weights, and the values that reach it."""
 
     model: ModelProto
     inputs: Values
@@ -39,36 +39,38 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Cutting:
-    """A region that is cut into parts. `inputs` are what reached it."""
+    """A region to be cut into parts, and the values that reached it."""
 
     region: Region
     inputs: Values
 
     @cached_property
     def index(self) -> GraphIndex:
-        """Look-ups over the region's model; large weights stay on disk."""
+        """The index of the region's model; large weights stay on disk."""
         return prepare(self.region.model, self.region.name, self.region.path.parent).index
 
     @cached_property
     def operations(self) -> tuple[int, ...]:
-        """The nodes in order, but for constant ones and those that undo a layout at the border."""
-        skin = {number for chain in self._skin.values() for number in chain}
-        nodes = range(len(self.index.nodes))
-        return tuple(i for i in nodes if i not in skin and i not in self.index.constant_nodes)
+        """The nodes in order, without constant nodes and layout conversions at the boundary."""
+        left_out = {number for chain in self._skin.values() for number in chain}
+        left_out |= self.index.constant_nodes
+        return tuple(i for i in range(len(self.index.nodes)) if i not in left_out)
 
     def name(self, operation: int) -> str:
-        """Return an operation's name, or its first output where it has none."""
+        """Return the name of an operation, or its first output."""
         node = self.index.nodes[operation]
         return node.name or next(name for name in node.output if name)
 
     def neighbours(self, operation: int) -> list[int]:
-        """Return the operations that an operation reads from and gives to."""
-        read = [self.index.producer.get(name) for name in self.index.reads[operation]]
-        given = [i for o in self.index.nodes[operation].output for i in self.index.consumers.get(o, ())]
-        return [i for i in dict.fromkeys((*read, *given)) if i in self._operations]
+        """Return the operations that make an operation's inputs or read its outputs."""
+        index = self.index
+        makers = [index.producer.get(name) for name in index.reads[operation]]
+        outputs = index.nodes[operation].output
+        readers = [i for name in outputs for i in index.consumers.get(name, ())]
+        return [i for i in dict.fromkeys((*makers, *readers)) if i in self._operations]
 
     def part(self, operations: Collection[int]) -> Part | None:
-        """Return some of the operations as a model; None when nothing of them is used outside."""
+        """Make a model of some operations; None if nothing outside uses their outputs."""
         name = self.region.name
         model = nodes_model(self.index, sorted(operations), name, self._types)
         if not model.graph.output:
@@ -93,21 +95,21 @@ class Cutting:
     def values(self) -> Values:
         """Every tensor of the region by name, as plain onnxruntime computes it from the inputs."""
         exposed = copy_without(self.region.model)
-        there = {value.name for value in exposed.graph.output}
+        outputs = {value.name for value in exposed.graph.output}
         made = [name for node in exposed.graph.node for name in node.output if name]
         exposed.graph.output.extend(
-            helper.make_value_info(n, self.index.values[n])
-            if n in self.index.values
-            else onnx.ValueInfoProto(name=n)
-            for n in made
-            if n not in there
+            helper.make_value_info(name, self.index.values[name])
+            if name in self.index.values
+            else onnx.ValueInfoProto(name=name)
+            for name in made
+            if name not in outputs
         )
         with unoptimized():
             session = open_session(exposed, self.region.path.parent)
         return {**self.inputs, **run_session(session, self.inputs)}
 
     def _entered(self, model: ModelProto, name: str, taken: set[str]) -> Values:
-        """Let a part read an image in the region's layout; return its value under its name there."""
+        """Make a part read an image in the region's layout; return its value under the new name."""
         layout, kind = self._layouts.get(name), self.index.types.get(name)
         if layout is None or kind is None:
             return {name: self.values[name]}
@@ -120,6 +122,7 @@ class Cutting:
         return {packed: layout.pack(self.values[name])}
 
     def _left(self, model: ModelProto, name: str, taken: set[str]) -> None:
+        """Make a part return an image in the region's layout."""
         layout, kind = self._layouts.get(name), self.index.types.get(name)
         if layout is None or kind is None:
             return
@@ -130,8 +133,9 @@ class Cutting:
     def _renamed(
         self, value: onnx.ValueInfoProto, layout: Layout, kind: TensorType, taken: set[str]
     ) -> str:
+        """Change the type of an input or output to a layout, under a new name, which is returned."""
         packed = layout.packed(kind)
-        assert packed is not None  # it can lie in the layout
+        assert packed is not None  # `_layouts` has only tensors that can have the layout
         name = fresh(f"{value.name}_{layout}", taken)
         value.CopyFrom(helper.make_value_info(name, write_type(packed)))
         return name
@@ -148,34 +152,32 @@ class Cutting:
 
     @cached_property
     def _types(self) -> Mapping[str, TypeProto]:
-        """The types of all tensors; of one that inference does not know, what it was in this run."""
-        known = dict(self.index.values)
+        """The types of all tensors; a type that inference does not know is that of the value."""
+        types = dict(self.index.values)
         for name, value in self.values.items():
-            if name not in known and hasattr(value, "dtype"):
-                number = helper.np_dtype_to_tensor_dtype(value.dtype)
-                known[name] = helper.make_tensor_type_proto(number, value.shape)
-        return known
+            if name not in types and hasattr(value, "dtype"):
+                element = helper.np_dtype_to_tensor_dtype(value.dtype)
+                types[name] = helper.make_tensor_type_proto(element, value.shape)
+        return types
 
     @cached_property
     def _skin(self) -> Mapping[str, Sequence[int]]:
-        """The tensors that cross the border in a layout, as ONNX has them, to the nodes that undo it."""
-        found = {}
-        for contracts, chain in ((self.region.inputs, self._inwards), (self.region.outputs, self._back)):
-            for contract in contracts:
-                name, nodes = chain(contract)
-                if nodes and _layout(contract) is not None:
-                    found[name] = nodes
-        return found
+        """The boundary tensors with a layout, by their inner names, and the nodes that convert each."""
+        chains = [(contract, *self._inwards(contract.name)) for contract in self.region.inputs]
+        chains += [(contract, *self._back(contract.name)) for contract in self.region.outputs]
+        return {name: nodes for contract, name, nodes in chains if nodes and _layout(contract)}
 
-    def _inwards(self, contract: Contract) -> tuple[str, list[int]]:
-        name, nodes = contract.name, []
+    def _inwards(self, name: str) -> tuple[str, list[int]]:
+        """Follow the conversions of an input; return the name after them, and their nodes."""
+        nodes = []
         while len(readers := self.index.consumers.get(name, ())) == 1 and self._is_skin(readers[0]):
             nodes.append(readers[0])
             name = self.index.nodes[readers[0]].output[0]
         return name, nodes
 
-    def _back(self, contract: Contract) -> tuple[str, list[int]]:
-        name, nodes = contract.name, []
+    def _back(self, name: str) -> tuple[str, list[int]]:
+        """Follow the conversions of an output backwards; return the name before them and their nodes."""
+        nodes = []
         while (maker := self.index.producer.get(name)) is not None and self._is_skin(maker):
             nodes.append(maker)
             name = self.index.nodes[maker].input[0]
@@ -187,22 +189,22 @@ class Cutting:
 
     @cached_property
     def _layouts(self) -> Mapping[str, Layout]:
-        """The layout of each tensor that crosses in one, or would if the region were cut there."""
-        borders = (*self.region.inputs, *self.region.outputs)
-        said = [layout for contract in borders if (layout := _layout(contract)) is not None]
-        if not said:
+        """The layout of each tensor that has one at the boundary, or would have if cut there."""
+        contracts = (*self.region.inputs, *self.region.outputs)
+        layout = next(filter(None, map(_layout, contracts)), None)
+        if layout is None:
             return {}
-        flat = prepare(self.region.load(inline=True), self.region.name)
+        inlined = prepare(self.region.load(inline=True), self.region.name)
         opset = self.index.opsets.get("", 0)
         return {
-            name: said[0]
-            for name in {*images(flat.index), *self._skin}
-            if can_lie(said[0], self.index.types.get(name), opset)
+            name: layout
+            for name in {*images(inlined.index), *self._skin}
+            if can_lie(layout, self.index.types.get(name), opset)
         }
 
 
 def _layout(contract: Contract) -> Layout | None:
     try:
         return parse_layout(contract.layout) if contract.layout else None
-    except ValueError:  # one that byoc itself could not read
+    except ValueError:  # a vendor's layout that byoc cannot parse
         return None

@@ -1,7 +1,7 @@
-"""A fault on disk: the smallest model that shows it, its inputs, what came out and what should have.
+"""A fault on disk: the smallest model that shows it, with its inputs and outputs.
 
-A folder that a vendor can be sent: `byoc verify FOLDER` compiles the model with the codegen once more,
-and tells whether it is still off.
+The folder can be sent to a vendor: `byoc verify FOLDER` compiles the model with the codegen once more,
+and reports whether it is still wrong.
 """
 
 import json
@@ -32,7 +32,7 @@ INPUTS = "inputs.npz"
 
 
 class FaultFile(Strict):
-    """What `fault.json` holds: how the model was compiled, and what is at fault."""
+    """The content of `fault.json`: the fault, and the way the model was compiled."""
 
     format: int = Field(ge=1, le=1)
     region: str
@@ -48,9 +48,9 @@ class FaultFile(Strict):
 
 
 def write_fault(fault: Fault, folder: Path, thresholds: Thresholds = DEFAULT) -> None:
-    """Write a fault into a folder, which is made; an earlier fault there is replaced.
+    """Write a fault to a folder, which is created; an earlier fault there is replaced.
 
-    Raises InputError when the folder holds something else, or cannot be written.
+    Raise InputError if the folder holds something else, or cannot be written.
     """
     if folder.exists() and not (folder / NAME).is_file() and (folder.is_file() or any(folder.iterdir())):
         raise InputError(f"{folder}: there is something else than a fault of byoc verify")
@@ -86,9 +86,9 @@ def is_fault(path: Path) -> bool:
 
 
 def see_again(folder: Path) -> tuple[FaultFile, RegionError]:
-    """Compile the model of a fault once more and run it; return the fault, and how far it is off now.
+    """Compile and run the model of a fault once more; return the fault and its error now.
 
-    Raises InputError when the folder holds no fault, the codegen is missing, refuses or fails.
+    Raise InputError if the folder holds no fault, or the codegen is missing, refuses or fails.
     """
     path = folder / NAME
     try:

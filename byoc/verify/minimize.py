@@ -1,6 +1,6 @@
-"""Finding the smallest thing that shows a fault, by trying parts of it and nothing else.
+"""Search for the smallest thing that shows a fault, by trials of its parts.
 
-A try may also tell nothing, since a compiler refuses a part that it would take as a piece of the whole.
+A trial may be inconclusive, since a compiler may refuse a part although it accepts the whole.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Outcome(Enum):
-    """What a try told."""
+    """The outcome of a trial."""
 
     RIGHT = "right"
     OFF = "off"
@@ -20,18 +20,18 @@ class Outcome(Enum):
 
 
 def earliest(count: int, trial: Callable[[int], Outcome]) -> int:
-    """Return the length of a prefix that is off, while the next shorter one that tells anything is not.
+    """Find a wrong prefix whose next shorter prefix with a known outcome is right; return its length.
 
-    `trial` tries a prefix by its length from 1 to `count`, of which the last is known to be off. It is
-    called about log2(count) times where no prefix is unknown.
+    `trial` tries a prefix of a length from 1 to `count`; the whole is known to be wrong. It is called
+    about log2(count) times if no outcome is unknown.
     """
     low, high = 0, count
     unknown: set[int] = set()
     while True:
-        left = [length for length in range(low + 1, high) if length not in unknown]
-        if not left:
+        untried = [length for length in range(low + 1, high) if length not in unknown]
+        if not untried:
             return high
-        middle = left[len(left) // 2]
+        middle = untried[len(untried) // 2]
         match trial(middle):
             case Outcome.OFF:
                 high = middle
@@ -42,28 +42,28 @@ def earliest(count: int, trial: Callable[[int], Outcome]) -> int:
 
 
 def shrunk(items: Sequence[T], trial: Callable[[Sequence[T]], Outcome]) -> list[T]:
-    """Return items that are off together, in their order, but not known to be without any one of them.
+    """Reduce items that are wrong together, in order, until none of them can be left out.
 
-    `items` are known to be off. This is ddmin: A. Zeller, R. Hildebrandt, Simplifying and Isolating
+    `items` are known to be wrong. This is ddmin: A. Zeller, R. Hildebrandt, Simplifying and Isolating
     Failure-Inducing Input, IEEE Transactions on Software Engineering 28 (2), 2002.
     """
-    left = list(items)
+    reduced = list(items)
     parts = 2
-    while len(left) > 1:
-        smaller = _smaller(left, parts, trial)
+    while len(reduced) > 1:
+        smaller = _smaller(reduced, parts, trial)
         if smaller is not None:
-            left, parts = smaller
-        elif parts == len(left):
+            reduced, parts = smaller
+        elif parts == len(reduced):
             break
         else:
-            parts = min(2 * parts, len(left))
-    return left
+            parts = min(2 * parts, len(reduced))
+    return reduced
 
 
 def _smaller(
     items: list[T], parts: int, trial: Callable[[Sequence[T]], Outcome]
 ) -> tuple[list[T], int] | None:
-    """Return a part, or all but a part, that is off, and in how many parts to cut that next."""
+    """Return a part, or all but a part, that is wrong, and the next number of parts."""
     bounds = [len(items) * i // parts for i in range(parts + 1)]
     slices = list(pairwise(bounds))
     for first, last in slices:

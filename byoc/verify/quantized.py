@@ -1,4 +1,4 @@
-"""Which integers of a model stand for real numbers: what is quantized, or about to be dequantized."""
+"""The integer tensors of a model that represent real numbers."""
 
 from collections.abc import Iterator
 
@@ -10,15 +10,15 @@ from byoc.graph.copying import copy_without
 from byoc.graph.walk import is_onnx, walk_graphs
 from byoc.quantize.operators import CLAMPS, VIEWS
 
-# What the first output of these holds is quantized.
+# Operators whose first output is quantized.
 _MAKING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
 _MOVING = VIEWS | CLAMPS | {"Pad"}
 
 
 def quantized_tensors(model: ModelProto) -> frozenset[str]:
-    """Return the names of the quantized tensors of a model, bodies and what functions hold included.
+    """Return the names of the quantized tensors of a model, in bodies and functions as well.
 
-    What only moves quantized numbers, such as a Transpose, leaves them quantized. Tensors inside of
+    An operator that only moves numbers, such as Transpose, keeps them quantized. Tensors inside
     functions have names of their own here.
     """
     light = copy_without(model, "initializer", "sparse_initializer")
@@ -31,16 +31,18 @@ def quantized_tensors(model: ModelProto) -> frozenset[str]:
         light = onnx.inliner.inline_local_functions(light)
     nodes = [node for graph in walk_graphs(light.graph) for node in graph.node if is_onnx(node)]
     found = {name for node in nodes for name in _said(node)}
-    while True:  # once for each change of direction that what moves numbers makes
+    moving = [set(_moved(node)) for node in nodes if node.op_type in _MOVING]
+    before = -1
+    while before < len(found):  # once for each change of direction along a chain of moves
         before = len(found)
-        for node in (*nodes, *reversed(nodes)):
-            if node.op_type in _MOVING and not found.isdisjoint(_moved(node)):
-                found.update(_moved(node))
-        if len(found) == before:
-            return frozenset(found)
+        for names in (*moving, *reversed(moving)):
+            if not found.isdisjoint(names):
+                found |= names
+    return frozenset(found)
 
 
 def _said(node: NodeProto) -> Iterator[str]:
+    """Yield the tensors that are quantized by the definition of a node."""
     if node.op_type in _MAKING:
         yield node.output[0]
     if is_dequantize(node):
@@ -48,7 +50,7 @@ def _said(node: NodeProto) -> Iterator[str]:
 
 
 def _moved(node: NodeProto) -> list[str]:
-    """Return what a node reads and makes that is the same numbers: indices are none of them."""
+    """Return the inputs and outputs of a node that hold the same numbers; indices do not."""
     reads = node.input if node.op_type == "Concat" else node.input[:1]
     makes = node.output if node.op_type == "Split" else node.output[:1]
     return [name for name in (*reads, *makes) if name]

@@ -1,4 +1,4 @@
-"""Each region alone, and every tensor that crosses a border, against plain onnxruntime."""
+"""Verification of each region alone and of every boundary tensor, against plain onnxruntime."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,32 +19,32 @@ from byoc.verify.thresholds import DEFAULT, Thresholds
 
 Values = Mapping[str, Any]
 
-# A region in a Loop may run any number of times; what reaches it is kept for so many.
+# A region in a Loop may run any number of times; the values of this many runs are kept.
 _MOST_RUNS = 64
 
 
 class NotVerifiableError(InputError):
-    """The original cannot be run here, so there is nothing to compare a bundle with; says why."""
+    """The original model cannot be run here, so that there is nothing to compare a bundle with."""
 
 
 @dataclass(eq=False)
 class Watched:
-    """A region's runs: how many, and what went in and came out of the first of them."""
+    """The runs of a region: their number, and the inputs and outputs of the first ones."""
 
     runs: int = 0
     kept: list[tuple[Values, Values]] = field(default_factory=list)
 
     def watching(self, run: Executor) -> Executor:
-        """Return an executor that does the same, and keeps what it was given and gave."""
+        """Return an executor that does the same, and records its inputs and outputs."""
 
-        def watched(inputs: Values) -> Values:
+        def run_and_record(inputs: Values) -> Values:
             outputs = run(inputs)
             self.runs += 1
             if len(self.kept) < _MOST_RUNS:
                 self.kept.append((dict(inputs), dict(outputs)))
             return outputs
 
-        return watched
+        return run_and_record
 
 
 def verify_regions(
@@ -53,12 +53,12 @@ def verify_regions(
     inputs: Values | None = None,
     thresholds: Thresholds = DEFAULT,
 ) -> tuple[RegionError, ...]:
-    """Return how far each region alone is off, in order of execution.
+    """Compute the error of each region alone, in order of execution.
 
-    What reaches a region is what reaches it when plain onnxruntime runs all regions, so that the error
-    of one is not another's. `inputs` are those of the model; seeded ones of `model`, or else of the
-    bundle's own, unless given. Raises InputError when a codegen is missing, cannot run here or fails to
-    load, and NotVerifiableError when plain onnxruntime cannot run the regions.
+    The inputs of a region are those that reach it when plain onnxruntime runs all regions, so that
+    errors do not add up. `inputs` are those of the model; by default seeded ones of `model`, or of the
+    bundle's own. Raise InputError if a codegen is missing, cannot run here or fails to load, and
+    NotVerifiableError if plain onnxruntime cannot run the regions.
     """
     with unoptimized():
         runs = executors(bundle)
@@ -67,16 +67,16 @@ def verify_regions(
 
 
 def samples_of(bundle: Bundle, model: Model | None = None) -> Values:
-    """Return seeded inputs for a model, by default for the partitioned model of the bundle."""
+    """Return seeded inputs of a model, by default of the bundle's partitioned model."""
     if model is None:
         model = prepare(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder)
     return samples_for(model)
 
 
 def reference_runs(bundle: Bundle, inputs: Values) -> dict[str, Watched]:
-    """Return what reaches each region, and what plain onnxruntime makes of it, by region.
+    """Run a bundle with all regions on plain onnxruntime; return the runs of each region.
 
-    Raises NotVerifiableError when it cannot run them.
+    Raise NotVerifiableError if it cannot run them.
     """
     found = {region.name: Watched() for _, region, _ in bundle.regions()}
     try:
@@ -89,7 +89,7 @@ def reference_runs(bundle: Bundle, inputs: Values) -> dict[str, Watched]:
 
 
 def reference(region: Region) -> Executor:
-    """Return what runs a region's own ONNX in plain onnxruntime, its optimizations off."""
+    """Return an executor of a region's own ONNX on plain onnxruntime, without optimizations."""
     with unoptimized():
         session = open_session(region.path)
     return lambda inputs: run_session(session, inputs)
@@ -101,7 +101,7 @@ def alone(
     expected: Mapping[str, Watched],
     thresholds: Thresholds,
 ) -> tuple[RegionError, ...]:
-    """Return how far each region is off on what reached it, in order of execution."""
+    """Compute the error of each region on the inputs that reached it, in order of execution."""
     return tuple(
         region_error(region, runs[region.name], expected[region.name], thresholds)
         for _, region, _ in bundle.regions()
@@ -111,7 +111,7 @@ def alone(
 def region_error(
     region: Region, run: Executor, expected: Watched, thresholds: Thresholds
 ) -> RegionError:
-    """Return how far a region's executor is off from what was expected of it."""
+    """Compute the error of a region's executor against its expected outputs."""
     quantized = quantized_in(region)
     found = []
     for inputs, outputs in expected.kept:
@@ -129,9 +129,10 @@ def boundary(
     actual: Mapping[str, Watched],
     thresholds: Thresholds,
 ) -> tuple[OutputError, ...]:
-    """Return the errors of the tensors that cross borders, by their names in the partitioned model.
+    """Compute the errors of the boundary tensors, by their names in the partitioned model.
 
-    Regions in order of execution, of each what it reads and then what it gives; each tensor once.
+    Regions are in order of execution, and of each its inputs and then its outputs; each tensor is there
+    once.
     """
     proto = bundle.model()
     names = _names(GraphIndex(proto, {}), {region.name for _, region, _ in bundle.regions()})
@@ -150,25 +151,23 @@ def boundary(
 
 
 def quantized_in(region: Region) -> frozenset[str]:
-    """Return the tensors of a region's model that stand for real numbers as integers."""
-    borders = (*region.inputs, *region.outputs)
-    told = {contract.name for contract in borders if contract.scale is not None}
-    return quantized_tensors(region.model) | told
+    """Return the tensors of a region's model that represent real numbers as integers."""
+    contracts = (*region.inputs, *region.outputs)
+    with_scale = {contract.name for contract in contracts if contract.scale is not None}
+    return quantized_tensors(region.model) | with_scale
 
 
 def worst_of(rounds: Sequence[tuple[OutputError, ...]]) -> tuple[OutputError, ...]:
-    """Return the worst error of each tensor over several runs, in the order of the first."""
+    """Return the worst error of each tensor over several runs, in the order of the first run."""
     by_name: dict[str, list[OutputError]] = {}
     for errors in rounds:
         for error in errors:
             by_name.setdefault(error.name, []).append(error)
-    return tuple(
-        max(errors, key=lambda error: (not error.within, error.relative)) for errors in by_name.values()
-    )
+    return tuple(max(errors, key=OutputError.severity) for errors in by_name.values())
 
 
 def _names(index: GraphIndex, regions: Collection[str]) -> dict[str, dict[str, str]]:
-    """Return what the graph around a region calls what crosses its border, by region and inner name."""
+    """Return the outer names of the boundary tensors, by region and inner name."""
     functions = {(f.domain, f.name): f for f in index.proto.functions}
     found = {}
     for graph in index.walk():

@@ -1,4 +1,4 @@
-"""Verifying: the original on plain onnxruntime against the bundle on its executors."""
+"""Verification of a bundle: the model on plain onnxruntime against the bundle on its executors."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -25,12 +25,12 @@ _MOST_SHOWN = 80
 
 
 class _OtherInputsError(InputError):
-    """The bundle and what it is compared with do not have the same inputs."""
+    """The bundle and the model that it is compared with have different inputs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """What a bundle is compared with; the fields are the arguments of `verify`."""
+    """The model that a bundle is compared with; the fields are the arguments of `verify`."""
 
     model: Model
     original: Model | None = None
@@ -46,16 +46,16 @@ def verify(  # noqa: PLR0913, PLR0917 - each has a default
     thresholds: Thresholds = DEFAULT,
     regions: bool = False,
 ) -> Verification:
-    """Return how far the bundle's outputs are from those of the model it was made from.
+    """Compare the outputs of a bundle with those of the model that it was made from.
 
-    `computed` is what is computed in where that is less than the outputs' dtype, such as float16: the
-    tolerance is then that of it. `original` is a model of higher precision that `model` was made from:
-    what is left of its accuracy is told, and held to nothing. All run on the same inputs, seeded ones
-    unless given. The outputs of a quantized model may be off by more: single steps of integers, which
-    are right each, add up through a network. With `regions` every tensor at a border and each region
-    alone are compared, too. Whatever runs on onnxruntime does so with its optimizations off, since they
-    move results. Raises MissingRuntimeError, NotVerifiableError when the model does not run, and
-    InputError when the bundle does not, or has other inputs.
+    `computed` is the dtype of the computation if it is lower than the outputs' dtype, such as float16;
+    the tolerance is then that of this dtype. `original` is a model of higher precision that `model` was
+    made from: the accuracy compared with it is reported, without a limit. All run on the same inputs,
+    seeded ones by default. The tolerance for outputs of a quantized model is larger, since single steps
+    of integers, each correct, add up through a network. With `regions`, every boundary tensor and each
+    region alone are compared, too. onnxruntime runs without optimizations, since these change results.
+    Raise MissingRuntimeError, NotVerifiableError if the model does not run, and InputError if the bundle
+    does not, or has other inputs.
     """
     thresholds = thresholds.lowered(computed)
     integers = quantized_tensors(model.proto)
@@ -100,7 +100,7 @@ def verify(  # noqa: PLR0913, PLR0917 - each has a default
 
 
 def inputs_for(model: Model, seed: int = 0) -> Mapping[str, Any]:
-    """Return inputs for a model, the same for the same seed. Raises NotVerifiableError."""
+    """Return inputs of a model that depend on the seed only. Raise NotVerifiableError."""
     try:
         return samples_for(model, seed)
     except InputError as error:
@@ -108,19 +108,18 @@ def inputs_for(model: Model, seed: int = 0) -> Mapping[str, Any]:
 
 
 def run_plain(proto: onnx.ModelProto, model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what plain onnxruntime gives for a model, its own or one made of it."""
+    """Run a model, given or derived from it, on plain onnxruntime without optimizations."""
     with unoptimized():
         session = open_session(proto, model.folder)
     return run_session(session, inputs)
 
 
 def _check_inputs(model: Model, given: Mapping[str, Any], session: Session) -> None:
-    """Raise _OtherInputsError when a bundle does not have the inputs that a model was given."""
+    """Raise _OtherInputsError if the inputs of a bundle differ from those given to the model."""
     optional = session.program.constants
     wanted = [name for name in session.inputs if name in given or name not in optional]
     if set(wanted) != set(given):
-        told = f"{model.source} has {_listed(given)}, the bundle {_listed(wanted, '')}"
-        raise _OtherInputsError(told)
+        raise _OtherInputsError(f"{model.source} has {_listed(given)}, the bundle {_listed(wanted, '')}")
     for name, kind in session.types.items():
         found = mismatch(given[name], kind) if name in given else ""
         if found:
@@ -129,5 +128,5 @@ def _check_inputs(model: Model, given: Mapping[str, Any], session: Session) -> N
             )
 
 
-def _listed(names: Collection[str], what: str = "input ") -> str:
-    return what + shortened(", ".join(names), _MOST_SHOWN) if names else "no input"
+def _listed(names: Collection[str], prefix: str = "input ") -> str:
+    return prefix + shortened(", ".join(names), _MOST_SHOWN) if names else "no input"

@@ -1,4 +1,4 @@
-"""What errors are allowed, by dtype: a share of the range, units in the last place, or a ratio in dB."""
+"""The allowed errors by dtype: a share of the range, units in the last place, or a ratio in dB."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,12 +9,12 @@ from byoc.errors import InputError, nearest
 Measure = Literal["relative", "units", "dB"]
 
 TOLERANCE: Mapping[str, float] = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
-"""The largest error as a share of what was expected's range; whatever is not here must be equal."""
+"""The largest error as a share of the expected range; tensors of other dtypes must be equal."""
 
 ROUNDED = 6e-2
-"""The least of these for the outputs of a whole quantized network, in which single steps add up.
+"""The least tolerance for the outputs of a quantized network, in which single steps add up.
 
-onnxruntime's own optimizations move the outputs of trained quantized networks by so much.
+onnxruntime's own optimizations change the outputs of trained quantized networks by this much.
 """
 
 _ROUNDINGS = 4
@@ -22,25 +22,24 @@ _EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bflo
 LEAST_RANGE: Mapping[str, float] = {
     dtype: min(1.0, _ROUNDINGS * epsilon / TOLERANCE[dtype]) for dtype, epsilon in _EPSILON.items()
 }
-"""What a range counts as at least, as a share of the largest magnitude: float32 4.8e-3, float16 0.39,
-bfloat16 0.63.
+"""The least range as a share of the largest magnitude: float32 4.8e-3, float16 0.39, bfloat16 0.63.
 
-It is where `TOLERANCE` of the range comes to four times the dtype's epsilon at that magnitude. Sums
-added in another order differ by as much, so no smaller error says that anything is wrong.
+At this range `TOLERANCE` equals four times the dtype's epsilon at that magnitude. Adding in another
+order makes differences of this size, so that a smaller error shows nothing wrong.
 """
 
 QUANTIZED = "quantized"
-"""What `--threshold` calls integers that stand for real numbers."""
+"""The name in `--threshold` of integers that represent real numbers."""
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """How far off a tensor may be.
+    """The allowed error of tensors.
 
-    `relative` has for each floating-point dtype the largest error as a share of the expected range. With
-    `signal_to_noise` (dB) that is what is asked of floats instead. Quantized integers may differ by
-    `units` of their last place; other integers, booleans and texts must be equal. `asked` are the dtypes
-    that the user has set, and `least_range` is what `lowered` makes of `LEAST_RANGE`.
+    `relative` has the largest error of each floating-point dtype as a share of the expected range; with
+    `signal_to_noise` (dB), that is required of floats instead. Quantized integers may differ by `units`
+    in their last place; other integers, booleans and strings must be equal. `asked` are the dtypes set
+    by the user, and `least_range` is set by `lowered`.
     """
 
     relative: Mapping[str, float] = field(default_factory=lambda: dict(TOLERANCE))
@@ -50,7 +49,7 @@ class Thresholds:
     least_range: float = 0.0
 
     def of(self, dtype: str, quantized: bool) -> tuple[float, Measure]:
-        """Return what bounds the error of a tensor, and what it is measured in."""
+        """Return the limit on the error of a tensor, and its measure."""
         if dtype in self.relative and self.signal_to_noise is not None:
             return self.signal_to_noise, "dB"
         if quantized and "int" in dtype:
@@ -58,24 +57,24 @@ class Thresholds:
         return self.relative.get(dtype, 0.0), "relative"
 
     def scale(self, dtype: str, span: float, magnitude: float) -> float:
-        """Return what the largest error of floats is told as a share of; never 0.
+        """Return the divisor of the error of floats; never 0.
 
-        It is the range `span` of what was expected, but no less than `LEAST_RANGE` of its largest
-        `magnitude`, and that itself where all are the same.
+        It is the range `span` of the expected values, at least `LEAST_RANGE` of their largest
+        `magnitude`, and the magnitude itself if all values are the same.
         """
         least = max(LEAST_RANGE.get(dtype, 0.0), self.least_range)
         return max(span, least * magnitude) if span else magnitude or 1.0
 
     def lowered(self, dtype: str) -> "Thresholds":
-        """Return the thresholds where something is computed in a dtype: none is below that of it.
+        """Return the thresholds for a computation in a dtype: none is below that of the dtype.
 
-        What the user has set stays.
+        Thresholds set by the user stay.
         """
         least = max(LEAST_RANGE.get(dtype, 0.0), self.least_range)
         return replace(self._at_least(self.relative.get(dtype, 0.0)), least_range=least)
 
     def rounded(self) -> "Thresholds":
-        """Return the thresholds for the outputs of a whole quantized network; what was set stays."""
+        """Return the thresholds for the outputs of a quantized network; those set by the user stay."""
         return self._at_least(ROUNDED)
 
     def _at_least(self, least: float) -> "Thresholds":
@@ -90,9 +89,9 @@ DEFAULT = Thresholds()
 
 
 def read_thresholds(given: Mapping[str, str], signal_to_noise: float | None = None) -> Thresholds:
-    """Return the thresholds that a user gave by dtype, or under `quantized` in units, over the defaults.
+    """Parse thresholds by dtype, or `quantized` in units, over the defaults.
 
-    Raises InputError for another name, or what is no number of at least 0.
+    Raise InputError for an unknown name, or a value that is not a number of at least 0.
     """
     names = (*TOLERANCE, QUANTIZED)
     values = {}

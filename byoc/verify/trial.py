@@ -1,4 +1,4 @@
-"""Trying a part of a region alone: compiled by its codegen, run, held against plain onnxruntime."""
+"""The trial of a part of a region alone, compared with plain onnxruntime."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -20,13 +20,13 @@ from byoc.verify.minimize import Outcome
 from byoc.verify.regions import quantized_in, reference
 from byoc.verify.thresholds import Thresholds
 
-# Models above this are saved with their weights beside them: protobuf ends at 2 GiB.
+# Larger models are saved with external weights, since protobuf files are limited to 2 GiB.
 _LARGE = 1 << 30
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """What a part gave, what it should have given, and how far off that is."""
+    """The actual and expected outputs of a part, and their errors."""
 
     part: Part
     expected: Values
@@ -35,13 +35,13 @@ class Trial:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether all outputs are within what is allowed."""
+        """Right if all outputs are within their tolerance."""
         return Outcome.RIGHT if all(error.within for error in self.errors) else Outcome.OFF
 
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """Where parts of a region are tried; each once. A text stands for what could not be tried: why."""
+    """The trials of parts of a region, each made once; a string is the reason why there is none."""
 
     cutting: Cutting
     compiler: Compiler
@@ -49,12 +49,12 @@ class Bench:
     tried: dict[frozenset[int], Trial | str] = field(default_factory=dict)
 
     def outcome(self, operations: Collection[int]) -> Outcome:
-        """Return what trying some of the operations tells."""
+        """Try some operations, and return only the outcome."""
         found = self.trial(operations)
         return Outcome.UNKNOWN if isinstance(found, str) else found.outcome
 
     def trial(self, operations: Collection[int]) -> Trial | str:
-        """Return the trial of some of the operations."""
+        """Try some operations; return the reason if that is not possible."""
         key = frozenset(operations)
         if key not in self.tried:
             self.tried[key] = self._trial(key)
@@ -76,9 +76,9 @@ class Bench:
 
 
 def tried(part: Part, region: Region, compiler: Compiler, thresholds: Thresholds) -> Trial:
-    """Return the trial of a part that is on disk as a region.
+    """Try a part that is on disk as a region.
 
-    Raises InputError when the codegen refuses it, or it does not run there or in plain onnxruntime.
+    Raise InputError if the codegen refuses it, or it does not run there or in plain onnxruntime.
     """
     codegen = compiler.codegen
     if not isinstance(codegen, Executable):
@@ -92,7 +92,7 @@ def tried(part: Part, region: Region, compiler: Compiler, thresholds: Thresholds
 
 
 def save_part(model: onnx.ModelProto, path: Path) -> None:
-    """Write a model with its weights, in one file unless it is too large for that."""
+    """Write a model with its weights, in one file unless it is too large."""
     if model.ByteSize() < _LARGE:
         onnx.save(model, path)
     else:
@@ -100,6 +100,6 @@ def save_part(model: onnx.ModelProto, path: Path) -> None:
 
 
 def weight_layout(region: Region) -> Layout | None:
-    """Return the layout that the target wants its convolution weights in, as the contracts have it."""
+    """Return the layout that the target requires for convolution weights, according to the contracts."""
     words = {contract.layout for contract in region.constants if contract.layout}
     return parse_layout(words.pop()) if len(words) == 1 else None
