@@ -1,6 +1,6 @@
-"""What a vendor tests a codegen with: `CodegenConformance`, to be subclassed in three lines.
+"""The conformance kit for codegens: `CodegenConformance`, which a vendor subclasses in three lines.
 
-It needs pytest and onnxruntime, which byoc itself runs without.
+It needs pytest and onnxruntime, which byoc itself does not require.
 """
 
 try:
@@ -10,7 +10,7 @@ except ModuleNotFoundError:
         "byoc.testing needs pytest, which is not installed (pip install pytest)"
     ) from None
 
-from byoc.testing.claims import Claims
 from byoc.testing.conformance import CodegenConformance
+from byoc.testing.kit import Claims
 
 __all__ = ["Claims", "CodegenConformance"]

@@ -1,4 +1,4 @@
-"""A small model to be cut: an ONNX model by name, what it is run on, and how it is written in a line."""
+"""Small test models: a named model with inputs, and a notation of models in one line."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _OPERAND = re.compile(r"([A-Za-z]\w*)([=!])([^\s,()]*)")
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A model, and inputs to run it on: seeded ones unless given."""
+    """A named model, and inputs to run it on; by default seeded random ones."""
 
     name: str
     model: ModelProto
@@ -41,12 +41,12 @@ def draw(dtype: str, shape: Sequence[int], generator: np.random.Generator) -> Ar
 
 @dataclass(eq=False)
 class Sketch:
-    """A graph in the making. Nodes are added as text in which operands say what they are.
+    """A builder of graphs. Nodes are added as text that also defines their constants.
 
-    In `Conv<group=2>(x, w=4x4x1x1, s!1x2)` `x` is a tensor that is there, `w` a random constant of that
-    shape, above 1 where it is called `var...`, and `s` an int64 constant of those values; `=` and `!`
-    alone mean a scalar and no values. A constant gets a name of its own at each use, unless its name is
-    among the `shared`.
+    In `Conv<group=2>(x, w=4x4x1x1, s!1x2)` `x` is an existing tensor, `w` a random constant of that
+    shape, above 1 where its name starts with `var`, and `s` an int64 constant of those values; `=` and
+    `!` alone mean a scalar and no values. Each use of a constant gets a new name, except for names in
+    `shared`.
     """
 
     dtype: str = "float32"
@@ -62,34 +62,34 @@ class Sketch:
         return name
 
     def add(self, text: str, makes: str, **renamed: str) -> str:
-        """Add a node that makes a tensor, or several (`y, z`), and return their names."""
+        """Add a node with one output or several (`y, z`), and return their names."""
         constants: dict[str, str] = {}
 
-        def bare(match: re.Match[str]) -> str:
-            name, mark, told = match.groups()
+        def replace_constant(match: re.Match[str]) -> str:
+            name, mark, extents = match.groups()
             own = name if name in self.shared else f"{name}_{len(self.constants)}"
             constants[name] = own
             if own not in self.constants:
-                self.constants[own] = self._constant(mark, told, name.startswith("var"))
+                self.constants[own] = self._constant(mark, extents, name.startswith("var"))
             return name
 
         before, mark, operands = text.rpartition("(")
-        plain = f"{before}{mark}{_OPERAND.sub(bare, operands)}"
+        plain = f"{before}{mark}{_OPERAND.sub(replace_constant, operands)}"
         node = onnx.parser.parse_node(f"{makes} = {plain}")
         names = {**constants, **renamed}
         node.input[:] = [names.get(name, name) for name in node.input]
         self.nodes.append(node)
         return makes
 
-    def _constant(self, mark: str, told: str, positive: bool) -> Array:
-        numbers = [int(part) for part in told.split("x") if part]
+    def _constant(self, mark: str, extents: str, positive: bool) -> Array:
+        numbers = [int(part) for part in extents.split("x") if part]
         if mark == "!":
             return np.array(numbers, np.int64)
         drawn = draw(self.dtype, numbers, np.random.default_rng(len(self.constants)))
         return np.abs(drawn) + np.ones((), drawn.dtype) if positive else drawn
 
     def model(self, outputs: Sequence[str]) -> ModelProto:
-        """Return the model, the types of its outputs inferred. Raises what ONNX does for none."""
+        """Return the model with inferred output types. Raises ONNX's exceptions when it is invalid."""
         graph = helper.make_graph(
             self.nodes,
             "case",
@@ -104,7 +104,7 @@ class Sketch:
         return found
 
     def case(self, name: str, outputs: Sequence[str], batch: int = 2) -> Case:
-        """Return the graph as a case; an extent that is a name is so large in its inputs."""
+        """Return the graph as a case; symbolic extents are `batch` in its inputs."""
         generator = np.random.default_rng(len(name))
         inputs = {
             name: draw(dtype, [dim if isinstance(dim, int) else batch for dim in shape], generator)
@@ -114,7 +114,7 @@ class Sketch:
 
 
 def _require_types(model: ModelProto) -> None:
-    """Raise TypeError where an operator does not take the types that it reads, which onnx lets pass."""
+    """Raise TypeError for operands of unsupported types, which onnx does not check."""
     values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
@@ -127,19 +127,19 @@ def _require_types(model: ModelProto) -> None:
 
 
 def one_node(text: str, dtype: str, opset: int = OPSET) -> Case | None:
-    """Return a case of one node; None where there is no such node in ONNX.
+    """Return a case of one node; None when ONNX does not define that node.
 
-    In front of a `|` stand the inputs: `x:1x4x8x8 i:3:int64 | Gather(x, i)`; after a second one the
-    outputs that are not just `y`.
+    The text is `INPUTS | NODE` or `INPUTS | NODE | OUTPUTS`, such as `x:1x4x8x8 i:3:int64 | Gather(x,
+    i)`; the default output is `y`.
     """
     inputs, node, *rest = (part.strip() for part in text.split("|"))
     sketch = Sketch(dtype, opset)
-    for told in inputs.split():
-        name, shape, *kind = told.split(":")
+    for declaration in inputs.split():
+        name, shape, *kind = declaration.split(":")
         sketch.input(name, [int(part) for part in shape.split("x") if part], *kind)
     outputs = rest[0].split(", ") if rest else ["y"]
     try:
         sketch.add(node, ", ".join(outputs))
         return sketch.case(f"{node} in {dtype}" + (f" on {inputs}" if inputs else ""), outputs)
-    except Exception:  # a type that the operator does not have, told by onnx in several ways
+    except Exception:  # an unsupported type, for which onnx raises various exceptions
         return None

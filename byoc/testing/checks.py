@@ -1,5 +1,6 @@
-"""What is checked of a codegen, as sentences on what is wrong; empty lists are good news."""
+"""The checks of a codegen; each returns a list of problems, empty when it passes."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from byoc.codegen import Artifact, Codegen, Executable, Executor, Region, Stamped
 from byoc.codegen.asking import compiled
@@ -14,9 +16,7 @@ from byoc.errors import ByocError, InputError
 from byoc.runtime.onnxrt import unoptimized
 from byoc.runtime.regions import executor
 from byoc.testing.cut import Cut
-from byoc.testing.fresh import Answer, Task, fingerprint, run_fresh
-from byoc.testing.memory import files, others, same, strided
-from byoc.testing.refusals import why
+from byoc.testing.fresh import Answer, Task, fingerprint, run_fresh, why
 from byoc.verdict import Verdict, refuse
 from byoc.verify.compare import compare
 from byoc.verify.regions import quantized_in, reference
@@ -32,7 +32,7 @@ _OTHER_BYTES = (
 
 @dataclass(frozen=True, eq=False)
 class Checks:
-    """Checks of what one codegen compiled with some options, which is to be as exact as `thresholds`."""
+    """The checks of one codegen with its options; results may differ within `thresholds`."""
 
     codegen: Codegen
     options: Any
@@ -40,7 +40,7 @@ class Checks:
     _runs: dict[str, Executor] = field(default_factory=dict)
 
     def loaded(self, region: Region, artifact: Artifact) -> Executor:
-        """Return what runs a region as byoc runs it, on copies of its inputs; raises InputError."""
+        """Load a region as byoc does; the executor runs on copies of its inputs. Raises InputError."""
         run = self._bare(region, artifact)
         return lambda inputs: run({name: np.array(value) for name, value in inputs.items()})
 
@@ -50,14 +50,14 @@ class Checks:
             return executor(self.codegen, self.codegen.name, region, artifact)
 
     def differences(self, region: Region, expected: Values, actual: Values) -> Iterator[str]:
-        """Yield a sentence for each output that is not what it should be."""
+        """Yield a sentence for each output that differs from the expected one."""
         for error in compare(expected, actual, self.thresholds, quantized_in(region)):
             if not error.within:
-                told = error.problem or f"differs from plain onnxruntime's {error.told}"
-                yield f"output '{error.name}' {told}"
+                problem = error.problem or f"differs from plain onnxruntime's {error.told}"
+                yield f"output '{error.name}' {problem}"
 
     def computes(self, cut: Cut) -> list[str]:
-        """Check that each region computes what plain onnxruntime does, twice over."""
+        """Check that each region computes what plain onnxruntime does, in two runs."""
         problems: list[str] = []
         for region, artifact in cut.regions:
             try:
@@ -69,7 +69,7 @@ class Checks:
         return list(dict.fromkeys(f"{cut.name}: {problem}" for problem in problems))
 
     def other_batch(self, cut: Cut) -> list[str]:
-        """Check that one executor takes a batch of another size, as long as that is not stated."""
+        """Check that an executor accepts other batch sizes where the batch is dynamic."""
         problems = []
         for region, artifact in cut.regions:
             run = self.loaded(region, artifact)
@@ -81,7 +81,7 @@ class Checks:
         return problems
 
     def in_turn(self, first: Cut, second: Cut) -> list[str]:
-        """Check that two regions that are loaded at once do not get in each other's way."""
+        """Check that two loaded regions do not affect each other."""
         both = [(cut, *cut.regions[0]) for cut in (first, second)]
         runs = [self.loaded(region, artifact) for _, region, artifact in both]
         problems = []
@@ -92,7 +92,7 @@ class Checks:
         return problems
 
     def stored(self, cut: Cut) -> list[str]:
-        """Check that artifacts come back from a bundle as they were given."""
+        """Check that recompiling gives the same file names and metadata keys."""
         problems = []
         for region, artifact in cut.regions:
             made = compiled(self.codegen, region, self.options)
@@ -105,18 +105,18 @@ class Checks:
         return problems
 
     def keeps_files(self, cut: Cut) -> list[str]:
-        """Check that a compile, a load and a run leave the region's files as they are."""
-        before = files(cut.bundle.folder)
+        """Check that compile, load and run do not change the region's files."""
+        before = _files(cut.bundle.folder)
         for region, _ in cut.regions:
             artifact = compiled(self.codegen, region, self.options)
             if isinstance(self.codegen, Executable):
                 self.loaded(region, artifact)(cut.runs[region.name].kept[0][0])
-        after = files(cut.bundle.folder)
+        after = _files(cut.bundle.folder)
         changed = sorted(name for name in before.keys() | after if before.get(name) != after.get(name))
         return [f"{cut.name}: it changed '{name}', which is byoc's: work on a copy" for name in changed]
 
     def keeps_inputs(self, cut: Cut) -> list[str]:
-        """Check that a run leaves its inputs as they were, and takes some that cannot be written to."""
+        """Check that a run does not change its inputs, and accepts read-only ones."""
         ((region, artifact), inputs, _) = _first(cut)
         run = self._bare(region, artifact)
         given = {name: np.array(value) for name, value in inputs.items()}
@@ -124,7 +124,7 @@ class Checks:
         problems = [
             f"{cut.name}: it writes to its input '{name}', which another stage may read: copy it first"
             for name, value in inputs.items()
-            if not same(given[name], value)
+            if not _same(given[name], value)
         ]
         for value in given.values():
             value.flags.writeable = False
@@ -137,32 +137,32 @@ class Checks:
         return problems
 
     def any_order(self, cut: Cut) -> list[str]:
-        """Check that inputs may lie in memory in any way, not in the order of their elements alone."""
+        """Check that inputs may have any strides."""
         assert isinstance(self.codegen, Executable)
         ((region, artifact), inputs, expected) = _first(cut)
         with unoptimized():
             run = self.codegen.load(region, artifact)
-        found = self.differences(region, expected, run({n: strided(v) for n, v in inputs.items()}))
+        found = self.differences(region, expected, run({n: _strided(v) for n, v in inputs.items()}))
         return [f"{cut.name}, inputs not contiguous: {problem}" for problem in found]
 
     def outputs_last(self, cut: Cut) -> list[str]:
-        """Check that what one run gave is not overwritten by the next."""
+        """Check that a run does not overwrite the outputs of the run before."""
         ((region, artifact), inputs, _) = _first(cut)
         run = self.loaded(region, artifact)
         first = run(inputs)
         kept = {name: np.array(value) for name, value in first.items()}
-        run(others(inputs, 1))
+        run(_roll(inputs, 1))
         return [
             f"{cut.name}: the next run overwrites output '{name}' of the one before: give out copies"
             for name, value in kept.items()
-            if not same(value, first[name])
+            if not _same(value, first[name])
         ]
 
     def threads(self, cut: Cut) -> list[str]:
-        """Check that two threads that call one executor each get what is theirs."""
+        """Check that two threads that call one executor get the right results."""
         ((region, artifact), inputs, _) = _first(cut)
         run = self.loaded(region, artifact)
-        given = [others(inputs, number) for number in range(_CALLS)]
+        given = [_roll(inputs, number) for number in range(_CALLS)]
         expected = [{n: np.array(v) for n, v in run(each).items()} for each in given]
         with ThreadPoolExecutor(2) as pool:
             found = list(pool.map(run, given))
@@ -181,7 +181,7 @@ class Checks:
         return [f"{cut.name}: {wrong} of {_CALLS} calls by two threads gave other numbers: {cure}"]
 
     def fresh(self, cuts: Sequence[Cut], options: Mapping[str, str], folder: Path) -> "Fresh":
-        """Return what regions give in a fresh process; raises InputError when that does not end well."""
+        """Run the regions in a fresh process; return their answers. Raises InputError when it fails."""
         regions = [(cut, *each) for cut in cuts for each in cut.regions]
         tasks = [
             Task(cut.bundle.folder, region.name, cut.runs[region.name].kept[0][0])
@@ -190,7 +190,7 @@ class Checks:
         return Fresh(regions, run_fresh(self.codegen.name, options, tasks, folder))
 
     def reloads(self, fresh: "Fresh") -> list[str]:
-        """Check that what was loaded in a fresh process computes what it does here."""
+        """Check that an artifact computes the same in a fresh process as here."""
         problems = []
         for (cut, region, artifact), answer in fresh.pairs:
             if answer.problem:
@@ -205,7 +205,7 @@ class Checks:
         return problems
 
     def repeats(self, fresh: "Fresh") -> list[str]:
-        """Check that the same region is compiled to the same bytes, here and in another process."""
+        """Check that the same region compiles to the same bytes, here and in another process."""
         problems = []
         for (cut, region, artifact), answer in fresh.pairs:
             here = self._unlike(cut, region, artifact)
@@ -216,7 +216,7 @@ class Checks:
         return problems
 
     def repeats_here(self, cut: Cut) -> list[str]:
-        """Check that the same region is compiled to the same bytes in this process."""
+        """Check that the same region compiles to the same bytes in this process."""
         return [problem for each in cut.regions for problem in self._unlike(cut, *each)]
 
     def _unlike(self, cut: Cut, region: Region, artifact: Artifact) -> list[str]:
@@ -227,7 +227,7 @@ class Checks:
         return [f"{cut.name}: compiled again, its artifact has {_OTHER_BYTES}: {what}"]
 
     def repeats_numbers(self, cut: Cut) -> list[str]:
-        """Check that the same region compiled again computes the same."""
+        """Check that a recompiled region computes the same."""
         ((region, _), inputs, expected) = _first(cut)
         run = self.loaded(region, compiled(self.codegen, region, self.options))
         return [
@@ -235,7 +235,7 @@ class Checks:
         ]
 
     def stamp(self, cut: Cut) -> list[str]:
-        """Check that an artifact fits here, and that one with another stamp does not."""
+        """Check that `compatible` accepts an artifact, and refuses one with changed metadata."""
         assert isinstance(self.codegen, Stamped)
         region, artifact = cut.regions[0]
         verdict = self.codegen.compatible(region, artifact)
@@ -257,7 +257,7 @@ class Checks:
         return [f"{cut.name}: `compatible` refuses without a reason" for v in refused if not str(v)]
 
     def _compatible(self, region: Region, artifact: Artifact) -> Verdict:
-        """Return what is said of an artifact; one that is refused otherwise is refused."""
+        """Return the verdict of `compatible`; an exception is a refusal."""
         assert isinstance(self.codegen, Stamped)
         try:
             return self.codegen.compatible(region, artifact)
@@ -267,19 +267,19 @@ class Checks:
 
 @dataclass(frozen=True, eq=False)
 class Fresh:
-    """What regions gave in a fresh process."""
+    """The results of regions in a fresh process."""
 
     regions: Sequence[tuple[Cut, Region, Artifact]]
     answers: Sequence[Answer]
 
     @property
     def pairs(self) -> Iterator[tuple[tuple[Cut, Region, Artifact], Answer]]:
-        """The regions, each with its answer."""
+        """Pairs of a region and its answer."""
         return zip(self.regions, self.answers, strict=True)
 
 
 def _first(cut: Cut) -> tuple[tuple[Region, Artifact], Values, Values]:
-    """Return the first region of a case, and what goes in and comes out of it."""
+    """Return the first region of a case, its inputs and its expected outputs."""
     region, artifact = cut.regions[0]
     return (region, artifact), *cut.runs[region.name].kept[0]
 
@@ -289,3 +289,31 @@ def _unlike(one: Artifact, other: Artifact) -> list[str]:
     found = [f"'{n}'" for n in names if one.files.get(n) != other.files.get(n)]
     keys = sorted(one.metadata.keys() | other.metadata.keys())
     return found + [f"metadata '{k}'" for k in keys if one.metadata.get(k) != other.metadata.get(k)]
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file under a folder by relative path."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Return whether two arrays have the same bytes."""
+    return one.tobytes() == other.tobytes()
+
+
+def _roll(inputs: Values, number: int) -> dict[str, Any]:
+    """Return other inputs of the same types, with all elements shifted by `number` places."""
+    return {name: np.roll(value, number) for name, value in inputs.items()}
+
+
+def _strided(value: NDArray[Any]) -> NDArray[Any]:
+    """Return the same array with gaps between its elements."""
+    if not value.ndim:
+        return value
+    wide = np.zeros((*value.shape[:-1], 2 * value.shape[-1]), value.dtype)
+    wide[..., ::2] = value
+    return wide[..., ::2]

@@ -1,4 +1,4 @@
-"""Models that a composite of a rule file is found in, made from its pattern."""
+"""Models that contain a composite of a rule file, generated from its pattern."""
 
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -14,10 +14,10 @@ from byoc.testing.case import Case, Sketch
 from byoc.testing.cut import NotTakenError, Planned, Workshop
 
 _SHAPES = ((1, 4, 8, 8), (8, 8), (1, 8, 8))
-_MOST = 12  # models that are tried
+_MOST = 12  # attempts
 
-# What operators read besides their first operand, in the notation of `Sketch.add`. By default that is
-# another tensor of the same shape.
+# The operands of operators after the first, in the notation of `Sketch.add`. The default is another
+# tensor of the same shape.
 _OPERANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Conv": ("w=4x4x3x3", "b=4"),
@@ -40,7 +40,7 @@ _ATTRIBUTES = MappingProxyType(
 
 
 def composite_case(workshop: Workshop, name: str) -> Planned:
-    """Return a model that has the composite in a region. Raises NotTakenError when none is made."""
+    """Return a model with the composite in a region. Raises NotTakenError when none is found."""
     pattern = next(each for each in workshop.target.patterns if each.name == name)
     tried = 0
     for case in _models(pattern, workshop.dtypes[0]):
@@ -61,12 +61,12 @@ def _models(pattern: Pattern, dtype: str) -> Iterator[Case]:
     for form, shape, constant in product(pattern.forms, _SHAPES, (False, True)):
         try:
             yield _model(pattern.name, form, dtype, shape, constant)
-        except Exception:  # a pattern that these operands do not do for, told by onnx in several ways
+        except Exception:  # these operands do not suit the pattern; onnx raises various exceptions
             continue
 
 
 def _model(name: str, form: Form, dtype: str, shape: tuple[int, ...], constant: bool) -> Case:
-    """Return the lines of a form as a model; with `constant`, all but the first operand are stored."""
+    """Return the nodes of a form as a model; with `constant`, all but first operands are constants."""
     sketch = Sketch(dtype)
     for node in form.nodes:
         operator = node.ops[0]
@@ -103,7 +103,7 @@ def _operand(  # noqa: PLR0913, PLR0917 - where the operand stands
 
 
 def _attribute(sketch: Sketch, node: PatternNode) -> None:
-    """Give a node the attributes that its line asks for, as far as a value is written there."""
+    """Set the attributes that the pattern's line requires to fixed values."""
     made = sketch.nodes[-1]
     for asked in node.attributes:
         if asked.values and asked.name not in [attribute.name for attribute in made.attribute]:

@@ -1,53 +1,57 @@
-"""The class that a vendor subclasses: each test says what it checks, and failing, what is to be done."""
+"""The test class that vendors subclass; a failing test explains the remedy."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
 from byoc.bundle.regions import read_region
 from byoc.codegen import (
+    Codegen,
     Executable,
     Measured,
     Oracle,
+    Region,
     Stamped,
     Together,
     chosen_options,
 )
 from byoc.codegen.asking import compiled_together
 from byoc.errors import ByocError, InputError
-from byoc.testing.asking import Asking, said
+from byoc.runtime.regions import executor
 from byoc.testing.composites import composite_case
 from byoc.testing.cut import NotTakenError, Planned
-from byoc.testing.kit import SAMPLE, Kit
-from byoc.testing.refusals import refuses, why
+from byoc.testing.fresh import why
+from byoc.testing.kit import SAMPLE, ConformanceBase, Kit, collect_problems
 from byoc.testing.structures import FORMS
 from byoc.verdict import Verdict
 
 _UNKNOWN = "g (float[2, 3] x) => (float[2, 3] y) { y = org.byoc.testing.NoSuchOperator(x) }"
 
 
-class CodegenConformance(Asking):
-    """What a codegen has to do, as tests. A vendor's whole test file:
+class CodegenConformance(ConformanceBase):
+    """The requirements on a codegen, as tests. A vendor's complete test file:
 
         class TestAcme(CodegenConformance):
             codegen = "acme"
             rules = "acme.yaml"
 
-    `codegen` is the name of the entry point, `rules` a rule file's path or installed name. `options`
-    are those that users give, as text. `tolerance` has by dtype the largest error as a share of the
-    range of what is expected (1e-4 for float32 unless given), and under `quantized` by how many units
-    quantized integers may be off (1). `claims` says what the codegen does beyond the rest. `zoo` names
-    models whose regions are compiled, too. `skips` gives a reason for each test, operator, form, model
-    or case (a name, or a pattern such as `test_maxpool*`) that is to be left out. All operators of the
-    rules are tested, or those in `operators`; `most_cases` of each are tried.
+    `codegen` is the name of the entry point, `rules` a rule file's path or installed name. `options` are
+    user options, as text. `tolerance` maps dtypes to the largest error relative to the expected range
+    (default for float32: 1e-4), and `quantized` to the largest error of quantized integers in units (1).
+    `claims` states further abilities to test. `zoo` names models whose regions are compiled, too.
+    `skips` maps tests, operators, forms, models or cases (a name, or a pattern such as `test_maxpool*`)
+    to the reason to skip them. `operators` restricts the tested operators, by default all of the rules;
+    `most_cases` limits the cases of each.
     """
 
-    # What it computes.
+    # Results.
 
     def test_operator(self, kit: Kit, operator: str) -> None:
-        """An operator that the rules take is compiled, and computes what plain onnxruntime does."""
+        """An operator that the rules accept compiles and computes what plain onnxruntime does."""
         self._skip(operator)
         try:
             cases = list(kit.workshop.operator_cases(operator, self.most_cases))
@@ -56,7 +60,7 @@ class CodegenConformance(Asking):
         self._compute(kit, cases)
 
     def test_composite(self, kit: Kit, composite: str) -> None:
-        """A composite of the rules is compiled, and computes what the operators in it do."""
+        """A composite of the rules compiles and computes what its operators do."""
         self._skip(composite)
         try:
             case = composite_case(kit.workshop, composite)
@@ -67,24 +71,24 @@ class CodegenConformance(Asking):
     def test_form(self, kit: Kit, form: str) -> None:
         """A region of this form computes what plain onnxruntime does: outputs, constants, extents."""
         self._skip(form)
-        told = FORMS[form]
-        if told.claim and not getattr(self.claims, told.claim):
-            pytest.skip(f"not claimed (Claims({told.claim}=True)): {told.says}")
+        details = FORMS[form]
+        if details.claim and not getattr(self.claims, details.claim):
+            pytest.skip(f"not claimed (Claims({details.claim}=True)): {details.says}")
         try:
             cut = kit.form(form)
         except NotTakenError as error:
-            pytest.skip(f"cannot be drawn, {told.says}: {error}")
+            pytest.skip(f"cannot be drawn, {details.says}: {error}")
         except ByocError as error:
-            self._fail([f"{form} ({told.says}): {why(error)}"])
+            self._fail([f"{form} ({details.says}): {why(error)}"])
         if not isinstance(kit.codegen, Executable):
             return
         problems = kit.checks.computes(cut)
-        if told.claim == "dynamic_batch" and not problems:
-            problems = said(lambda: kit.checks.other_batch(cut))
-        self._fail([f"{problem} (it has {told.says})" for problem in problems])
+        if details.claim == "dynamic_batch" and not problems:
+            problems = collect_problems(lambda: kit.checks.other_batch(cut))
+        self._fail([f"{problem} (it has {details.says})" for problem in problems])
 
     def test_zoo(self, kit: Kit, model: str) -> None:
-        """The regions of a real model are compiled, and compute what plain onnxruntime does."""
+        """The regions of a real model compile and compute what plain onnxruntime does."""
         self._skip(model)
         try:
             planned = kit.workshop.zoo(model)
@@ -95,7 +99,7 @@ class CodegenConformance(Asking):
         self._compute(kit, [planned])
 
     def test_two_regions(self, kit: Kit) -> None:
-        """Two regions that are loaded at once each compute what is theirs."""
+        """Two loaded regions each compute their own results."""
         self._executable(kit)
         first = kit.sample
         for name in ("an operand twice", "a shared constant", "several outputs"):
@@ -104,101 +108,101 @@ class CodegenConformance(Asking):
             except (NotTakenError, InputError):
                 continue
             if not kit.checks.computes(second):
-                self._fail(said(lambda cut=second: kit.checks.in_turn(first, cut)))  # type: ignore[misc]
+                self._fail(collect_problems(lambda cut=second: kit.checks.in_turn(first, cut)))  # type: ignore[misc]
                 return
         pytest.skip("there is no second region that works by itself")
 
-    # What it makes.
+    # Artifacts.
 
     def test_artifact(self, kit: Kit) -> None:
-        """An artifact has plain file names, bytes and texts, and is the same in form at each compile."""
+        """An artifact has plain file names, bytes and strings, and the same keys at each compile."""
         try:
             cut = kit.form(SAMPLE)
         except NotTakenError as error:
             pytest.skip(str(error))
         except ByocError as error:
             self._fail([f"{SAMPLE}: {why(error)}"])
-        self._fail(said(lambda: kit.checks.stored(cut)))
+        self._check(lambda: kit.checks.stored(cut))
 
     def test_files_untouched(self, kit: Kit) -> None:
-        """Neither compile, load nor run changes the region's files or adds any beside them."""
+        """Compile, load and run neither change the region's files nor add any beside them."""
         cut = kit.workshop.uncompiled(kit.sample.planned)
-        self._fail(said(lambda: kit.checks.keeps_files(cut)))
+        self._check(lambda: kit.checks.keeps_files(cut))
 
     def test_deterministic(self, kit: Kit) -> None:
-        """The same region gives the same bytes again; where that is not claimed, the same numbers."""
+        """The same region compiles to the same bytes or, where not claimed, to the same results."""
         if self.claims.deterministic and isinstance(kit.codegen, Executable):
-            self._fail(said(lambda: kit.checks.repeats(kit.fresh)))
+            self._check(lambda: kit.checks.repeats(kit.fresh))
         elif self.claims.deterministic:
-            self._fail(said(lambda: kit.checks.repeats_here(kit.sample)))
+            self._check(lambda: kit.checks.repeats_here(kit.sample))
         else:
             self._executable(kit)
             cut = kit.sample
-            self._fail(said(lambda: kit.checks.repeats_numbers(cut)))
+            self._check(lambda: kit.checks.repeats_numbers(cut))
 
     def test_stamp(self, kit: Kit) -> None:
-        """`compatible` takes what was compiled here, and refuses an artifact with another stamp."""
+        """`compatible` accepts an artifact compiled here, and refuses one with changed metadata."""
         if not isinstance(kit.codegen, Stamped):
             pytest.skip("it has no `compatible`: its artifacts fit everywhere")
         cut = kit.sample
-        self._fail(said(lambda: kit.checks.stamp(cut)))
+        self._check(lambda: kit.checks.stamp(cut))
 
-    # How it runs.
+    # Execution.
 
     def test_runs_here(self, kit: Kit) -> None:
-        """It can run what it compiles; without `load`, all other tests only compile."""
+        """The codegen can run its artifacts; without `load`, all other tests only compile."""
         self._executable(kit)
 
     def test_fresh_process(self, kit: Kit) -> None:
-        """What was compiled here computes the same when a fresh process loads it."""
+        """An artifact computes the same when a fresh process loads it."""
         self._executable(kit)
-        self._fail(said(lambda: kit.checks.reloads(kit.fresh)))
+        self._check(lambda: kit.checks.reloads(kit.fresh))
 
     def test_threads(self, kit: Kit) -> None:
-        """Two threads that call one executor each get what is theirs."""
+        """Two threads that call one executor get the right results."""
         self._executable(kit)
         if not self.claims.threads:
             pytest.skip("not claimed (Claims(threads=True))")
         cut = kit.sample
-        self._fail(said(lambda: kit.checks.threads(cut)))
+        self._check(lambda: kit.checks.threads(cut))
 
     def test_inputs_untouched(self, kit: Kit) -> None:
-        """A run does not write to its inputs, and takes some that cannot be written to."""
+        """A run does not write to its inputs, and accepts read-only ones."""
         self._executable(kit)
         cut = kit.sample
-        self._fail(said(lambda: kit.checks.keeps_inputs(cut)))
+        self._check(lambda: kit.checks.keeps_inputs(cut))
 
     def test_strided_inputs(self, kit: Kit) -> None:
-        """Inputs may lie in memory in any way, as slices of other arrays do."""
+        """Inputs may have any strides, as slices of other arrays have."""
         self._executable(kit)
         cut = kit.sample
-        self._fail(said(lambda: kit.checks.any_order(cut)))
+        self._check(lambda: kit.checks.any_order(cut))
 
     def test_outputs_last(self, kit: Kit) -> None:
-        """What one run gave is not overwritten by the next."""
+        """A run does not overwrite the outputs of the run before."""
         self._executable(kit)
         cut = kit.sample
-        self._fail(said(lambda: kit.checks.outputs_last(cut)))
+        self._check(lambda: kit.checks.outputs_last(cut))
 
-    # What it says.
+    # Refusals and optional abilities.
 
     def test_refusal(self, kit: Kit, tmp_path: Path) -> None:
-        """A region that cannot be compiled is a CompileError with a reason, nothing else."""
+        """A region that cannot be compiled raises CompileError with a reason, nothing else."""
         path = tmp_path / "region.onnx"
         opsets = '["" : 17, "org.byoc.testing" : 1]'
         onnx.save(onnx.parser.parse_model(f"<ir_version: 8, opset_import: {opsets}>\n{_UNKNOWN}"), path)
         region = read_region(path, f"{kit.workshop.target.name}_0", kit.workshop.target.name)
-        self._fail(refuses(kit.codegen, region, kit.checks.options))
+        self._fail(_check_refusal(kit.codegen, region, kit.checks.options))
 
     def test_options(self, kit: Kit) -> None:
-        """An option that there is not is refused; without `Options` users' mistakes go unnoticed."""
+        """An unknown option is refused; without `Options` users' mistakes go unnoticed."""
         if getattr(kit.codegen, "Options", None) is None:
             pytest.skip("it has no `Options`: it is handed whatever users write (see docs/codegen.md)")
         with pytest.raises(InputError):
             chosen_options(kit.codegen, {"no such option": ""})
 
     def test_oracle(self, kit: Kit) -> None:
-        """`check` says of each node of a model whether it is taken, in order."""
+        """`check` gives a verdict on each node of a model, in order."""
         if not isinstance(kit.codegen, Oracle):
             pytest.skip("it has no `check`")
         model = kit.sample.regions[0][0].load(inline=True)
@@ -226,10 +230,10 @@ class CodegenConformance(Asking):
         except ByocError as error:
             self._fail([why(error)])
 
-    # How it is told.
+    # Helpers.
 
     def _compute(self, kit: Kit, cases: Sequence[Planned]) -> None:
-        """Compile cases, run them where that can be, and fail with all that is wrong."""
+        """Compile cases, run them where possible, and fail with all problems."""
         problems = []
         left = []
         for case in cases:
@@ -252,3 +256,25 @@ class CodegenConformance(Asking):
         self._fail(problems)
         if len(left) == len(cases):
             pytest.skip("; ".join(dict.fromkeys(left)))
+
+
+def _check_refusal(codegen: Codegen, region: Region, options: Any) -> list[str]:
+    """Check that an unsupported region is refused with a reason, by `compile` or else by `load`."""
+    try:
+        artifact = codegen.compile(region, options)
+    except ByocError as error:
+        if not str(error).strip():
+            return ['it refuses a region without a reason: CompileError("why", nodes=[...])']
+        return []
+    except Exception as error:  # any other exception is the problem to report
+        return [
+            f"for an operator that there is not, compile raises {type(error).__name__} ({error}): "
+            "raise CompileError with a reason for what it cannot compile"
+        ]
+    if not isinstance(codegen, Executable):
+        return ["it compiles an operator that there is not: raise CompileError with the reason"]
+    try:
+        executor(codegen, codegen.name, region, artifact)({"x": np.ones((2, 3), np.float32)})
+    except ByocError:
+        return []
+    return ["it compiles and runs an operator that there is not: raise CompileError with the reason"]

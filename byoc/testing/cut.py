@@ -1,4 +1,4 @@
-"""Cutting a case as `byoc partition` would, so that a codegen is handed the regions that it will be."""
+"""Partitioning of test cases as by `byoc partition`, so that a codegen gets realistic regions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,18 +31,18 @@ from byoc.verify.run import run_plain
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 _PREFERRED = (*_FLOATS, "int32", "int64", "int8", "uint8", "int16", "uint16", "bool")
-_FEW = 6  # ways to draw a form that are tried
+_FEW = 6  # attempts to draw a form
 
 
 class NotTakenError(Exception):
-    """The rules do not put a case on the accelerator; says why."""
+    """The rules do not put a case on the accelerator, for the reason in the message."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A case that was cut and compiled: what a codegen was handed, and what it made of it.
+    """A partitioned and compiled case: its bundle, regions and artifacts.
 
-    `runs` has what reaches each region and what plain onnxruntime makes of that, by region.
+    `runs` maps regions to their inputs and to the outputs of plain onnxruntime for these.
     """
 
     planned: "Planned"
@@ -58,7 +58,7 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A case that the rules put on the accelerator, and what its model is run on."""
+    """A planned case with at least one region, and the inputs of its model."""
 
     name: str
     plan: Plan
@@ -66,7 +66,7 @@ class Planned:
 
     @property
     def is_static(self) -> bool:
-        """Whether every extent at the border of each region is known."""
+        """Whether all extents at the boundaries of regions are known."""
         return all(
             kind.elements is not None
             for region in self.plan.regions
@@ -87,7 +87,7 @@ class Planned:
 
 
 def target_operators(target: Target) -> list[str]:
-    """Return ONNX's operators that a target's rules speak of, in their order; all for a rule for any."""
+    """Return the ONNX operators in a target's rules, in their order; all if a rule accepts any."""
     named = dict.fromkeys(op for rule in target.rules.ops for op in rule.op)
     known = all_operators()
     return known if ANY in named else [op for op in named if op in known]
@@ -95,7 +95,7 @@ def target_operators(target: Target) -> list[str]:
 
 @dataclass(eq=False)
 class Workshop:
-    """Where cases are cut for one target and compiled by one codegen; `folder` is for the bundles."""
+    """Plans cases for one target and compiles them by one codegen; bundles go into `folder`."""
 
     rules: str
     codegen: Codegen
@@ -111,7 +111,7 @@ class Workshop:
 
     @cached_property
     def precisions(self) -> tuple[Precision, ...]:
-        """What regions compute in: as the models say, and quantized, as far as there are rules."""
+        """The precisions of regions: the models' own and quantized, as far as there are rules."""
         floats = has_float_mode(self.target) or not self.target.quantized
         found = (NATIVE,) if floats else ()
         if self.target.quantized:
@@ -120,7 +120,7 @@ class Workshop:
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """The types that rules name, the usual ones first; float32 alone where they name any."""
+        """The dtypes in the rules, usual ones first; only float32 where a rule accepts any."""
         rules = self.target.rules
         named = {d for rule in rules.ops for d in rule.dtype or rules.dtype if not rule.quantized}
         if not named.isdisjoint(NUMBERS):
@@ -128,9 +128,9 @@ class Workshop:
         return ("float32", "int64") if named else ("float32",)
 
     def planned(self, case: Case | Model, precision: Precision, inputs: Any = None) -> Planned:
-        """Return a case with all that the rules take on the accelerator.
+        """Plan a case with all nodes that the rules accept on the accelerator.
 
-        Raises NotTakenError when that is nothing, and InputError for a model that is none.
+        Raises NotTakenError when there are none, and InputError for an invalid model.
         """
         if isinstance(case, Case):
             model, inputs = prepare(case.model, case.name), case.inputs
@@ -151,15 +151,15 @@ class Workshop:
         return Planned(model.source, plan, samples_for(model) if inputs is None else inputs)
 
     def compile(self, planned: Planned) -> Cut:
-        """Return a case compiled, as a bundle.
+        """Compile a case into a bundle.
 
-        Raises CompileError when the codegen refuses it, and NotTakenError when plain onnxruntime has
-        no word on what it should compute.
+        Raises CompileError when the codegen refuses it, and NotTakenError when plain onnxruntime cannot
+        compute the expected results.
         """
         return self._written(planned, Compiler(self.codegen, self.options))
 
     def uncompiled(self, planned: Planned) -> Cut:
-        """Return a case as a bundle whose regions the codegen has not seen."""
+        """Write a case as a bundle whose regions are not compiled."""
         return self._written(planned, Compiler(_Nothing(), {}))
 
     def _written(self, planned: Planned, compiler: Compiler) -> Cut:
@@ -184,9 +184,9 @@ class Workshop:
         return Cut(planned, bundle, found, runs)
 
     def operator_cases(self, operator: str, most: int) -> Iterator[Planned]:
-        """Yield models of one node of an operator that the rules put on the accelerator.
+        """Yield planned models of one node of an operator that the rules accept.
 
-        Raises NotTakenError with a rule's reason when there is none.
+        Raises NotTakenError with a rule's reason when there are none.
         """
         found, reason = 0, f"no model of {operator} is known to this kit"
         for precision in self.precisions:
@@ -207,14 +207,14 @@ class Workshop:
             raise NotTakenError(reason)
 
     def _require(self, case: Case) -> None:
-        """Raise NotTakenError unless the rules take all nodes of a case; quicker than to plan it."""
+        """Raise NotTakenError unless the rules accept all nodes of a case; faster than planning it."""
         model = prepare(case.model, case.name)
         for mark in annotate(model.index, self.target):
             if not mark.verdict:
                 raise NotTakenError(str(mark.verdict))
 
     def form(self, name: str) -> Planned:
-        """Return a form drawn with what the rules take. Raises NotTakenError when it cannot be."""
+        """Return a form drawn with accepted nodes. Raises NotTakenError when that is not possible."""
         tried, reason = 0, "the rules take no operator that it could be drawn with"
         for words in self.words:
             for case in drawn(name, words):
@@ -228,7 +228,7 @@ class Workshop:
         raise NotTakenError(reason)
 
     def _whole(self, case: Case) -> Planned:
-        """Return a case all of which is in one region."""
+        """Plan a case. Raises NotTakenError unless all of it is in one region."""
         found = self.planned(case, self.precisions[0])
         if len(found.plan.regions) > 1 or (self.precisions[0] is NATIVE and found.plan.host_units):
             raise NotTakenError("the rules do not take all of it as one region")
@@ -236,7 +236,7 @@ class Workshop:
 
     @property
     def words(self) -> list[Words]:
-        """What the rules take of the nodes that forms are drawn with, by shape and type."""
+        """The nodes that the rules accept among those that forms are drawn with, by shape and type."""
         if not self._words:
             self._words = [w for d in self.dtypes for s in SHAPES if (w := self._spoken(d, s)).one]
             self._words.sort(key=lambda words: (not words.binary, not words.fixed))
@@ -259,12 +259,12 @@ class Workshop:
         return Words(dtype, shape, found["unary"], found["binary"], found["fixed"])
 
     def zoo(self, name: str) -> Planned:
-        """Return a model of the zoo. Raises NotTakenError when the rules take nothing of it."""
+        """Plan a model of the zoo. Raises NotTakenError when the rules accept nothing in it."""
         return self.planned(load_model(f"zoo:{name}"), self.precisions[0])
 
 
 class _Nothing:
-    """A codegen that makes nothing of a region."""
+    """A codegen that returns empty artifacts."""
 
     name = "reference"
 
@@ -273,7 +273,7 @@ class _Nothing:
 
 
 def _require_runnable(planned: Planned) -> None:
-    """Raise NotTakenError when plain onnxruntime does not run a case."""
+    """Raise NotTakenError when plain onnxruntime cannot run a case."""
     model = planned.plan.model
     try:
         run_plain(model.proto, model, planned.inputs)
@@ -282,4 +282,4 @@ def _require_runnable(planned: Planned) -> None:
 
 
 def _quiet(step: str) -> None:
-    """Tell nobody of a step."""
+    """Ignore a progress message."""

@@ -1,7 +1,7 @@
-"""A fresh process that loads what was compiled, runs it, and compiles it once more.
+"""A fresh process that loads artifacts, runs them, and compiles their regions again.
 
-Task and answers pass as files in a folder, tensors as ONNX TensorProtos, which hold every type that a
-region can have. The process is `byoc.testing.worker`.
+Tasks and answers are files in a folder; tensors are ONNX TensorProtos, which support all types that
+regions can have. The process runs `byoc.testing.worker`.
 """
 
 import hashlib
@@ -18,7 +18,9 @@ import onnx
 from onnx import numpy_helper
 
 from byoc.codegen import Artifact
-from byoc.errors import InputError
+from byoc.codegen.refusal import RefusedError
+from byoc.errors import ByocError, InputError
+from byoc.runtime.regions import RegionFailedError
 
 TASK = "task.json"
 ANSWER = "answer.json"
@@ -31,7 +33,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A region of a bundle, and what it is to be run on."""
+    """A region of a bundle, and the inputs to run it on."""
 
     bundle: Path
     region: str
@@ -40,7 +42,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a region gave in the fresh process, or why nothing; `compiled` is its artifact's hash."""
+    """A region's outputs in the fresh process, or the problem; `compiled` is its artifact's hash."""
 
     outputs: Values
     problem: str = ""
@@ -58,22 +60,22 @@ def fingerprint(artifact: Artifact) -> str:
 def run_fresh(
     codegen: str, options: Mapping[str, str], tasks: Sequence[Task], folder: Path
 ) -> list[Answer]:
-    """Return what regions give in one fresh process, in the order of the tasks.
+    """Run regions in one fresh process; return the answers in the order of the tasks.
 
-    Raises InputError with what it said last when the process does not end well.
+    Raises InputError with the last lines of output when the process fails.
     """
     folder.mkdir(parents=True)
-    told = []
+    entries = []
     for number, task in enumerate(tasks):
         save_values(task.inputs, folder / f"in{number}")
-        told.append({"bundle": str(task.bundle), "region": task.region})
-    asked = {"codegen": codegen, "options": dict(options), "tasks": told}
+        entries.append({"bundle": str(task.bundle), "region": task.region})
+    asked = {"codegen": codegen, "options": dict(options), "tasks": entries}
     (folder / TASK).write_text(json.dumps(asked), encoding="utf-8")
     path = os.pathsep.join(dict.fromkeys(entry for entry in sys.path if entry))
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", _WORKER, str(folder)],
-            # Another seed for the order of sets, which must not show in what is compiled.
+            # Another hash seed: the iteration order of sets must not affect artifacts.
             env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "12345"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -96,7 +98,7 @@ def run_fresh(
 
 
 def save_values(values: Values, folder: Path) -> None:
-    """Write tensors to a folder that is not there yet."""
+    """Write tensors to a new folder."""
     folder.mkdir()
     for number, (name, value) in enumerate(values.items()):
         tensor = numpy_helper.from_array(value, name)
@@ -107,3 +109,10 @@ def load_values(folder: Path) -> dict[str, Any]:
     """Return the tensors that `save_values` wrote."""
     tensors = [onnx.TensorProto.FromString(path.read_bytes()) for path in sorted(folder.glob("*.pb"))]
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in tensors}
+
+
+def why(error: ByocError) -> str:
+    """Return the reason of an error, without the codegen's name."""
+    if isinstance(error, RefusedError):
+        return error.refusals[0].reason
+    return error.reason if isinstance(error, RegionFailedError) else str(error)

@@ -1,4 +1,4 @@
-"""Models of one node: of our own in many shapes and types, and those of ONNX's own operator tests."""
+"""Models of one node: byoc's own in many shapes and types, and those of ONNX's operator tests."""
 
 import importlib
 import sys
@@ -28,7 +28,7 @@ _BINARY = (
 _REDUCE = ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd")
 _IMAGE = "x:1x4x8x8 | "
 
-# What has attributes, constants or several outputs, in the notation of `one_node`.
+# Operators with attributes, constants or several outputs, in the notation of `one_node`.
 _OTHERS = {
     "ArgMax": ["x:2x6 | ArgMax<axis=1, keepdims=0>(x)"],
     "AveragePool": [
@@ -104,9 +104,10 @@ _OTHERS = {
 
 
 def candidates(operator: str, dtypes: Sequence[str]) -> Iterator[Case]:
-    """Yield models of one node of an operator, whether a target takes them or not.
+    """Yield models of one node of an operator, regardless of any target's rules.
 
-    Ours in each of some types and ONNX's own tests take turns, so that the first are of all kinds.
+    byoc's own models, in the given types, alternate with ONNX's tests, so that the first cover all
+    kinds.
     """
     own = (case for text in _texts(operator) for case in (one_node(text, d) for d in dtypes) if case)
     for pair in zip_longest(own, _standard(operator)):
@@ -128,7 +129,7 @@ def _texts(operator: str) -> Iterator[str]:
 
 
 def _standard(operator: str) -> Iterator[Case]:
-    """Yield ONNX's own tests of an operator: as they are, and with all inputs but one as constants."""
+    """Yield ONNX's tests of an operator: unchanged, and with all inputs but one as constants."""
     for test in _tests(operator):
         model, sets = test.model, test.data_sets
         if model.functions or not sets:
@@ -143,7 +144,7 @@ def _standard(operator: str) -> Iterator[Case]:
 
 
 def _array(value: Any) -> Any:
-    """Return a test's value as an array, None for a sequence or an optional."""
+    """Return a test's value as an array; None for a sequence or an optional."""
     if isinstance(value, TensorProto):
         return numpy_helper.to_array(value)
     return None if value is None or isinstance(value, list) else np.asarray(value)
@@ -161,9 +162,9 @@ def _with_constants(name: str, original: ModelProto, given: dict[str, Any]) -> C
 
 @cache
 def _tests(operator: str) -> tuple[Any, ...]:
-    """Return ONNX's own tests that are called as an operator is.
+    """Return ONNX's tests of an operator.
 
-    All of them take ten seconds to make; each module of them makes its own when it is imported.
+    Generating all tests takes ten seconds; importing one of their modules generates only its own.
     """
     package = "onnx.backend.test.case.node"
     with warnings.catch_warnings():
@@ -177,12 +178,12 @@ def _tests(operator: str) -> tuple[Any, ...]:
 
 
 def _operator(model: ModelProto) -> str:
-    """Return the operator of a model of one node of ONNX's own; empty for any other model."""
+    """Return the operator of a model with one node of ONNX's domain; "" for any other model."""
     nodes = model.graph.node
     return nodes[0].op_type if len(nodes) == 1 and nodes[0].domain in ("", "ai.onnx") else ""
 
 
 def all_operators() -> list[str]:
-    """Return the names of ONNX's own operators that there are models for."""
+    """Return the names of all operators of ONNX's domain that are not deprecated."""
     schemas = (schema for schema in onnx.defs.get_all_schemas() if schema.domain == "")
     return sorted({schema.name for schema in schemas if not schema.deprecated})

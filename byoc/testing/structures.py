@@ -1,4 +1,4 @@
-"""Regions of every form that a network may bring, drawn with whatever operators the rules take."""
+"""Regions of all forms found in networks, drawn with operators that the rules accept."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from byoc.testing.case import Case, Shape, Sketch
 
 SHAPES: tuple[tuple[int, ...], ...] = ((1, 4, 4, 4), (4, 4), (1, 4, 4))
 
-# Each keeps the shapes above, `SHAPE` standing for them.
+# Nodes that preserve the shapes above; `SHAPE` stands for the shape.
 UNARY = (
     *("Relu(x)", "Sigmoid(x)", "Tanh(x)", "Neg(x)", "Abs(x)", "LeakyRelu(x)", "Exp(x)", "Not(x)"),
     *("Softmax<axis=1>(x)", "Identity(x)"),
@@ -33,7 +33,7 @@ _TWO = (
 
 @dataclass(frozen=True)
 class Words:
-    """Nodes that a target takes, as text: of one operand, of two, and of one and a constant."""
+    """Nodes that a target accepts, as text: of one operand, of two, and of one and a constant."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -43,15 +43,15 @@ class Words:
 
     @property
     def one(self) -> Sequence[str]:
-        """All that has one operand."""
+        """All nodes of one operand that is not constant."""
         return (*self.unary, *self.fixed)
 
 
 @dataclass(frozen=True)
 class Form:
-    """A form that a region may have: what is drawn with one, another and a binary node.
+    """A form of a region: a function that draws it with unary and binary nodes, and its description.
 
-    `needs` says which words there must be. With `claim` it is tried only where that is claimed.
+    `needs` names the kind of `Words` that it requires. With `claim` it is tested only where claimed.
     """
 
     draw: Callable[["Drawing"], Sequence[str]]
@@ -63,7 +63,7 @@ class Form:
 
 @dataclass(eq=False)
 class Drawing(Sketch):
-    """A sketch that knows some nodes of a target's."""
+    """A sketch with a choice of nodes that a target accepts."""
 
     shape: Shape = ()
     one: str = ""
@@ -72,7 +72,7 @@ class Drawing(Sketch):
     both: str = ""
 
     def x(self, name: str = "x") -> str:
-        """Add an input of the shape."""
+        """Add an input of the drawing's shape."""
         return self.input(name, self.shape)
 
     def u(self, reads: str, makes: str) -> str:
@@ -80,7 +80,7 @@ class Drawing(Sketch):
         return self.add(self.one, makes, x=reads)
 
     def v(self, reads: str, makes: str) -> str:
-        """Add another node of one operand, of another operator where there is one."""
+        """Add a node of one operand and another operator, where there is one."""
         return self.add(self.other, makes, x=reads)
 
     def b(self, reads: str, also: str, makes: str) -> str:
@@ -129,7 +129,7 @@ def _unused(d: Drawing) -> Sequence[str]:
 
 
 def _computed(d: Drawing) -> Sequence[str]:
-    """Draw a constant that a node computes of another one."""
+    """Draw a constant that is computed from another one."""
     d.add(d.one, "y", x=d.x())
     node = d.nodes.pop()
     d.add("Identity(x)", "computed", x=node.input[1])
@@ -172,7 +172,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
 
 
 def drawn(name: str, words: Words) -> Iterator[Case]:
-    """Yield a form drawn with the nodes of a target, the most telling choice of these first."""
+    """Yield a form drawn with a target's nodes, in all choices of these."""
     form = FORMS[name]
     binary = words.binary if form.needs == "binary" else ("",)
     ones = {"fixed": words.fixed, "two": _TWO}.get(form.needs, words.one)
@@ -189,14 +189,14 @@ def drawn(name: str, words: Words) -> Iterator[Case]:
             drawing.third = third.replace("SHAPE", extents)
             try:
                 yield drawing.case(name, form.draw(drawing))
-            except Exception:  # a node that does not do on such shapes, told by onnx in several ways
+            except Exception:  # a node does not support the shape; onnx raises various exceptions
                 continue
 
 
 def choices(shape: tuple[int, ...]) -> Iterator[tuple[str, str, str]]:
-    """Yield each node that there could be: its kind, `unary`, `fixed` or `binary`, it, and it in a line.
+    """Yield (kind, node, model) for each node to choose from.
 
-    The line is in the notation of `byoc.testing.case.one_node`.
+    The kind is `unary`, `fixed` or `binary`; the model is in the notation of `one_node`.
     """
     extents = "x".join(map(str, shape))
     for kind, texts in (("unary", (*UNARY, *POOL)), ("fixed", FIXED), ("binary", BINARY)):

@@ -11,12 +11,11 @@ from byoc.codegen.asking import compiled
 from byoc.errors import ByocError
 from byoc.runtime.onnxrt import unoptimized
 from byoc.runtime.regions import executable, executor
-from byoc.testing.fresh import ANSWER, TASK, Values, fingerprint, load_values, save_values
-from byoc.testing.refusals import why
+from byoc.testing.fresh import ANSWER, TASK, Values, fingerprint, load_values, save_values, why
 
 
 def main(folder: Path) -> None:
-    """Do the task that lies in a folder."""
+    """Execute the tasks in a folder, and write the answers beside them."""
     asked = json.loads((folder / TASK).read_text(encoding="utf-8"))
     answers = []
     for number, task in enumerate(asked["tasks"]):
@@ -31,7 +30,7 @@ def main(folder: Path) -> None:
 
 
 def _done(asked: Any, task: Any, inputs: Values) -> tuple[Values, str]:
-    """Return the outputs of a region, and the hash of what it is compiled to here."""
+    """Return the outputs of a region, and the hash of its recompiled artifact."""
     name = asked["codegen"]
     found = open_bundle(Path(task["bundle"])).regions()
     region, artifact = next((r, made) for _, r, made in found if r.name == task["region"])
