@@ -1,1 +1,1 @@
-"""Costs in seconds: work counted from shapes, and cost models that turn it into time."""
+"""Costs in seconds: work counted from shapes, and cost models that convert it to time."""

@@ -1,7 +1,7 @@
-"""What crossing costs: transfers, and the conversions of dtype and layout that a target's border needs.
+"""Costs at the boundary: transfers, and the dtype and layout conversions that a target needs there.
 
-Conversions are tasks like any other. Those on the host are priced by its cost model, unless the device's
-own says what they take; those on the device by the device's.
+Conversions are tasks like any other. Those on the host are priced by its cost model, unless the link of
+the device includes them; those on the device by the device's.
 """
 
 from collections.abc import Iterable
@@ -21,10 +21,9 @@ from byoc.costs.work import Sizes, Work
 
 @dataclass(frozen=True, eq=False)
 class Moving:
-    """What bringing tensors to a device and back costs, by row.
-
-    `to_device` and `to_host` are float64 (tensors, 2), seconds and joules; joules are NaN where a model
-    does not give them. `sizes` (int64) are the bytes that cross.
+    """Cost of sending tensors to a device and back, by row.
+    `to_device` and `to_host` are float64 (tensors, 2), seconds and joules; joules are NaN if a model
+    does not give them. `sizes` (int64) are the bytes sent.
     """
 
     to_device: Floats
@@ -32,13 +31,12 @@ class Moving:
     sizes: NDArray[np.int64]
 
 
-def moving(  # noqa: PLR0913, PLR0917 - what crosses between whom
+def moving(  # noqa: PLR0913, PLR0917 - tensors and both sides of the boundary
     host: CostModel, device: CostModel, wants: Wants, works: Tasks, own: frozenset[int], moved: Flows
 ) -> Moving:
-    """Return what it costs to bring tensors to a device that wants them in its own form, and back.
-
-    `own` are the QuantizeLinear and DequantizeLinear nodes that byoc put in. What a model does not know
-    of conversions is estimated, whatever the policy: the user's model has none of them.
+    """Return the cost of sending tensors to a device in the form it wants, and back.
+    `own` are the QuantizeLinear and DequantizeLinear nodes that byoc inserted. Unknown costs of
+    conversions are estimated under any policy, as conversions are not part of the user's model.
     """
     crossing = crossings(works.index, wants, own, works.sizes.fallback)
     some = [
@@ -48,18 +46,18 @@ def moving(  # noqa: PLR0913, PLR0917 - what crosses between whom
     ]
     sizes = np.array([min(size, MOST_BYTES) for size in moved.sizes], np.int64)
     converted = np.zeros(len(sizes), np.int64)
-    told = converting(device)
+    link_converts = converting(device)
     for row, each in some:
         sizes[row] = min(each.bytes, MOST_BYTES)
-        converted[row] = min(each.converted, MOST_BYTES) if told else 0
+        converted[row] = min(each.converted, MOST_BYTES) if link_converts else 0
     base = np.stack(transfer_prices(device, sizes.tolist(), converted.tolist()), axis=1)
     if not some:
         return Moving(base, base, sizes)
     there, back = base.copy(), base.copy()
-    prices = _Prices(works, {"host": None if told else host, "device": device})
+    prices = _ConversionPrices(works, {"host": None if link_converts else host, "device": device})
     seen: dict[int, tuple[tuple[float, float], tuple[float, float]]] = {}
     for row, each in some:
-        if id(each) not in seen:  # tensors of one type share theirs
+        if id(each) not in seen:  # tensors of one type share a crossing
             seen[id(each)] = prices.of(each.entering), prices.of(each.leaving)
         enters, leaves = seen[id(each)]
         there[row] += enters
@@ -68,15 +66,15 @@ def moving(  # noqa: PLR0913, PLR0917 - what crosses between whom
 
 
 @dataclass(frozen=True, eq=False)
-class _Prices:
-    """The prices of conversions by who runs them; None where its price is in another one."""
+class _ConversionPrices:
+    """Prices of conversions by who runs them; None if another price includes them."""
 
     works: Tasks
     models: dict[str, CostModel | None]
     _seen: dict[tuple[str, int | Conversion], Price] = field(default_factory=dict)
 
     def of(self, conversions: Iterable[Conversion]) -> tuple[float, float]:
-        """Return the seconds and joules of some conversions one after another."""
+        """Return the seconds and joules of some conversions, one after another."""
         found = [self._price(each) for each in conversions]
         return sum(each.seconds for each in found), sum(each.joules for each in found)
 
@@ -93,7 +91,7 @@ class _Prices:
 
 
 def _task(conversion: Conversion) -> Task:
-    """Return the task of a conversion that is no node of the graph: it computes nothing."""
+    """Return the task of a conversion that is not a node of the graph; it computes nothing."""
     kinds = conversion.before, conversion.after
     sizes = Sizes({str(i): kind for i, kind in enumerate(kinds) if kind is not None})
     known = sizes.known("0") and sizes.known("1")

@@ -1,4 +1,4 @@
-"""What all cost models in files have: a name, launch and link, energy, the machine, a fallback."""
+"""Fields that all cost model files share: name, launch, link, energy, machine, and fallback."""
 
 from math import isnan, nan
 from typing import Annotated
@@ -10,39 +10,39 @@ from byoc.costs.work import Work
 from byoc.yamlfile import Strict
 
 
-def _bounded(seconds: float) -> float:
-    if not seconds <= THOUSAND_YEARS:  # NaN fails too
+def _check_seconds(seconds: float) -> float:
+    if not seconds <= THOUSAND_YEARS:  # false for NaN too
         raise ValueError("expected seconds, fewer than a thousand years have")
     return seconds
 
 
-def _finite(value: float) -> float:
+def _check_finite(value: float) -> float:
     if not value < float("inf"):
         raise ValueError("expected a finite number")
     return value
 
 
-def _number(value: object) -> object:
-    if isinstance(value, bool):  # Python takes true for a 1
+def _reject_bool(value: object) -> object:
+    if isinstance(value, bool):  # a bool is an int in Python
         raise ValueError("expected a number")
     return value
 
 
-Number = BeforeValidator(_number)
+Number = BeforeValidator(_reject_bool)
 Positive = Annotated[float, Number, Field(gt=0)]
-Seconds = Annotated[float, Number, Field(ge=0), AfterValidator(_bounded)]
-Amount = Annotated[float, Number, Field(ge=0), AfterValidator(_finite)]
+Seconds = Annotated[float, Number, Field(ge=0), AfterValidator(_check_seconds)]
+Amount = Annotated[float, Number, Field(ge=0), AfterValidator(_check_finite)]
 
 
 class Link(Strict):
-    """What lies between the host and the device."""
+    """The connection between the host and the device."""
 
     bandwidth: Positive
     """bytes per second"""
     latency: Seconds = 0.0
     """seconds per transfer"""
     conversion: Positive | None = None
-    """bytes per second that get another dtype or layout on the way; the host's costs where not given"""
+    """bytes per second that change dtype or layout on the way; the host's costs if not given"""
 
 
 class Energy(Strict):
@@ -55,13 +55,13 @@ class Energy(Strict):
     launch: Amount = 0.0
 
     def of(self, work: Work, seconds: float) -> float:
-        """Return the joules of some work that takes so long."""
-        spent = min(seconds, THOUSAND_YEARS)  # as its price is: no joules a second stay none
+        """Return the joules of some work that takes so many seconds."""
+        spent = min(seconds, THOUSAND_YEARS)  # as for prices; keeps 0 joules per second at 0
         return self.operation * work.operations + self.byte * work.bytes + self.second * spent
 
 
 class Machine(Strict):
-    """Where a model was measured. Nothing in it says whose machine it was."""
+    """The machine on which a model was measured; nothing here identifies its owner."""
 
     cpu: str = ""
     cores: Annotated[int, Number, Field(ge=0)] = 0
@@ -70,20 +70,20 @@ class Machine(Strict):
 
 
 class CostFile(Strict):
-    """What every kind of file shares."""
+    """Fields shared by every kind of cost file."""
 
     name: str
     description: str = ""
     launch: Seconds = 0.0
-    """seconds for each region"""
+    """seconds per region"""
     link: Link | None = None
     """absent for the host"""
     energy: Energy | None = None
     otherwise: str | None = Field(None, alias="else")
-    """the model that is asked for what this one does not know: a path from this file, or a name"""
+    """the model that answers what this one does not know: a path relative to this file, or a name"""
 
     def transfer(self, size: int, converted: int = 0) -> Price:
-        """Return latency plus size over the link's bandwidth; nothing without a link."""
+        """Return latency plus size over the link's bandwidth; zero without a link."""
         if self.link is None:
             return Price(0.0, 0.0)
         seconds = self.link.latency + size / self.link.bandwidth
@@ -92,23 +92,23 @@ class CostFile(Strict):
         return Price(seconds, self.energy.moved * size if self.energy else nan)
 
     def converting(self) -> bool:
-        """Return whether the link says what conversions take."""
+        """Return whether the link states the cost of conversions."""
         return self.link is not None and self.link.conversion is not None
 
     def launching(self) -> Price:
-        """Return what starting a region costs."""
+        """Return the cost of starting a region."""
         return Price(self.launch, self.energy.launch if self.energy else nan)
 
     def priced(self, work: Work, seconds: float, joules: float = nan) -> Price:
-        """Return a price; where joules are not given, those that the file's energy makes of it."""
+        """Return a price; joules that are not given are computed from the file's energy."""
         if isnan(joules) and self.energy is not None:
             joules = self.energy.of(work, seconds)
         return Price(seconds, joules)
 
 
 class Measured(CostFile):
-    """What the kinds that were measured share."""
+    """Fields shared by the kinds of measured cost files."""
 
     machine: Machine | None = None
-    together: Annotated[Positive, AfterValidator(_finite)] = 1.0
-    """what operators take together over the sum of what each takes alone; every cost is times this"""
+    together: Annotated[Positive, AfterValidator(_check_finite)] = 1.0
+    """time of operators that run together over the sum of their separate times; scales every cost"""

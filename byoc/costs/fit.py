@@ -1,4 +1,4 @@
-"""Fitting lines to measured costs: what an operator takes for each operation, byte and call."""
+"""Fitting lines to measured costs: the time of an operator per operation, byte and call."""
 
 from collections.abc import Sequence
 
@@ -12,32 +12,32 @@ from byoc.costs.task import family
 
 Floats = NDArray[np.float64]
 
-# Below what a profiler can tell, relative errors mean nothing.
+# Below the resolution of a profiler, relative errors are meaningless.
 _LEAST_SECONDS, _LEAST_JOULES = 1e-6, 1e-9
-# How much a coefficient that is off the line leaned on by its own size weighs, against a measurement
-# that the fit is off by its own size: next to nothing where measurements tell the coefficients apart.
+# Weight of a coefficient's relative distance from the line `around`, against the relative error of a
+# measurement: negligible if the measurements determine the coefficient.
 _PULL = 1e-3
-# A coefficient that adds less than this share to every measurement is rounding of the linear algebra,
-# which differs from one processor to the next: it is 0.
+# A coefficient that adds less than this share to every measurement is a rounding error, which differs
+# between processors: it is set to 0.
 _ROUNDING = 1e-9
 
 
 def fitted(entries: Sequence[Entry], around: Line | None = None, typical: Floats | None = None) -> Line:
-    """Return the line through entries of a table.
-
+    """Return the line fitted to entries of a table.
     Non-negative least squares (Lawson and Hanson 1974) of the relative errors, as costs range over
-    orders of magnitude; `r2` is that of the seconds themselves, and below 0 where the mean fits better.
-    What the measurements leave open (too few, all small, or bytes in step with operations) is as on the
-    line `around`, times what the operator is off it by (ridge regression); `typical` are coefficients
-    of a usual size, for those that are 0 on it. Joules get a line where every entry has them.
+    orders of magnitude; `r2` refers to the seconds themselves and is below 0 where the mean fits better.
+    Coefficients that the measurements do not determine (too few, all small, or bytes proportional to
+    operations) follow the line `around`, scaled to the operator (ridge regression); `typical` are
+    coefficients of a usual size, for those that are 0 on that line. Joules get a line if every entry has
+    them.
     """
     features = _features(entries)
     seconds = np.array([e.seconds for e in entries])
-    found = _solved(features, seconds, _LEAST_SECONDS, around, typical)
+    found = _solve_least_squares(features, seconds, _LEAST_SECONDS, around, typical)
     spent = [e.joules for e in entries if e.joules is not None]
     joules = None
     if len(spent) == len(entries):
-        operation, byte, call = _solved(features, np.array(spent), _LEAST_JOULES).tolist()
+        operation, byte, call = _solve_least_squares(features, np.array(spent), _LEAST_JOULES).tolist()
         joules = Line(operation=operation, byte=byte, call=call)
     operation, byte, call = found.tolist()
     r2 = _r2(seconds, features @ found)
@@ -45,7 +45,7 @@ def fitted(entries: Sequence[Entry], around: Line | None = None, typical: Floats
 
 
 def fit(table: Table) -> Linear:
-    """Return a linear model of a table: a line for each of its operators, one through all of them."""
+    """Return a linear model of a table: one line for each operator, and one through all entries."""
     of: dict[str, list[Entry]] = {}
     for entry in table.entries:
         of.setdefault(family(entry.op, entry.attributes), []).append(entry)
@@ -66,20 +66,20 @@ def _features(entries: Sequence[Entry]) -> Floats:
 
 
 def _typical(entries: Sequence[Entry]) -> Floats:
-    """Return what each coefficient would be if it alone made up the seconds: medians, float64 (3,)."""
+    """Return each coefficient as if it alone explained the seconds: medians, float64 (3,)."""
     features, seconds = _features(entries), np.array([e.seconds for e in entries])
     columns = [(column[column > 0], seconds[column > 0]) for column in features.T]
     return np.array([float(np.median(s / c)) if c.size else 0.0 for c, s in columns])
 
 
-def _solved(
+def _solve_least_squares(
     features: Floats,
     values: Floats,
     least: float,
     around: Line | None = None,
     typical: Floats | None = None,
 ) -> Floats:
-    """Return the three coefficients, float64."""
+    """Return the three coefficients, float64 (3,)."""
     bounded = np.maximum(values, least)
     rows = features / bounded[:, None]
     targets = values / bounded
@@ -90,7 +90,7 @@ def _solved(
         size = np.where(size > 0, size, 1.0)
         rows = np.vstack([rows, np.sqrt(_PULL) * np.diag(1.0 / size)])
         targets = np.concatenate([targets, np.sqrt(_PULL) * line / size])
-    scale = rows.max(axis=0, initial=0.0)  # operations are 1e9 times calls: bring both near 1
+    scale = rows.max(axis=0, initial=0.0)  # operations are about 1e9 times calls: scale both to 1
     scale[scale == 0] = 1.0
     solution, _ = nnls(rows / scale, targets)  # targets are at most 1, and so is each scaled row
     solution[solution < _ROUNDING] = 0.0
@@ -98,6 +98,6 @@ def _solved(
 
 
 def _r2(values: Floats, predicted: Floats) -> float | None:
-    """Return the coefficient of determination; None where all values are the same."""
+    """Return the coefficient of determination; None if all values are equal."""
     variance = float(((values - values.mean()) ** 2).sum())
     return 1.0 - float(((values - predicted) ** 2).sum()) / variance if variance else None

@@ -1,4 +1,4 @@
-"""What crosses between units: tensors with their producer, their consumers and their bytes."""
+"""Tensors that pass between units, with producer, consumers and bytes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from byoc.graph.index import GraphIndex
 from byoc.graph.walk import is_onnx
 from byoc.patterns.unit import HasNodes
 
-# A shape that crosses is a number of 64 bits for each dimension.
+# A shape is sent as one 64-bit number for each dimension.
 _DIM_BYTES = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """The tensors that cross between units: name, producing unit (-1: host), consuming units, bytes.
+    """The tensors that pass between units: name, producing unit (-1: host), consuming units, bytes.
 
-    `whole` is False where only the shape crosses.
+    `whole` is False if only the shape of the tensor is sent.
     """
 
     names: list[str]
@@ -28,22 +28,24 @@ class Flows:
 
 
 def flows(index: GraphIndex, works: Tasks, units: Sequence[HasNodes]) -> Flows:
-    """Return what crosses between units.
+    """Return the tensors that pass between units.
 
-    Where some of a tensor's readers only ask for its shape, they read a small tensor of its own,
-    `NAME:shape`: they come after the producer, and pull none of the data across.
+    Consumers that only ask for a tensor's shape read a small tensor of its own, `NAME:shape`: they come
+    after the producer, but the data is not sent to them.
     """
     unit_of = {node: row for row, unit in enumerate(units) for node in unit.nodes}
-    asking = {i for i, node in enumerate(index.nodes) if node.op_type in SHAPES and is_onnx(node)}
+    shape_readers = {i for i, node in enumerate(index.nodes) if node.op_type in SHAPES and is_onnx(node)}
     names: list[str] = []
     producers: list[int] = []
     consumers: list[list[int]] = []
     sizes: list[int] = []
     whole: list[bool] = []
     outputs, readers, size = index.outputs, index.consumers, works.sizes.by_name
-    for name, row in _made(index, units):
+    for name, row in _produced_tensors(index, units):
         read = readers.get(name, ())
-        users = {unit_of[node] for node in (read if not asking else _not_in(asking, read))}
+        users = {
+            unit_of[node] for node in (read if not shape_readers else _exclude(shape_readers, read))
+        }
         users.discard(row)
         if users or name in outputs:
             names.append(name)
@@ -51,8 +53,8 @@ def flows(index: GraphIndex, works: Tasks, units: Sequence[HasNodes]) -> Flows:
             consumers.append(sorted(users))
             sizes.append(size[name].bytes)
             whole.append(True)
-        if asking:
-            shaped = {unit_of[node] for node in read if node in asking} - users - {row}
+        if shape_readers:
+            shaped = {unit_of[node] for node in read if node in shape_readers} - users - {row}
             if shaped:
                 names.append(f"{name}:shape")
                 producers.append(row)
@@ -62,8 +64,8 @@ def flows(index: GraphIndex, works: Tasks, units: Sequence[HasNodes]) -> Flows:
     return Flows(names, producers, consumers, sizes, whole)
 
 
-def _made(index: GraphIndex, units: Sequence[HasNodes]) -> Iterator[tuple[str, int]]:
-    """Yield every tensor with the unit that makes it, -1 for what comes from outside."""
+def _produced_tensors(index: GraphIndex, units: Sequence[HasNodes]) -> Iterator[tuple[str, int]]:
+    """Yield every tensor with its producing unit, -1 for tensors from outside."""
     for name in (*index.inputs, *index.captured):
         yield name, -1
     nodes = index.nodes
@@ -74,5 +76,5 @@ def _made(index: GraphIndex, units: Sequence[HasNodes]) -> Iterator[tuple[str, i
                     yield name, row
 
 
-def _not_in(asking: set[int], nodes: Sequence[int]) -> list[int]:
-    return [node for node in nodes if node not in asking]
+def _exclude(shape_readers: set[int], nodes: Sequence[int]) -> list[int]:
+    return [node for node in nodes if node not in shape_readers]

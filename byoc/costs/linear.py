@@ -1,4 +1,4 @@
-"""Costs by a line for each operator: fitted to a table of measurements, with how well it fits."""
+"""Linear cost models: one fitted line for each operator."""
 
 from math import nan
 from typing import Annotated, Literal
@@ -22,11 +22,11 @@ class Line(Strict):
     call: Seconds = 0.0
     """seconds for each call"""
     joules: "Line | None" = None
-    """the same for joules, where these were measured"""
+    """the same line for joules, if they were measured"""
     r2: Annotated[float, Number] | None = Field(None, le=1, allow_inf_nan=False)
     """the part of the variance that the line explains (coefficient of determination)"""
     samples: Annotated[int, Number, Field(ge=0)] = 0
-    """measurements that it was fitted to"""
+    """number of measurements that it was fitted to"""
 
     def at(self, work: Work) -> float:
         """Return the line's value."""
@@ -34,22 +34,22 @@ class Line(Strict):
 
 
 STAND_IN = Line(operation=2e-11, byte=1e-10, call=2e-6)
-"""Round figures for what nothing at all is known of: 50 GFLOP/s, 10 GB/s, 2 us a call."""
+"""Round figures for work of which nothing is known: 50 GFLOP/s, 10 GB/s, 2 us a call."""
 
 
 class Linear(Measured):
     """A line for each operator or composite, and one through all of them for estimates.
 
-    Grouped convolutions may have one of their own, `Conv/grouped`.
+    Grouped convolutions may have a line of their own, `Conv/grouped`.
     """
 
     kind: Literal["linear"]
     operators: Annotated[dict[str, Line], Field(min_length=1)]
     estimates: Line | None = None
-    """for operators that are not there, where the user has costs estimated"""
+    """for operators without a line, if the user allows estimates"""
 
     def execution(self, task: Task) -> Price | Unknown:
-        """Return the operator's line at the task's work; unknown without one or without shapes."""
+        """Return the value of the operator's line; unknown if there is none or a shape is unknown."""
         line = self._line(task)
         if line is None:
             return Unknown(f"{self.name} has no costs of {task.op}")
@@ -58,7 +58,7 @@ class Linear(Measured):
         return self._price(line, task.work)
 
     def estimate(self, task: Task) -> Price:
-        """Return the sum of a composite's parts, the operator's line, or the one through all."""
+        """Return the sum of a composite's parts, or the value of the operator's or the common line."""
         line = self._line(task)
         if line is None and task.parts:
             return sum_of_parts(self, task)

@@ -1,4 +1,4 @@
-"""The same accelerator behind another link: what researchers vary."""
+"""The same accelerator with another link bandwidth, for studies."""
 
 from dataclasses import dataclass, replace
 
@@ -9,22 +9,22 @@ from byoc.costs.task import Task
 
 
 def with_link(model: CostModel, bandwidth: float) -> CostModel:
-    """Return a cost model whose link carries so many bytes a second; its latency stays what it was."""
+    """Return a cost model whose link has a bandwidth in bytes per second; its latency is kept."""
     if isinstance(model, Fallback):
         return replace(model, first=with_link(model.first, bandwidth))
     if isinstance(model, CostFile) and model.link is not None:
         link = model.link.model_copy(update={"bandwidth": bandwidth})
         return model.model_copy(update={"link": link})
     return (
-        _GuessingRelinked(model, bandwidth)
+        _EstimatingWithBandwidth(model, bandwidth)
         if isinstance(model, Estimating)
-        else _Relinked(model, bandwidth)
+        else _WithBandwidth(model, bandwidth)
     )
 
 
 @dataclass(frozen=True)
-class _Relinked:
-    """Somebody else's cost model, of which only transfers change."""
+class _WithBandwidth:
+    """A plug-in's cost model with other transfer costs."""
 
     model: CostModel
     bandwidth: float
@@ -49,8 +49,8 @@ class _Relinked:
         return self.model.launching()
 
 
-class _GuessingRelinked(_Relinked):
-    """One that makes guesses, too."""
+class _EstimatingWithBandwidth(_WithBandwidth):
+    """The same for a model that makes estimates."""
 
     def estimate(self, task: Task) -> Price:
         if not isinstance(self.model, Estimating):

@@ -1,4 +1,4 @@
-"""Reading a cost model: a path, an installed file's name, or a plug-in's, to something that answers."""
+"""Loading cost models from a path, the name of an installed file, or a plug-in."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,36 +19,35 @@ KINDS: Mapping[str, type[CostFile]] = {"roofline": Roofline, "table": Table, "li
 
 
 class _TooDeepError(InputError):
-    """Files name one another in a long row: which of them are on the way helps nobody."""
+    """Files refer to one another in a chain that is too long to list."""
 
 
 def load_cost_model(name: str) -> CostModel:
-    """Return the cost model of a file, given by its path or an installed one's name, or of a plug-in.
-
-    Raises InputError with a line for every mistake in the file, when its fallback cannot be loaded, or
-    when a plug-in is none.
+    """Return the cost model of a file (a path or an installed name) or of a plug-in.
+    Raises InputError with a line for every mistake in the file, if its fallback cannot be loaded, or if
+    a plug-in is not a cost model.
     """
-    return _loaded(name, ())
+    return _load(name, ())
 
 
 def read_cost_file(path: Path) -> CostFile:
-    """Return what a file says, its fallback not loaded. Raises InputError as `load_cost_model` does."""
+    """Read a cost file without its fallback. Raises InputError as `load_cost_model` does."""
     content = read_mapping(path)
     kind = content.get("kind")
     if "kind" not in content:
         raise wrong(path, [f"kind: must be given; known: {', '.join(KINDS)}"])
     if not isinstance(kind, str) or kind not in KINDS:
-        told = str(kind)[:50]
-        hint = nearest(told, KINDS)
-        raise wrong(path, [f"kind: no such kind '{told}'{hint}; known: {', '.join(KINDS)}"])
+        text = str(kind)[:50]
+        hint = nearest(text, KINDS)
+        raise wrong(path, [f"kind: no such kind '{text}'{hint}; known: {', '.join(KINDS)}"])
     result, problems = check(content, KINDS[kind])
     if result is None:
         raise wrong(path, problems)
     return result
 
 
-def _loaded(name: str, asking: tuple[Path, ...]) -> CostModel:
-    """Return a model, asked for as a fallback by the files in `asking`."""
+def _load(name: str, asking: tuple[Path, ...]) -> CostModel:
+    """Load a model; `asking` are the files whose fallbacks led to it."""
     plugins = installed(COSTS)
     if name in plugins and not Path(name).is_file():
         clashing = [str(path) for path in files(COST_MODELS)[0].get(name, ())]
@@ -57,7 +56,7 @@ def _loaded(name: str, asking: tuple[Path, ...]) -> CostModel:
                 f"{name}: {distribution(plugins[name])} brings a cost model of this name, and so does "
                 f"{clashing[0]}; give a path"
             )
-        return _plugin(name)
+        return _load_plugin(name)
     path = find_file(COST_MODELS, name, also=plugins)
     real = path.resolve()
     if real in asking:
@@ -67,65 +66,65 @@ def _loaded(name: str, asking: tuple[Path, ...]) -> CostModel:
         raise _TooDeepError(f"{asking[0]}: more than {_MOST_FALLBACKS} files ask one another (else)")
     found = read_cost_file(path)
     if found.otherwise is None:
-        return _model(found)
+        return _as_model(found)
     beside = path.parent / found.otherwise
     try:
-        second = _loaded(str(beside) if is_file(beside) else found.otherwise, (*asking, real))
+        second = _load(str(beside) if is_file(beside) else found.otherwise, (*asking, real))
     except _TooDeepError:
         raise
     except InputError as error:
         raise InputError(
             "\n".join(f"{path}: else: {line}" for line in str(error).splitlines())
         ) from None
-    return Fallback(_model(found), second)
+    return Fallback(_as_model(found), second)
 
 
 def check_fallback(path: Path, otherwise: str) -> None:
-    """Raise InputError where a file that is to be written could not be loaded with such an `else`."""
+    """Raise InputError if a file about to be written could not be loaded with such an `else`."""
     real, beside = path.resolve(), path.parent / otherwise
     if beside.resolve() == real and (is_file(beside) or is_file(Path(otherwise))):
         raise InputError(
             f"{path}: cannot be asked for what it does not know itself: else is {otherwise}"
         )
-    _loaded(str(beside) if is_file(beside) else otherwise, (real,))
+    _load(str(beside) if is_file(beside) else otherwise, (real,))
 
 
-def _model(found: CostFile) -> CostModel:
-    if not isinstance(found, CostModel):  # every kind in KINDS is one
+def _as_model(found: CostFile) -> CostModel:
+    if not isinstance(found, CostModel):  # holds for every class in KINDS
         raise TypeError(f"{type(found).__name__} is no cost model")
     return found
 
 
-def _plugin(name: str) -> CostModel:
+def _load_plugin(name: str) -> CostModel:
     found = load(COSTS, name)
     source = f"cost model '{name}' of {distribution(installed(COSTS)[name])}"
     try:
-        called = found.name if isinstance(found, CostModel) else None
-    except Exception as error:  # a name can be computed, and fail
+        own_name = found.name if isinstance(found, CostModel) else None
+    except Exception as error:  # a property of a plug-in can fail
         raise InputError(f"{source}: its name failed with {described(error)}") from error
     if not isinstance(found, CostModel):
         raise InputError(
             f"{source} is not one: it needs a "
             "`name` and the methods `execution`, `transfer` and `launching`"
         )
-    if not isinstance(called, str) or not called:
+    if not isinstance(own_name, str) or not own_name:
         raise InputError(f"{source}: its name is not a text")
     return found
 
 
-def _file(costs: CostModel) -> CostFile | None:
-    """Return the file whose link and launch a model goes by, None for a plug-in."""
+def _cost_file(costs: CostModel) -> CostFile | None:
+    """Return the file that defines a model's link and launch; None for a plug-in."""
     first = costs.first if isinstance(costs, Fallback) else costs
     return first if isinstance(first, CostFile) else None
 
 
 def load_host_costs(name: str) -> CostModel:
-    """Return a cost model for the host, which is reached by no link and launches nothing.
+    """Return a cost model for the host, which has no link and no launch cost.
 
-    Raises InputError as `load_cost_model` does, and when the model is one of an accelerator.
+    Raises InputError as `load_cost_model` does, and if the model is one of an accelerator.
     """
     costs = load_cost_model(name)
-    found = _file(costs)
+    found = _cost_file(costs)
     if found is not None and (found.link is not None or found.launch):
         raise InputError(f"{name}: the host's cost model has neither link nor launch")
     return costs
@@ -133,12 +132,11 @@ def load_host_costs(name: str) -> CostModel:
 
 def load_device_costs(name: str) -> CostModel:
     """Return a cost model for an accelerator.
-
-    Raises InputError as `load_cost_model` does, and when the model has no link: then every transfer
-    would be free without anybody having said so.
+    Raises InputError as `load_cost_model` does, and if the model has no link, as every transfer would
+    then be free without anyone having decided so.
     """
     costs = load_cost_model(name)
-    found = _file(costs)
+    found = _cost_file(costs)
     if found is not None and found.link is None:
         raise InputError(
             f"{name}: an accelerator's cost model needs a link "

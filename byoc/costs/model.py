@@ -1,4 +1,4 @@
-"""What a cost model is: seconds, and joules where it knows them, for tasks, transfers and launches."""
+"""The cost model protocol: seconds, and joules if known, of tasks, transfers and launches."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,15 +8,15 @@ from typing import Literal, Protocol, runtime_checkable
 from byoc.costs.task import Task
 
 THOUSAND_YEARS = 3.2e10
-"""Seconds; beyond, sums of costs would not be finite."""
+"""Seconds; with larger costs, sums would not be finite."""
 
 MOST_JOULES = 1e30
-"""More than the sun gives in an hour; beyond, sums of costs would not be finite."""
+"""Joules; with larger costs, sums would not be finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What something costs: seconds, and joules, which are NaN where the model does not give them."""
+    """A cost in seconds and joules; joules are NaN if the model does not give them."""
 
     seconds: float
     joules: float = nan
@@ -24,7 +24,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The answer of a model that does not know; `why` is a sentence. Falsy, and never a number."""
+    """The answer of a model that does not know a cost; `why` is a sentence. It is falsy."""
 
     why: str
 
@@ -38,77 +38,77 @@ FREE = Price(0.0, 0.0)
 
 @runtime_checkable
 class CostModel(Protocol):
-    """What the partitioner asks of a device.
+    """The costs of a device.
 
-    A model from outside is a class made without arguments, registered by entry point under `byoc.costs`.
+    A third-party model is a class without constructor arguments, registered by entry point under
+    `byoc.costs`.
     """
 
     @property
     def name(self) -> str:
-        """The device's name."""
+        """The name of the device."""
         ...
 
     def execution(self, task: Task) -> Price | Unknown:
-        """Return what a task costs. Views (`task.view`) are not asked for: they are free."""
+        """Return the cost of a task. Not called for views (`task.view`), which are free."""
         ...
 
     def transfer(self, size: int, converted: int = 0) -> Price:
-        """Return what a tensor of `size` bytes costs to the device, or back.
-
-        `converted` is how many bytes of it the host brings into another dtype or layout on the way; 0
-        for a model that leaves these to the host's costs (`Converting`).
+        """Return the cost of sending a tensor of `size` bytes to the device, or back.
+        `converted` is the number of bytes whose dtype or layout the host changes on the way; 0 for a
+        model that leaves conversions to the host's costs (`Converting`).
         """
         ...
 
     def launching(self) -> Price:
-        """Return what starting one region costs."""
+        """Return the cost of starting one region."""
         ...
 
 
 @runtime_checkable
 class Estimating(Protocol):
-    """A cost model that can guess at what it does not know."""
+    """A cost model that can estimate costs it does not know."""
 
     def estimate(self, task: Task) -> Price:
-        """Return a guess at what a task costs."""
+        """Return an estimate of the cost of a task."""
         ...
 
 
 @runtime_checkable
 class Converting(Protocol):
-    """A cost model that says whether its transfers have what conversions at the border take."""
+    """A cost model that states whether its transfers include conversions at the boundary."""
 
     def converting(self) -> bool:
-        """Return False where the host's cost model is to be asked for conversions instead."""
+        """Return False if the host's cost model must be asked for conversions instead."""
         ...
 
 
 def converts(model: CostModel) -> bool:
-    """Return whether a model's transfers have what conversions take; one that does not say has."""
+    """Return whether a model's transfers include conversions; True if it does not state it."""
     return not isinstance(model, Converting) or bool(model.converting())
 
 
-class _Both(CostModel, Estimating, Protocol):
-    """A cost model that guesses as well."""
+class _EstimatingModel(CostModel, Estimating, Protocol):
+    """A cost model that makes estimates as well."""
 
 
-def sum_of_parts(model: _Both, task: Task) -> Price:
-    """Return what the nodes of a composite cost together, guesses where the model does not know."""
+def sum_of_parts(model: _EstimatingModel, task: Task) -> Price:
+    """Return the total cost of a composite's nodes, estimated where the model does not know."""
     found = [FREE if part.view else model.execution(part) or model.estimate(part) for part in task.parts]
     return Price(sum(price.seconds for price in found), sum(price.joules for price in found))
 
 
 class Policy(StrEnum):
-    """What is done where a cost is not known."""
+    """The treatment of unknown costs."""
 
     refuse = "refuse"
-    """stop, and say which"""
+    """stop with an error that names them"""
     host = "host"
-    """what an accelerator's model does not know stays on the host"""
+    """keep units on the host if the accelerator's model does not know their cost"""
     estimate = "estimate"
-    """go by a guess, and count it"""
+    """use an estimate, and count it"""
 
     @property
     def on_host(self) -> "Policy":
-        """The policy for the host's own costs: what stays there anyhow is estimated."""
+        """The policy for the host's own costs: `host` becomes `estimate`."""
         return Policy.estimate if self is Policy.host else self

@@ -1,4 +1,4 @@
-"""What a placement is to be good at: seconds, joules, or a weighted sum of both."""
+"""The objective of a placement: seconds, joules, or a weighted sum of both."""
 
 import re
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from byoc.errors import InputError, nearest
 
 _NAMES = ("latency", "energy")
 _NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-# Far from where sums of costs are infinite, or nothing.
+# Far from weights at which sums of costs overflow or vanish.
 _LEAST, _MOST = 1e-100, 1e100
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Weights of a second and of a joule. One is the unit of all costs that are solved for."""
+    """Weights of a second and of a joule; the unit of all costs in the placement problem."""
 
     latency: float = 1.0
     energy: float = 0.0
@@ -28,7 +28,7 @@ class Objective:
         return self.latency * np.asarray(seconds) + self.energy * np.asarray(joules)
 
     def __str__(self) -> str:
-        """Return `latency`, `energy`, or `latency=1,energy=0.5`."""
+        """Return `latency`, `energy`, or for instance `latency=1,energy=0.5`."""
         if self == LATENCY:
             return "latency"
         if self == ENERGY:
@@ -41,7 +41,7 @@ ENERGY = Objective(0.0, 1.0)
 
 
 def read_objective(text: str) -> Objective:
-    """Return the objective for `latency`, `energy`, or weights such as `latency=1,energy=0.5`.
+    """Return the objective of `latency`, `energy`, or weights such as `latency=1,energy=0.5`.
 
     Raises InputError for anything else.
     """
@@ -72,5 +72,5 @@ def read_objective(text: str) -> Objective:
 
 
 def _weight(number: str) -> float:
-    """Return a number as it is written everywhere; below 0 where it is none (Python takes 1_0 too)."""
+    """Parse a plain decimal number; return -1 if it is none (Python also accepts 1_0)."""
     return float(number) if _NUMBER.fullmatch(number) else -1.0

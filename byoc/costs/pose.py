@@ -1,7 +1,8 @@
-"""From units and cost models to the partitioner's problem, which is numbers alone."""
+"""The placement problem of a graph, built from its units and cost models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from types import MappingProxyType
 
@@ -18,13 +19,11 @@ from byoc.costs.prices import (
     device_prices,
     host_prices,
     launch_price,
-    node_prices,
     policed,
 )
 from byoc.costs.problem import Device, combined, limited, priced, side_by_side
 from byoc.costs.task import Tasks, tasks
 from byoc.graph.index import GraphIndex
-from byoc.graph.walk import describe
 from byoc.patterns.joint import JointUnit
 from byoc.patterns.unit import Unit
 from byoc.placement import Fusion, Problem
@@ -32,55 +31,120 @@ from byoc.placement import Fusion, Problem
 
 @dataclass(frozen=True, slots=True)
 class BodyCost:
-    """What the bodies of a node cost for one run of the node, their trips counted.
-
-    `host` is for the node on the host, where regions may have formed in the bodies; `devices` for all of
-    it on each accelerator.
-    """
+    """The cost of a node's bodies for one run of the node, trip counts included."""
 
     host: Price
+    """with the node on the host, where the bodies may contain regions"""
     devices: tuple[Price, ...]
+    """with the node and its bodies on each accelerator"""
     operations: float
 
 
 @dataclass(frozen=True, eq=False)
 class Alternative:
-    """Units, by number, that an accelerator (1 on) may run as one composite: the placement decides."""
+    """Units that an accelerator may run as one composite, if the placement chooses so."""
 
     device: int
+    """the accelerator, from 1"""
     rows: tuple[int, ...]
+    """the numbers of the units"""
     unit: Unit
 
 
 @dataclass(frozen=True, eq=False)
-class Posed:
-    """A problem and what its rows stand for.
+class CostSettings:
+    """Cost models of the host and the accelerators, the policy for unknown costs, and the objective."""
 
-    `problem` is in the units of the objective, `latency` the same in seconds and `energy` in joules,
-    None where some price has none. `tensors` names the problem's tensors; `x:shape` is what crosses
-    where only the shape of `x` is asked for. `operations` (float64, one per unit) is the compute of each
-    unit, `estimated` counts the units with a cost that is a guess, as it was not known; `kept` has for
-    each accelerator those, by number, that may not run there for that, or because its codegen refused
-    them, with the reason. `sizes`
-    (int64, (tensors, devices)) are the bytes that cross, `willing` (float64, (units, devices)) what each
-    accelerator would take in the units of the objective, units that it refuses included; infinite or not
-    a number where that is not known. `alternatives` are the composites behind the problem's fusions, one
-    each.
-    """
+    host: CostModel
+    devices: Sequence[Device]
+    unknown: Policy = Policy.estimate
+    objective: Objective = LATENCY
+
+
+@dataclass(frozen=True, eq=False)
+class Posed:
+    """The placement problem of a graph, and the meaning of its rows."""
 
     problem: Problem
+    """in units of the objective"""
     latency: Problem
+    """the same in seconds"""
     energy: Problem | None
+    """the same in joules; None if some price has none"""
     tensors: tuple[str, ...]
+    """names of the problem's tensors; `x:shape` where only the shape of `x` is sent"""
     operations: NDArray[np.float64]
+    """float64 (units,): arithmetic operations"""
     estimated: int
+    """number of units with an unknown cost that was estimated"""
     kept: tuple[Mapping[int, str], ...]
+    """for each accelerator, unit -> reason why it may not run there: unknown cost, or refused"""
     sizes: NDArray[np.int64]
+    """int64 (tensors, devices): bytes sent"""
     willing: NDArray[np.float64]
+    """float64 (units, devices): cost on each accelerator in units of the objective, for refused units
+    too; infinite or NaN where unknown"""
     alternatives: tuple[Alternative, ...] = ()
+    """the composites behind the problem's fusions, one each"""
 
 
-def pose(  # noqa: PLR0913, PLR0917 - what costs where
+def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
+    index: GraphIndex,
+    units: Sequence[JointUnit],
+    settings: CostSettings,
+    bodies: Mapping[int, BodyCost] = MappingProxyType({}),
+    alternatives: Sequence[Alternative] = (),
+    refused: Sequence[Mapping[int, str]] = (),
+) -> Posed:
+    """Build the placement problem of a graph's units on a host and some accelerators.
+
+    On the host the nodes of a unit run one by one; on an accelerator a composite or a QDQ group runs as
+    one, so tensors inside it cause no memory traffic. Quantization that byoc inserted costs nothing on
+    the host: between two host units it is removed, and where a tensor crosses the boundary it is a
+    conversion, which is part of the transfer. `bodies` maps the number of a node with bodies to their
+    cost. `refused` maps, for each accelerator, units that its codegen refused to the reason.
+
+    Raises InputError if a cost is unknown under `Policy.refuse`, or if the objective counts joules and a
+    cost model gives none.
+    """
+    builder = _ProblemBuilder(index, units, settings, bodies, refused)
+    execution = builder.execution()
+    moved = flows(index, builder.tasks, units)
+    transfers = [
+        moving(settings.host, each.costs, each.wants, builder.tasks, builder.quantizing, moved)
+        for each in settings.devices
+    ]
+    launches = [launch_price(device.costs) for device in settings.devices]
+    latency = limited(index, units, settings.devices, moved, execution.seconds)
+    latency = priced(latency, execution.seconds, transfers, 0, [price.seconds for price in launches])
+    joules = [
+        execution.joules,
+        *(side[:, 1] for each in transfers for side in (each.to_device, each.to_host)),
+        np.array([price.joules for price in launches]),
+    ]
+    energy = None
+    if not any(np.isnan(part).any() for part in joules):
+        energy = priced(latency, execution.joules, transfers, 1, [price.joules for price in launches])
+    models = (settings.host, *(device.costs for device in settings.devices))
+    problem = combined(latency, energy, settings.objective, models)
+    useful = builder.useful_alternatives(problem, alternatives)
+    of = settings.objective.of
+    nothing = np.zeros((len(moved.names), 0), np.int64)
+    return Posed(
+        problem=_add_fusions(problem, [(each, of(p.seconds, p.joules)) for each, p in useful]),
+        latency=_add_fusions(latency, [(each, price.seconds) for each, price in useful]),
+        energy=energy and _add_fusions(energy, [(each, price.joules) for each, price in useful]),
+        alternatives=tuple(each for each, _ in useful),
+        tensors=tuple(moved.names),
+        operations=execution.operations,
+        estimated=execution.estimated,
+        kept=execution.kept,
+        sizes=side_by_side([each.sizes for each in transfers], nothing),
+        willing=execution.willing,
+    )
+
+
+def pose(  # noqa: PLR0913, PLR0917
     index: GraphIndex,
     units: Sequence[JointUnit],
     host: CostModel,
@@ -91,109 +155,132 @@ def pose(  # noqa: PLR0913, PLR0917 - what costs where
     alternatives: Sequence[Alternative] = (),
     refused: Sequence[Mapping[int, str]] = (),
 ) -> Posed:
-    """Return the placement problem of the units on a host and some accelerators.
+    """Build a placement problem from separate settings: see `build_problem`."""
+    settings = CostSettings(host, devices, unknown, objective)
+    return build_problem(index, units, settings, bodies, alternatives, refused)
 
-    On the host a unit's nodes run one by one; on an accelerator a composite or a QDQ group runs as one,
-    so what is made and used inside it costs no memory traffic there. What byoc put in to quantize costs
-    nothing on the host: it is gone where both sides are there, and a conversion where a tensor crosses;
-    such conversions are part of the transfers. `bodies` has the cost of each node
-    with bodies, by its number. `refused` has for each accelerator the units, by number, that it turned
-    out not to take, with the reason. Raises InputError under `Policy.refuse` when a cost is not known,
-    and when the objective counts joules and a cost model gives none.
-    """
-    works = tasks(index)
-    there_works = [tasks(index, d.wants.compute) if d.wants.compute else works for d in devices]
-    quantizing = own_quantization(index)
-    own = host_prices(host, works, units, quantizing)
-    inner = np.array([unit.nodes[0] in bodies for unit in units], np.bool_)
-    names = [unit.name for unit in units]
-    if unknown is Policy.refuse:
-        own.require(np.flatnonzero(~inner), names)
-    columns = [(own.seconds, own.joules)]
-    kept: list[Mapping[int, str]] = []
-    rough = own.unknown & ~inner
-    willing = np.empty((len(units), len(devices)))
-    for number, device in enumerate(devices):
-        there = _on_device(device.costs, there_works[number], units, number)
-        willing[:, number] = objective.of(there.seconds, there.joules)
-        taken = np.array([unit.taken(number) for unit in units], np.bool_)
-        out = {row: why for row, why in refused[number].items() if taken[row]} if refused else {}
-        taken[list(out)] = False
-        if unknown is Policy.refuse:
-            there.require(np.flatnonzero(taken & ~inner), names)
-        kept.append(out | policed(there, unknown, (taken & ~inner).tolist()))
-        taken[list(kept[-1])] = False
-        rough |= there.unknown & taken & ~inner
-        columns.append((np.where(taken, there.seconds, inf), np.where(taken, there.joules, inf)))
-    seconds, joules = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
-    operations = works.unit_operations(units, quantizing)
-    willing[inner] = inf
-    for row in np.flatnonzero(inner).tolist():
-        body = bodies[units[row].nodes[0]]
-        for column, price in enumerate((body.host, *body.devices)):
-            if np.isfinite(seconds[row, column]) or not column:
-                seconds[row, column], joules[row, column] = price.seconds, price.joules
-        operations[row] = body.operations
-    moved = flows(index, works, units)
-    crossing = [moving(host, each.costs, each.wants, works, quantizing, moved) for each in devices]
-    starting = [launch_price(device.costs) for device in devices]
-    latency = limited(index, units, devices, moved, seconds)
-    latency = priced(latency, seconds, crossing, 0, [p.seconds for p in starting])
-    launches = [p.joules for p in starting]
-    sides = (side[:, 1] for each in crossing for side in (each.to_device, each.to_host))
-    known = not any(np.isnan(part).any() for part in (joules, *sides, np.array(launches)))
-    energy = priced(latency, joules, crossing, 1, launches) if known else None
-    problem = combined(latency, energy, objective, (host, *(device.costs for device in devices)))
-    fused = [
-        (each, device_prices(devices[at].costs, there_works[at], [each.unit]))
-        for each in alternatives
-        for at in (each.device - 1,)
-    ]
-    left_open = [
-        (alternative, float(prices.seconds[0]), float(prices.joules[0]))
-        for alternative, prices in fused
-        if _saving(problem, alternative, objective.of(prices.seconds[0], prices.joules[0])) > 0
-    ]
-    return Posed(
-        problem=_fusing(problem, [(a, objective.of(s, j)) for a, s, j in left_open]),
-        latency=_fusing(latency, [(a, s) for a, s, _ in left_open]),
-        energy=None if energy is None else _fusing(energy, [(a, j) for a, _, j in left_open]),
-        alternatives=tuple(alternative for alternative, _, _ in left_open),
-        tensors=tuple(moved.names),
-        operations=operations,
-        estimated=int(rough.sum()),
-        kept=tuple(kept),
-        sizes=side_by_side([each.sizes for each in crossing], np.zeros((len(moved.names), 0), np.int64)),
-        willing=willing,
-    )
+
+@dataclass(frozen=True, eq=False)
+class _Execution:
+    """Execution costs: seconds and joules are float64 (units, 1 + devices), inf where refused."""
+
+    seconds: NDArray[np.float64]
+    joules: NDArray[np.float64]
+    operations: NDArray[np.float64]
+    willing: NDArray[np.float64]
+    kept: tuple[Mapping[int, str], ...]
+    estimated: int
+
+
+@dataclass(frozen=True, eq=False)
+class _ProblemBuilder:
+    """The prices of a graph's units on the host and on each accelerator."""
+
+    index: GraphIndex
+    units: Sequence[JointUnit]
+    settings: CostSettings
+    bodies: Mapping[int, BodyCost]
+    refused: Sequence[Mapping[int, str]]
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        return tasks(self.index)
+
+    @cached_property
+    def device_tasks(self) -> list[Tasks]:
+        """The tasks of each accelerator, in the type that its regions compute in."""
+        types = [device.wants.compute for device in self.settings.devices]
+        return [tasks(self.index, compute) if compute else self.tasks for compute in types]
+
+    @cached_property
+    def quantizing(self) -> frozenset[int]:
+        return own_quantization(self.index)
+
+    @cached_property
+    def has_bodies(self) -> NDArray[np.bool_]:
+        """bool (units,): the unit is a node with bodies, whose cost is given."""
+        return np.array([unit.nodes[0] in self.bodies for unit in self.units], np.bool_)
+
+    def execution(self) -> _Execution:
+        host = host_prices(self.settings.host, self.tasks, self.units, self.quantizing)
+        self._require(host, ~self.has_bodies)
+        columns = [(host.seconds, host.joules)]
+        estimated = host.unknown & ~self.has_bodies
+        willing = np.empty((len(self.units), len(self.settings.devices)))
+        kept: list[Mapping[int, str]] = []
+        for number, device in enumerate(self.settings.devices):
+            prices = _joint_prices(device.costs, self.device_tasks[number], self.units, number)
+            willing[:, number] = self.settings.objective.of(prices.seconds, prices.joules)
+            accepted = np.array([unit.taken(number) for unit in self.units], np.bool_)
+            refused = self.refused[number] if self.refused else {}
+            out = {row: why for row, why in refused.items() if accepted[row]}
+            accepted[list(out)] = False
+            self._require(prices, accepted & ~self.has_bodies)
+            out |= policed(prices, self.settings.unknown, (accepted & ~self.has_bodies).tolist())
+            accepted[list(out)] = False
+            kept.append(out)
+            estimated |= prices.unknown & accepted & ~self.has_bodies
+            columns.append(
+                (np.where(accepted, prices.seconds, inf), np.where(accepted, prices.joules, inf))
+            )
+        seconds, joules = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
+        operations = self.tasks.unit_operations(self.units, self.quantizing)
+        willing[self.has_bodies] = inf
+        for row in np.flatnonzero(self.has_bodies).tolist():
+            body = self.bodies[self.units[row].nodes[0]]
+            for column, price in enumerate((body.host, *body.devices)):
+                if np.isfinite(seconds[row, column]) or not column:
+                    seconds[row, column], joules[row, column] = price.seconds, price.joules
+            operations[row] = body.operations
+        return _Execution(seconds, joules, operations, willing, tuple(kept), int(estimated.sum()))
+
+    def _require(self, prices: Prices, rows: NDArray[np.bool_]) -> None:
+        """Raise InputError under `Policy.refuse` if a price of the marked units is unknown."""
+        if self.settings.unknown is Policy.refuse:
+            prices.require(np.flatnonzero(rows), [unit.name for unit in self.units])
+
+    def useful_alternatives(
+        self, problem: Problem, alternatives: Sequence[Alternative]
+    ) -> list[tuple[Alternative, Price]]:
+        """Return the composites that save something, with their prices."""
+        found = []
+        for each in alternatives:
+            device = each.device - 1
+            prices = device_prices(
+                self.settings.devices[device].costs, self.device_tasks[device], [each.unit]
+            )
+            price = Price(float(prices.seconds[0]), float(prices.joules[0]))
+            if _saving(problem, each, self.settings.objective.of(price.seconds, price.joules)) > 0:
+                found.append((each, price))
+        return found
 
 
 def _saving(problem: Problem, alternative: Alternative, fused: float) -> float:
-    """Return what running some units as one saves; nothing where one of them may not run there."""
+    """Return the saving of units that run as one; 0 if one of them may not run there."""
     saving = float(problem.seconds[list(alternative.rows), alternative.device].sum()) - fused
     return saving if saving < inf else 0.0
 
 
-def _fusing(problem: Problem, priced: Sequence[tuple[Alternative, float]]) -> Problem:
-    """Return a problem with the composites that are left to the placement, at the prices given."""
-    if not priced:
+def _add_fusions(problem: Problem, prices: Sequence[tuple[Alternative, float]]) -> Problem:
+    """Return a problem with the alternatives as fusions, at the given prices."""
+    if not prices:
         return problem
     fusions = [
-        Fusion(each.rows, each.device, max(0.0, _saving(problem, each, price))) for each, price in priced
+        Fusion(each.rows, each.device, max(0.0, _saving(problem, each, price))) for each, price in prices
     ]
     return replace(problem, fusions=tuple(fusions))
 
 
-def _on_device(costs: CostModel, works: Tasks, units: Sequence[JointUnit], number: int) -> Prices:
-    """Return the price of each joint unit on an accelerator: those of its units there, added up."""
+def _joint_prices(costs: CostModel, works: Tasks, units: Sequence[JointUnit], number: int) -> Prices:
+    """Return the price of each joint unit on an accelerator: the sum over its units there."""
     parts = [unit.on[number] for unit in units]
     each = device_prices(costs, works, [part for group in parts for part in group])
     if all(len(group) == 1 for group in parts):
         return each
     row = np.repeat(np.arange(len(parts)), [len(group) for group in parts])
     why: list[str] = [""] * len(parts)
-    for place, reason in zip(row.tolist(), each.why, strict=True):
-        why[place] = why[place] or reason
+    for unit, reason in zip(row.tolist(), each.why, strict=True):
+        why[unit] = why[unit] or reason
     return Prices(
         each.model,
         np.bincount(row, each.seconds, len(parts)).astype(np.float64),
@@ -201,25 +288,3 @@ def _on_device(costs: CostModel, works: Tasks, units: Sequence[JointUnit], numbe
         np.array([bool(reason) for reason in why], np.bool_),
         why,
     )
-
-
-def alone(
-    index: GraphIndex, device: CostModel, unknown: Policy = Policy.estimate
-) -> tuple[Price, float]:
-    """Return the price and the operations of a graph all of whose nodes run on a device one by one.
-
-    Nodes with bodies are left out; their cost is the caller's to add. What byoc put in to quantize costs
-    nothing. Where a cost is not known,
-    `Policy.refuse` raises InputError, and `Policy.host` gives infinity; for the host pass
-    `unknown.on_host`.
-    """
-    works = tasks(index)
-    prices = node_prices(device, works)
-    left = index.bodies.keys() | own_quantization(index)
-    rows = [i for i in range(len(index.nodes)) if works.of[i] >= 0 and i not in left]
-    if unknown is Policy.refuse:
-        prices.require(rows, [describe(node) for node in index.nodes])
-    operations = float(works.operations[rows].sum())
-    if unknown is Policy.host and prices.unknown[rows].any():
-        return Price(inf, inf), operations
-    return Price(float(prices.seconds[rows].sum()), float(prices.joules[rows].sum())), operations

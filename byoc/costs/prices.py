@@ -1,4 +1,4 @@
-"""Asking a cost model for many prices at once, and what is done about those it does not know."""
+"""Querying a cost model for many prices at once, and the treatment of unknown costs."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,18 +27,17 @@ from byoc.patterns.unit import HasNodes, Unit
 
 Floats = NDArray[np.float64]
 
-_SHOWN = 3
+_MOST_LISTED = 3
 _MOST_CHARACTERS = 200
 MOST_BYTES = 2**62
-"""More than any memory holds; shapes can state more than a float or an integer of 64 bits can hold."""
+"""More than any memory holds; shapes can state more than a 64-bit number can hold."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """The prices of some things on one device, by row.
-
-    `seconds` and `joules` are float64; joules are NaN where the model does not give them. `unknown`
-    (bool) marks rows whose price is a guess, of which `why` has the reason; it is empty for the others.
+    """Prices of units or tasks on one device, by row.
+    `seconds` and `joules` are float64; joules are NaN if the model does not give them. `unknown` (bool)
+    marks rows whose price is an estimate; `why` has the reason for them, and is empty for the others.
     """
 
     model: str
@@ -48,13 +47,13 @@ class Prices:
     why: Sequence[str]
 
     def require(self, rows: Iterable[int], names: Sequence[str]) -> None:
-        """Raise InputError when the price of one of the rows is not known; `names` are all rows'."""
+        """Raise InputError if the price of one of the rows is unknown; `names` names all rows."""
         missing = [row for row in rows if self.unknown[row]]
         if not missing:
             return
-        lines = [f"{names[row]}: {self.why[row]}" for row in missing[:_SHOWN]]
-        if len(missing) > _SHOWN:
-            lines.append(f"and {len(missing) - _SHOWN} more")
+        lines = [f"{names[row]}: {self.why[row]}" for row in missing[:_MOST_LISTED]]
+        if len(missing) > _MOST_LISTED:
+            lines.append(f"and {len(missing) - _MOST_LISTED} more")
         what = f"{len(missing)} of {len(names)} units have no known cost on {self.model}"
         raise InputError(f"{what}: {'; '.join(lines)}")
 
@@ -67,7 +66,7 @@ def node_prices(model: CostModel, tasks: Tasks, free: Collection[int] = ()) -> P
     found = [price(model, task) for task in tasks.distinct]
     of = tasks.of.copy()
     of[list(free)] = len(found)
-    return _taken(model, [*found, (FREE, "")], of)
+    return _select_prices(model, [*found, (FREE, "")], of)
 
 
 def host_prices(
@@ -97,7 +96,7 @@ def host_prices(
 def device_prices(model: CostModel, tasks: Tasks, units: Sequence[Unit]) -> Prices:
     """Return the price of each unit on an accelerator, where a composite runs as one.
 
-    What is made and used inside a composite costs no memory traffic there.
+    Tensors inside a composite cause no memory traffic there.
     """
     found = [price(model, task) for task in tasks.distinct]
     of = np.empty(len(units), np.int64)
@@ -106,16 +105,16 @@ def device_prices(model: CostModel, tasks: Tasks, units: Sequence[Unit]) -> Pric
         if unit.kind == "node":
             of[row] = tasks.of[unit.nodes[0]]
             continue
-        task = tasks.composite(_called(tasks, unit), unit.nodes)
+        task = tasks.composite(_composite_name(tasks, unit), unit.nodes)
         number = seen.setdefault((*task.key, task.work), len(found))
         if number == len(found):
             found.append(price(model, task))
         of[row] = number
-    return _taken(model, found, of)
+    return _select_prices(model, found, of)
 
 
-def _called(tasks: Tasks, unit: Unit) -> str:
-    """Return what a cost model knows a composite by; a QDQ group of one operator is `QDQ/Conv`."""
+def _composite_name(tasks: Tasks, unit: Unit) -> str:
+    """Return the name of a composite in cost models; a QDQ group of one operator is `QDQ/Conv`."""
     if unit.composite is not None:
         return unit.composite if unit.kind == "composite" else f"QDQ/{unit.composite}"
     ops = [tasks[node].op for node in unit.nodes]
@@ -125,42 +124,42 @@ def _called(tasks: Tasks, unit: Unit) -> str:
 def transfer_prices(
     model: CostModel, sizes: Sequence[int], converted: Sequence[int] = ()
 ) -> tuple[Floats, Floats]:
-    """Return seconds and joules of moving tensors of so many bytes to a device, or back.
+    """Return seconds and joules of sending tensors of the given bytes to a device, or back.
 
-    `converted` has for each the bytes that get another dtype or layout on the way; empty: none do.
+    `converted` has for each tensor the bytes that change dtype or layout on the way; empty: none.
     """
     number: dict[tuple[int, int], int] = {}
     pairs = zip(sizes, converted or repeat(0, len(sizes)), strict=True)
     of = np.array([number.setdefault(pair, len(number)) for pair in pairs], np.int64)
     capped = ((min(size, MOST_BYTES), min(changed, MOST_BYTES)) for size, changed in number)
-    found = [_checked(model, _asked(model, "transfer", *pair)) for pair in capped]
-    prices = _taken(model, [(each, "") for each in found], of)
+    found = [_check_price(model, _ask(model, "transfer", *pair)) for pair in capped]
+    prices = _select_prices(model, [(each, "") for each in found], of)
     return prices.seconds, prices.joules
 
 
 def converting(model: CostModel) -> bool:
-    """Return whether a model's transfers have what conversions take; one that does not say has."""
-    return not isinstance(model, Converting) or bool(_asked(model, "converting"))
+    """Return whether a model's transfers include conversions; True if it does not state it."""
+    return not isinstance(model, Converting) or bool(_ask(model, "converting"))
 
 
 def launch_price(model: CostModel) -> Price:
-    """Return what starting one region costs."""
-    return _checked(model, _asked(model, "launching"))
+    """Return the cost of starting one region."""
+    return _check_price(model, _ask(model, "launching"))
 
 
 def price(model: CostModel, task: Task) -> tuple[Price, str]:
-    """Return a task's price and why it is a guess, empty where the model knows it.
+    """Return a task's price and the reason why it is an estimate, empty if the model knows it.
 
-    Raises InputError when a model from outside fails, or gives no price.
+    Raises InputError if a third-party model fails or does not return a price.
     """
     if task.view:
         return FREE, ""
-    found = _asked(model, "execution", task)
+    found = _ask(model, "execution", task)
     if not isinstance(found, Unknown):
-        return _checked(model, found), ""
+        return _check_price(model, found), ""
     why = shortened(str(found.why), _MOST_CHARACTERS) or f"{model.name} does not say why"
     if isinstance(model, Estimating):
-        return _checked(model, _asked(model, "estimate", task)), why
+        return _check_price(model, _ask(model, "estimate", task)), why
     if task.parts:
         parts = [price(model, part)[0] for part in task.parts]
         return Price(sum(p.seconds for p in parts), sum(p.joules for p in parts)), why
@@ -168,9 +167,9 @@ def price(model: CostModel, task: Task) -> tuple[Price, str]:
 
 
 def policed(device: Prices, policy: Policy, taken: Sequence[bool]) -> dict[int, str]:
-    """Return the units that a policy keeps on the host, each with the reason.
+    """Return the units that a policy keeps on the host, with the reason.
 
-    `taken` says which units the device would take. Only `Policy.host` keeps any.
+    `taken` marks the units that the device would accept. Only `Policy.host` keeps any.
     """
     if policy is not Policy.host:
         return {}
@@ -178,7 +177,9 @@ def policed(device: Prices, policy: Policy, taken: Sequence[bool]) -> dict[int, 
     return dict.fromkeys(rows.tolist(), f"what it costs on {device.model} is not known")
 
 
-def _taken(model: CostModel, found: Sequence[tuple[Price, str]], of: NDArray[np.int64]) -> Prices:
+def _select_prices(
+    model: CostModel, found: Sequence[tuple[Price, str]], of: NDArray[np.int64]
+) -> Prices:
     seconds = np.array([each.seconds for each, _ in found], np.float64)
     joules = np.array([each.joules for each, _ in found], np.float64)
     reasons = np.array([why for _, why in found], dtype=object)
@@ -186,17 +187,17 @@ def _taken(model: CostModel, found: Sequence[tuple[Price, str]], of: NDArray[np.
     return Prices(model.name, seconds[of], joules[of], np.array([bool(w) for w in why], np.bool_), why)
 
 
-def _asked(model: CostModel, method: str, *given: object) -> object:
+def _ask(model: CostModel, method: str, *given: object) -> object:
     try:
         return getattr(model, method)(*given)
-    except BaseException as error:  # a plug-in can fail in any way; say whose fault it was
+    except BaseException as error:  # a plug-in can fail in any way
         if goes_on(error):
             raise
         raise InputError(f"cost model {model.name}: {method} failed with {described(error)}") from error
 
 
-def _checked(model: CostModel, found: object) -> Price:
-    """Return what is a price, no more than a sum of many can hold; raise InputError for other things."""
+def _check_price(model: CostModel, found: object) -> Price:
+    """Return a valid price, capped so that sums stay finite; raise InputError for anything else."""
     if not isinstance(found, Price):
         raise InputError(f"cost model {model.name}: gave a {type(found).__name__}, not a Price")
     given = found.seconds, found.joules

@@ -1,4 +1,4 @@
-"""The partitioner's problem: its limits, its prices in seconds or joules or the objective's units."""
+"""Parts of the placement problem: its limits, and its costs in seconds, joules or objective units."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,11 +23,10 @@ _T = TypeVar("_T", bound=np.generic)
 
 @dataclass(frozen=True, eq=False)
 class Device:
-    """An accelerator as the problem sees it: what things cost there, what its regions must be.
+    """An accelerator in the placement problem: its costs and its limits on regions.
 
-    `connected` says whether a region must hang together; the limits are nodes of a region, regions, and
-    bytes of constants that all units there may have together; `wants` is what has to be done to tensors
-    at its borders.
+    `connected` states whether a region must be connected. The limits are nodes per region, regions, and
+    bytes of constants of all units together. `wants` lists the conversions needed at its boundary.
     """
 
     name: str
@@ -47,7 +46,7 @@ def limited(
     moved: Flows,
     seconds: NDArray[np.float64],
 ) -> Problem:
-    """Return the problem with its limits; transfers and launches are free as yet."""
+    """Return the problem with its limits; transfers and launches are still free."""
     outputs = index.outputs
     held = any(device.memory < inf for device in devices)
     constants = np.array([_constant_bytes(index, unit) if held else 0.0 for unit in units], np.float64)
@@ -86,7 +85,7 @@ def limited(
 
 
 def _constant_bytes(index: GraphIndex, unit: JointUnit) -> float:
-    """Return the bytes of the constants that a unit reads, each once."""
+    """Return the bytes of the constants that a unit reads, each counted once."""
     names = dict.fromkeys(name for node in unit.nodes for name in index.reads[node])
     kinds = [index.types.get(name) for name in names if index.is_constant(name)]
     return float(sum(kind.bytes or 0 for kind in kinds if kind is not None))
@@ -99,7 +98,7 @@ def priced(
     part: int,
     launch: Sequence[float],
 ) -> Problem:
-    """Return a problem with other costs; `part` is 0 for the seconds of what crosses, 1 for joules."""
+    """Return a problem with other costs; `part` is 0 for seconds and 1 for joules of transfers."""
     return replace(
         problem,
         seconds=execution,
@@ -110,7 +109,7 @@ def priced(
 
 
 def side_by_side(each: Sequence[NDArray[_T]], none: NDArray[_T]) -> NDArray[_T]:
-    """Return columns side by side, `none` where there are none."""
+    """Stack columns; return `none` if there are none."""
     return np.stack(each, axis=1) if each else none
 
 
@@ -127,14 +126,14 @@ def combined(
         raise InputError(f"objective {objective}: not all of the cost models {names} give joules")
     return replace(
         latency,
-        seconds=_weighted(objective, latency.seconds, energy.seconds),
-        to_device=_weighted(objective, latency.to_device, energy.to_device),
-        to_host=_weighted(objective, latency.to_host, energy.to_host),
-        launch=_weighted(objective, latency.launch, energy.launch),
+        seconds=_weigh(objective, latency.seconds, energy.seconds),
+        to_device=_weigh(objective, latency.to_device, energy.to_device),
+        to_host=_weigh(objective, latency.to_host, energy.to_host),
+        launch=_weigh(objective, latency.launch, energy.launch),
     )
 
 
-def _weighted(
+def _weigh(
     objective: Objective, seconds: NDArray[np.float64], joules: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     refused = np.isinf(seconds)

@@ -1,4 +1,4 @@
-"""Costs by the roofline: a device bound by arithmetic or by memory, from a few of its figures."""
+"""Roofline cost models: a device limited by arithmetic or by memory, described by a few figures."""
 
 from typing import Annotated, Literal
 
@@ -15,7 +15,7 @@ from byoc.yamlfile import Strict
 _DEFAULT = "default"
 
 
-def _known(peak: dict[str, float]) -> dict[str, float]:
+def _check_dtypes(peak: dict[str, float]) -> dict[str, float]:
     for name in peak:
         if name != _DEFAULT and name not in NUMBERS:
             raise ValueError(f"no such data type '{name}'{nearest(name, (*NUMBERS, _DEFAULT))}")
@@ -23,7 +23,7 @@ def _known(peak: dict[str, float]) -> dict[str, float]:
 
 
 class Special(Strict):
-    """How an operator or a composite differs from the rest."""
+    """Figures of an operator or a composite that differ from the rest."""
 
     efficiency: Annotated[float, Number, Field(gt=0, le=1)] = 1.0
     """the part of the peak that it reaches"""
@@ -32,36 +32,36 @@ class Special(Strict):
 
 
 class Roofline(CostFile):
-    """A device bound by arithmetic or by memory (Williams, Waterman, Patterson 2009).
+    """A device limited by arithmetic or by memory (Williams, Waterman, Patterson 2009).
 
     seconds = overhead + max(operations / (efficiency * peak), bytes / bandwidth)
     """
 
     kind: Literal["roofline"]
-    peak: Annotated[dict[str, Positive], Field(min_length=1), AfterValidator(_known)]
-    """operations per second by dtype; `default` stands for the others"""
+    peak: Annotated[dict[str, Positive], Field(min_length=1), AfterValidator(_check_dtypes)]
+    """operations per second by dtype; `default` stands for all others"""
     bandwidth: Positive
     """bytes per second to and from memory"""
     overhead: Seconds = 0.0
     """seconds for each operator"""
     operators: dict[str, Special] = Field(default_factory=dict)
-    """what differs for some operators and composites, by name"""
+    """deviations of some operators and composites, by name"""
 
     def execution(self, task: Task) -> Price | Unknown:
-        """Return the roofline price; unknown where operations or shapes are not known exactly."""
+        """Return the roofline price; unknown if operations or shapes are not known exactly."""
         if task.work.estimated:
             what = "a shape" if not task.sized else "how much it computes"
             return Unknown(f"{what} of {task.op} is not known")
         return self.estimate(task)
 
     def estimate(self, task: Task) -> Price:
-        """Return the roofline price of the work as far as it is known."""
+        """Return the roofline price of the known part of the work."""
         special = self.operators.get(task.op)
         seconds = self.seconds(task.work, task.dtype, special)
         return self.priced(task.work, seconds)
 
     def seconds(self, work: Work, dtype: str, special: Special | None = None) -> float:
-        """Return the seconds of some work; none where nothing is computed and nothing moved."""
+        """Return the seconds of some work; 0 if nothing is computed and no byte moved."""
         if not work.operations and not work.bytes:
             return 0.0
         peak = self.peak.get(dtype, self.peak.get(_DEFAULT, min(self.peak.values())))

@@ -1,4 +1,4 @@
-"""Costs that were measured: a row for each operator or composite on tensors of certain types."""
+"""Measured costs: a row for each operator or composite on tensors of certain types."""
 
 import re
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from byoc.yamlfile import Strict
 
 _TYPE = re.compile(r"(?P<dtype>\w+)\[(?P<dims>(\d+(, \d+)*)?)\]")
 
-# More than any graph computes or moves; a line through such numbers would overflow.
+# More than any graph computes or moves; fitting a line through larger numbers would overflow.
 _MOST_COUNTED = 1e30
 
 
-def _types(text: str) -> str:
-    """Return `types` with spaces as `Task.types` has them. Raises ValueError where it is wrong."""
+def _check_types(text: str) -> str:
+    """Normalise spaces of `types` as in `Task.types`. Raises ValueError if it is malformed."""
     if text.count("->") != 1:
         raise ValueError("expected types of inputs -> of outputs, such as float32[1, 8] -> int8[2]")
     sides = [", ".join(part.strip() for part in side.split(",")) for side in text.split("->")]
@@ -39,7 +39,7 @@ def _types(text: str) -> str:
     return " -> ".join(sides).strip()
 
 
-def _values(attributes: dict[str, Any]) -> dict[str, Any]:
+def _check_attributes(attributes: dict[str, Any]) -> dict[str, Any]:
     for name, value in attributes.items():
         items = value if isinstance(value, list) else [value]
         if not all(isinstance(item, (int, float, str)) for item in items):
@@ -47,24 +47,26 @@ def _values(attributes: dict[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-def _counted(value: float) -> float:
+def _check_count(value: float) -> float:
     if not value <= _MOST_COUNTED:
         raise ValueError("expected at most 1e+30")
     return value
 
 
-Count = Annotated[float, Number, Field(ge=0), AfterValidator(_counted)]
+Count = Annotated[float, Number, Field(ge=0), AfterValidator(_check_count)]
 
 
 class Entry(Strict):
-    """What was measured of one operator on tensors of certain types."""
+    """A measurement of one operator on tensors of certain types."""
 
     op: str
-    """the operator, with its domain where that is not ONNX's own (acme::Odd), or a composite's name"""
-    types: Annotated[str, AfterValidator(_types)]
+    """the operator, with its domain if that is not ONNX's own (acme::Odd), or a composite's name"""
+    types: Annotated[str, AfterValidator(_check_types)]
     """of the inputs and of the outputs: float32[1, 8], - -> float32[1, 8]"""
-    attributes: Annotated[dict[str, Any], AfterValidator(_values)] = Field(default_factory=dict)
-    """those in effect but for the operator's defaults; a composite's as 0.strides"""
+    attributes: Annotated[dict[str, Any], AfterValidator(_check_attributes)] = Field(
+        default_factory=dict
+    )
+    """attributes that differ from the operator's defaults; a composite's as 0.strides"""
     seconds: Seconds
     """the median"""
     spread: Seconds = 0.0
@@ -76,12 +78,12 @@ class Entry(Strict):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What is looked up: equal to the `key` of a task that this was measured of."""
+        """The lookup key, equal to the `key` of the measured task."""
         return self.op, self.types, canonical(self.attributes)
 
 
 class Table(Measured):
-    """Measured costs, looked up exactly: what was not measured is not known."""
+    """Measured costs, looked up exactly; a task that was not measured is unknown."""
 
     kind: Literal["table"]
     entries: Annotated[tuple[Entry, ...], Field(min_length=1)]
@@ -102,12 +104,12 @@ class Table(Measured):
 
     @cached_property
     def _line(self) -> Line:
-        from byoc.costs.fit import fitted  # noqa: PLC0415 - scipy, and only where something is unknown
+        from byoc.costs.fit import fitted  # noqa: PLC0415 - imports scipy, needed only for unknown costs
 
         return fitted(self.entries) if any(e.operations or e.bytes for e in self.entries) else STAND_IN
 
     def execution(self, task: Task) -> Price | Unknown:
-        """Return what was measured; unknown where this was not."""
+        """Return the measured cost; unknown if the task was not measured."""
         entry = self._by_key.get(task.key)
         if entry is None:
             return Unknown(f"{self.name} has no costs of {task}")
@@ -115,7 +117,7 @@ class Table(Measured):
         return self.priced(task.work, entry.seconds * self.together, joules)
 
     def estimate(self, task: Task) -> Price:
-        """Return the sum of a composite's parts, or what a line through all entries says."""
+        """Return the sum of a composite's parts, or the value of a line through all entries."""
         if task.parts:
             return sum_of_parts(self, task)
         return self.priced(task.work, self._line.at(task.work) * self.together)

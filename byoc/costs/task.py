@@ -1,4 +1,4 @@
-"""What a cost model is asked about: an operator or a composite, on tensors of certain types."""
+"""Tasks, the questions to a cost model: an operator or a composite on tensors of certain types."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,13 +23,12 @@ Attributes = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A node, or a composite taken whole, as a cost model sees it.
-
-    `op` is the operator (`Conv`, with its domain where that is not ONNX's own: `acme::Odd`) or the
-    composite's name; `inputs` and `outputs` are the types, None where a tensor is left out or not known.
-    `dtype` is that of the first result, float32 where it is not known. `attributes` are those in effect
-    but for what is the operator's default, numbers, texts and lists of them only; a composite's are by
-    the number of the node in it (`0.strides`). `sized` says whether every shape is known, `parts` has
+    """A node, or a whole composite, as a cost model sees it.
+    `op` is the operator (`Conv`, with its domain if that is not ONNX's own: `acme::Odd`) or the
+    composite's name; `inputs` and `outputs` are the types, None if a tensor is absent or its type
+    unknown. `dtype` is that of the first result, float32 if unknown. `attributes` are those that differ
+    from the operator's defaults, numbers, texts and lists of them only; a composite's are prefixed by
+    the number of the node in it (`0.strides`). `sized` states whether every shape is known, `parts` has
     the nodes of a composite.
     """
 
@@ -45,19 +44,19 @@ class Task:
 
     @cached_property
     def types(self) -> str:
-        """The types as a table of costs writes them: `float32[1, 8], - -> float32[1, 8]`."""
+        """The types as a cost table writes them: `float32[1, 8], - -> float32[1, 8]`."""
         return " -> ".join(
-            ", ".join(map(_written, side)) for side in (self.inputs, self.outputs)
+            ", ".join(map(_format_type, side)) for side in (self.inputs, self.outputs)
         ).strip()
 
     @property
     def family(self) -> str:
-        """What a linear model goes by: see `family`."""
+        """The key of linear models: see `family`."""
         return family(self.op, self.attributes)
 
     @cached_property
     def key(self) -> tuple[str, str, str]:
-        """What a table of costs goes by: equal for tasks that are the same."""
+        """The key of cost tables: equal for equal tasks."""
         return self.op, self.types, canonical(self.attributes)
 
     def __str__(self) -> str:
@@ -66,31 +65,30 @@ class Task:
 
 
 def family(op: str, attributes: Attributes) -> str:
-    """Return the operator, `Conv/grouped` for grouped convolutions, which run at another rate."""
+    """Return the operator, or `Conv/grouped` for grouped convolutions, which run at another rate."""
     return f"{op}/grouped" if attributes.get("group", 1) != 1 else op
 
 
 def canonical(attributes: Attributes) -> str:
-    """Return attributes as one text, equal for equal ones: in order of name, 1.0 as 1."""
-    return json.dumps({name: _plain(attributes[name]) for name in sorted(attributes)})
+    """Return attributes as one text, equal for equal attributes: sorted by name, 1.0 as 1."""
+    return json.dumps({name: _simplify_numbers(attributes[name]) for name in sorted(attributes)})
 
 
-def _plain(value: Any) -> Any:
+def _simplify_numbers(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_simplify_numbers(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _written(kind: TensorType | None) -> str:
+def _format_type(kind: TensorType | None) -> str:
     return "-" if kind is None else str(kind)
 
 
 @dataclass(frozen=True, eq=False)
 class Tasks:
-    """The tasks of a graph's nodes. Networks repeat themselves: equal nodes share one task.
-
-    `types` are those of the tensors, as they are computed in; `distinct` are the tasks, `of` (int64, one
-    per node) says which of them each node is; -1 for a constant node, which runs nowhere.
+    """The tasks of a graph's nodes, where equal nodes share one task.
+    `types` are the types that tensors are computed in; `distinct` are the tasks; `of` (int64, one per
+    node) is the number of each node's task, -1 for a constant node, which does not run.
     """
 
     index: GraphIndex
@@ -105,19 +103,19 @@ class Tasks:
 
     @cached_property
     def operations(self) -> NDArray[np.float64]:
-        """float64 (nodes,): the operations of each node, 0 for constant ones."""
+        """float64 (nodes,): the operations of each node, 0 for constant nodes."""
         each = np.array([*(task.work.operations for task in self.distinct), 0.0])
         return each[self.of]
 
     @cached_property
     def bytes(self) -> NDArray[np.float64]:
-        """float64 (nodes,): the bytes that each node reads and writes, 0 for constant ones."""
+        """float64 (nodes,): the bytes that each node reads and writes, 0 for constant nodes."""
         return np.array([*(task.work.bytes for task in self.distinct), 0.0])[self.of]
 
     def unit_operations(
         self, units: Sequence[HasNodes], free: Collection[int] = ()
     ) -> NDArray[np.float64]:
-        """float64 (units,): the operations of each unit; the nodes in `free` have none."""
+        """float64 (units,): the operations of each unit, without the nodes in `free`."""
         nodes = np.array([node for unit in units for node in unit.nodes], np.int64)
         row = np.repeat(np.arange(len(units)), [len(unit.nodes) for unit in units])
         each = self.operations.copy()
@@ -148,12 +146,12 @@ class Tasks:
 def tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
     """Return the tasks of a graph's nodes, in time linear in its size.
 
-    A node with bodies is a task of its own, and only what is around the bodies counts as its work.
-    With `compute` the float32 tensors are of that type, as where regions are computed in float16.
+    A node with bodies is a task of its own, whose work excludes the bodies. With `compute` the float32
+    tensors are of that type, for regions that compute in float16.
     """
     types = index.types
     if compute is not None:
-        types = {name: _computed(kind, compute) for name, kind in types.items()}
+        types = {name: _replace_float32(kind, compute) for name, kind in types.items()}
     sizes = Sizes(types)
     numbers: dict[Any, int] = {}
     distinct: list[Task] = []
@@ -171,7 +169,7 @@ def tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
             tuple([size[name].number if name else -1 for name in node.input]),
             len(reads[i]),
             tuple([size[name].number if name in used else -1 for name in node.output]),
-            _marks(index, i, node) if i in bodies or op in VIEWS else 0,
+            _distinguishing_marks(index, i, node) if i in bodies or op in VIEWS else 0,
             tuple([attribute.SerializeToString() for attribute in node.attribute])
             if i not in bodies
             else i,
@@ -183,12 +181,12 @@ def tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
     return Tasks(index, types, sizes, distinct, of)
 
 
-def _computed(kind: TensorType, dtype: str) -> TensorType:
+def _replace_float32(kind: TensorType, dtype: str) -> TensorType:
     return replace(kind, dtype=dtype) if kind.dtype == "float32" else kind
 
 
-def _marks(index: GraphIndex, number: int, node: NodeProto) -> Any:
-    """Return what else tells a node from others of its kind: what its inputs hold, its bodies."""
+def _distinguishing_marks(index: GraphIndex, number: int, node: NodeProto) -> Any:
+    """Return properties that tell a node from others of its kind: constant inputs, bodies."""
     if number in index.bodies:
         return number
     if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
@@ -215,28 +213,28 @@ def _task(index: GraphIndex, types: Mapping[str, TensorType], sizes: Sizes, numb
 
 
 def called(node: NodeProto) -> str:
-    """Return the name of a node's operator, with its domain where that is not ONNX's own."""
+    """Return the name of a node's operator, with its domain if that is not ONNX's own."""
     return node.op_type if is_onnx(node) else f"{node.domain}::{node.op_type}"
 
 
 def _attributes(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
     schema = index.schema(node)
     if schema is None:
-        return dict(_simple(written(node)))
+        return dict(_plain_attributes(written(node)))
     usual = {
         name: value
         for name, attribute in schema.attributes.items()
-        if (value := _default(attribute.default_value)) is not None
+        if (value := _default_value(attribute.default_value)) is not None
     }
-    found = _simple(effective(node, schema, index.types))
+    found = _plain_attributes(effective(node, schema, index.types))
     return {name: value for name, value in found if usual.get(name) != value}
 
 
-def _default(attribute: Any) -> Any:
+def _default_value(attribute: Any) -> Any:
     return written(NodeProto(attribute=[attribute])).get(attribute.name) if attribute.name else None
 
 
-def _simple(attributes: Attributes) -> Iterator[tuple[str, Any]]:
+def _plain_attributes(attributes: Attributes) -> Iterator[tuple[str, Any]]:
     for name, value in attributes.items():
         items = value if isinstance(value, list) else [value]
         if all(isinstance(item, (int, float, str)) for item in items):

@@ -1,4 +1,4 @@
-"""How often the bodies of If, Loop and Scan run: known from the model, given, or estimated."""
+"""Trip counts of the bodies of If, Loop and Scan: known from the model, given, or estimated."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from byoc.graph.attributes import written
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import describe, is_onnx
 
-# What a loop counts as when nothing is known of it.
+# The trip count of a loop of which nothing is known.
 ESTIMATE = 8
 _MOST = 10**12
 _SCAN_WITHOUT_BATCH = 9
@@ -18,14 +18,14 @@ _SCAN_WITHOUT_BATCH = 9
 
 @dataclass(frozen=True, slots=True)
 class Trips:
-    """How often each body of a node runs for one run of the node; `note` says what was estimated."""
+    """The number of runs of each body for one run of the node; `note` says if it was estimated."""
 
     each: float
     note: str = ""
 
 
 def partitionable(index: GraphIndex, number: int) -> bool:
-    """Return whether regions may form in the bodies of a node: the runtime must be able to run it."""
+    """Return whether regions may form in a node's bodies, which the runtime must be able to run."""
     node = index.nodes[number]
     if not is_onnx(node) or number not in index.bodies:
         return False
@@ -35,12 +35,12 @@ def partitionable(index: GraphIndex, number: int) -> bool:
 
 
 def called(node: onnx.NodeProto) -> str:
-    """Return the name under which a user gives a node's trips: its own, or its first output's."""
+    """Return the name by which users give a node's trip count: its own, or its first output's."""
     return node.name or next(iter(node.output), "")
 
 
 def check_trips(index: GraphIndex, given: Mapping[str, float]) -> None:
-    """Raise InputError for a number of trips that cannot be, or for a node that has none."""
+    """Raise InputError for an impossible trip count, or for a node without bodies."""
     graphs = index.walk()
     known = [called(graph.nodes[i]) for graph in graphs for i in graph.bodies]
     for name, number in given.items():
@@ -54,14 +54,14 @@ def check_trips(index: GraphIndex, given: Mapping[str, float]) -> None:
 
 
 def trips(index: GraphIndex, number: int, given: Mapping[str, float]) -> Trips:
-    """Return how often the bodies of a node run; `given` has it by node name for some."""
+    """Return the trip count of a node's bodies; `given` overrides it by node name."""
     node = index.nodes[number]
     if called(node) in given:
         return Trips(given[called(node)])
     if node.op_type == "If":
         return Trips(1 / len(index.bodies[number]))
     if node.op_type == "Loop":
-        count = _constant(index, node.input[0]) if node.input else None
+        count = _constant_integer(index, node.input[0]) if node.input else None
         if count is not None and _runs_to_its_count(index, number):
             return Trips(max(count, 0))
     if node.op_type == "Scan":
@@ -77,9 +77,9 @@ def trips(index: GraphIndex, number: int, given: Mapping[str, float]) -> Trips:
 
 
 def _runs_to_its_count(index: GraphIndex, number: int) -> bool:
-    """Return whether nothing stops a Loop before its trip count: its conditions are constant or absent.
-
-    The body hands its condition on as it came, or gives a constant.
+    """Return whether nothing stops a Loop before its trip count.
+    Its conditions must be constant or absent, and the body must pass its condition on or give a
+    constant.
     """
     node = index.nodes[number]
     if len(node.input) > 1 and node.input[1] and not index.is_constant(node.input[1]):
@@ -94,8 +94,8 @@ def _runs_to_its_count(index: GraphIndex, number: int) -> bool:
     return True
 
 
-def _constant(index: GraphIndex, name: str) -> int | None:
-    """Return the value of a constant whole number, None when it is not one that is stored as it is."""
+def _constant_integer(index: GraphIndex, name: str) -> int | None:
+    """Return the value of a constant integer, None if it is not one stored in the model."""
     tensor = index.stored.get(name)
     number = index.producer.get(name)
     if tensor is None and number is not None and index.nodes[number].op_type == "Constant":

@@ -1,7 +1,7 @@
-"""How much work a node is: floating-point operations and bytes, counted from the real shapes.
+"""Counting the work of a node: floating-point operations and bytes, from the real shapes.
 
 A multiplication and an addition are two operations. Counts follow the operators' definitions in the
-ONNX operator documentation; the transcendental functions (Exp, a power) count as one each, as is usual
+ONNX operator documentation; transcendental functions (Exp, a power) count as one each, as is usual
 in roofline models (Williams, Waterman, Patterson 2009).
 """
 
@@ -20,13 +20,13 @@ from byoc.graph.unshare import is_dequantize, is_quantize
 from byoc.graph.values import constant_value
 from byoc.graph.walk import is_onnx
 
-# They give another shape to the same bytes, so neither side spends anything on them.
+# They reinterpret the same bytes with another shape, so they cost nothing on either side.
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-# They ask for the shape of their input and for none of its bytes.
+# They read the shape of their input and none of its bytes.
 SHAPES = frozenset({"Shape", "Size"})
-# They read as much of their first input as they give out, however large it is.
+# They read as much of their first input as they return, however large it is.
 _PARTIAL = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
-# They move or repeat bytes and compute nothing.
+# They copy bytes and compute nothing.
 _MOVES = frozenset(
     {
         *("Cast", "CastLike", "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike"),
@@ -63,7 +63,7 @@ _PER_ELEMENT = {
     "QuantizeLinear": 4,  # a division, rounding, two bounds
     "DequantizeLinear": 2,
 }
-# They take each element of their first input once.
+# They read each element of their first input once.
 _REDUCTIONS = frozenset(
     {
         *("ArgMax", "ArgMin", "CumSum", "GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean"),
@@ -74,7 +74,7 @@ _REDUCTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations and bytes; `estimated` when the operator or a shape was not known exactly."""
+    """Operations and bytes; `estimated` if the operator or a shape was not known exactly."""
 
     operations: float
     bytes: float
@@ -83,7 +83,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What is known of a tensor's size: see `Sizes`. `number` tells types apart."""
+    """The size of a tensor type as far as it is known (see `Sizes`); `number` identifies the type."""
 
     known: bool
     shape: tuple[int, ...]
@@ -91,8 +91,8 @@ class Size:
     number: int
 
 
-class _Sized(dict[str, Size]):
-    """Sizes by name, each worked out when it is first asked for."""
+class _LazySizes(dict[str, Size]):
+    """Sizes by name, each computed at its first use."""
 
     def __init__(self, work_out: Callable[[str], Size]) -> None:
         super().__init__()
@@ -105,10 +105,9 @@ class _Sized(dict[str, Size]):
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """The size of every tensor; one that is not known gets a stand-in, and is counted.
-
+    """The size of every tensor, with a stand-in for unknown sizes.
     An unknown dimension counts as 1, a tensor of unknown rank as `fallback` bytes. Models have few
-    distinct types, so each is worked out once.
+    distinct types, so each is computed once.
     """
 
     types: Mapping[str, TensorType]
@@ -117,8 +116,8 @@ class Sizes:
 
     @cached_property
     def by_name(self) -> Mapping[str, Size]:
-        """The size of whatever tensor is asked for."""
-        return _Sized(self._of)
+        """The size of any tensor by name."""
+        return _LazySizes(self._of)
 
     def _of(self, name: str) -> Size:
         kind = self.types.get(name)
@@ -149,7 +148,7 @@ class Sizes:
 
 
 def is_view(index: GraphIndex, node: NodeProto) -> bool:
-    """Return whether a node gives out the bytes that it reads, and so costs nothing anywhere."""
+    """Return whether a node returns the bytes that it reads, and so costs nothing on any device."""
     if node.op_type not in VIEWS or not is_onnx(node):
         return False
     if node.op_type != "Dropout":
@@ -162,7 +161,7 @@ def is_view(index: GraphIndex, node: NodeProto) -> bool:
 
 
 def border(index: GraphIndex, nodes: Collection[int]) -> tuple[list[str], list[str]]:
-    """Return what enters nodes that run as one, constants too, and what leaves them, in order."""
+    """Return the tensors that enter and leave nodes run as one, constants included, in order."""
     made = {name for i in nodes for name in index.nodes[i].output if index.is_used(name)}
     entering = dict.fromkeys(name for i in nodes for name in index.reads[i] if name not in made)
     inside = set(nodes)
@@ -178,10 +177,9 @@ def border(index: GraphIndex, nodes: Collection[int]) -> tuple[list[str], list[s
 
 def work(index: GraphIndex, sizes: Sizes, nodes: tuple[int, ...]) -> Work:
     """Return the work of nodes that run as one.
-
-    Operations add up; bytes are those of the tensors that enter and leave, since what is made and used
-    inside never reaches memory. What is looked up in (Gather, Slice) counts as what is taken from it.
-    Constants that a QDQ group dequantizes count as they are stored, with their scales and zero points.
+    Operations add up. Bytes are those of the tensors that enter and leave, since tensors inside never
+    reach memory. The input of a lookup (Gather, Slice) counts as the part that is taken from it.
+    Constants that a QDQ group dequantizes count as stored, with their scales and zero points.
     """
     entering, leaving = border(index, nodes)
     made = [name for i in nodes for name in index.nodes[i].output if index.is_used(name)]
@@ -193,13 +191,13 @@ def work(index: GraphIndex, sizes: Sizes, nodes: tuple[int, ...]) -> Work:
         estimated |= not exact
     touched = 0
     if moved:
-        read = {**_read(index, sizes, nodes), **_stored(index, sizes, nodes, entering)}
+        read = {**_bytes_read(index, sizes, nodes), **_stored_bytes(index, sizes, nodes, entering)}
         touched = sum(read[name] for name in entering) + sum(map(sizes.bytes, leaving))
-    return Work(_float(operations), _float(touched), estimated)
+    return Work(_as_float(operations), _as_float(touched), estimated)
 
 
-def _read(index: GraphIndex, sizes: Sizes, nodes: Collection[int]) -> dict[str, int]:
-    """Return how many bytes of each tensor the nodes read; the node that reads most of one counts."""
+def _bytes_read(index: GraphIndex, sizes: Sizes, nodes: Collection[int]) -> dict[str, int]:
+    """Return the bytes of each tensor that the nodes read, the largest read of each."""
     result: dict[str, int] = {}
     for i in nodes:
         node = index.nodes[i]
@@ -214,11 +212,11 @@ def _read(index: GraphIndex, sizes: Sizes, nodes: Collection[int]) -> dict[str, 
     return result
 
 
-def _stored(
+def _stored_bytes(
     index: GraphIndex, sizes: Sizes, nodes: Collection[int], entering: Collection[str]
 ) -> dict[str, int]:
-    """Return the bytes of each dequantized constant that a QDQ group reads, nothing for other nodes."""
-    if not any(_is_border(index.nodes[i]) for i in nodes):
+    """Return the stored bytes of dequantized constants that a QDQ group reads; empty for other nodes."""
+    if not any(_is_quantization(index.nodes[i]) for i in nodes):
         return {}
     result: dict[str, int] = {}
     for name in entering:
@@ -229,16 +227,16 @@ def _stored(
     return result
 
 
-def _is_border(node: NodeProto) -> bool:
+def _is_quantization(node: NodeProto) -> bool:
     return is_dequantize(node) or is_quantize(node)
 
 
-def _float(count: int) -> float:
-    return float(min(count, 10**30))  # shapes can state more than a float can hold
+def _as_float(count: int) -> float:
+    return float(min(count, 10**30))  # shapes can state numbers beyond the range of a float
 
 
 def _operations(node: NodeProto, sizes: Sizes) -> tuple[int, bool]:
-    """Return a node's operations, and whether its operator is one that is counted exactly."""
+    """Return a node's operations, and whether its operator is counted exactly."""
     output = prod(sizes.shape(node.output[0])) if node.output else 0
     if not is_onnx(node):
         return output, False

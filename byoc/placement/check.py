@@ -1,4 +1,4 @@
-"""Holding a strategy to its word: what a researcher's code placed is checked before it is used."""
+"""Validation of a strategy's answer before it is used."""
 
 import math
 from numbers import Integral, Real
@@ -14,15 +14,23 @@ from byoc.placement.strategy import Placement
 
 
 def objection(problem: Problem, placement: object) -> str:
-    """Return what is wrong with a strategy's answer to a problem, empty when nothing is."""
+    """Return a sentence on the first fault of a strategy's answer to a problem; empty if it is valid."""
     if not isinstance(placement, Placement):
         return f"it gave a {type(placement).__name__} instead of a Placement"
-    # Each relies on those before it.
-    checks = (_kinds, _arrays, _labels, _regions, _limits, _fusions, _cost)
+    # Each check relies on the ones before it.
+    checks = (
+        _check_types,
+        _check_arrays,
+        _check_labels,
+        _check_regions,
+        _check_limits,
+        _check_fusions,
+        _check_cost,
+    )
     return next((wrong for check in checks if (wrong := check(problem, placement))), "")
 
 
-def _kinds(_: Problem, placement: Placement) -> str:
+def _check_types(_: Problem, placement: Placement) -> str:
     cost, bound = placement.cost, placement.bound
     if not isinstance(placement.notes, (tuple, list)) or not all(
         isinstance(note, str) for note in placement.notes
@@ -39,8 +47,8 @@ def _kinds(_: Problem, placement: Placement) -> str:
     ):
         return "its cost is not a Cost of numbers"
     if bound is not None and not (_is_number(bound) and 0 <= bound < math.inf):
-        told = f" {float(bound):g}" if _is_number(bound) else ""
-        return f"its bound{told} is not a number of seconds, 0 or more, nor None"
+        value = f" {float(bound):g}" if _is_number(bound) else ""
+        return f"its bound{value} is not a number of seconds, 0 or more, nor None"
     return ""
 
 
@@ -48,7 +56,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _arrays(problem: Problem, placement: Placement) -> str:
+def _check_arrays(problem: Problem, placement: Placement) -> str:
     for name in ("labels", "regions"):
         array = getattr(placement, name)
         if not isinstance(array, np.ndarray) or array.dtype != np.int64:
@@ -58,7 +66,7 @@ def _arrays(problem: Problem, placement: Placement) -> str:
     return ""
 
 
-def _labels(problem: Problem, placement: Placement) -> str:
+def _check_labels(problem: Problem, placement: Placement) -> str:
     labels = placement.labels
     if ((labels < 0) | (labels > problem.devices)).any():
         return f"a label is not one of 0 (the host) to {problem.devices}"
@@ -68,7 +76,7 @@ def _labels(problem: Problem, placement: Placement) -> str:
     return ""
 
 
-def _regions(problem: Problem, placement: Placement) -> str:
+def _check_regions(problem: Problem, placement: Placement) -> str:
     labels, regions = placement.labels, placement.regions
     if ((regions >= 0) != (labels > 0)).any():
         return "a unit of an accelerator has no region, or one of the host has"
@@ -82,7 +90,7 @@ def _regions(problem: Problem, placement: Placement) -> str:
     return ""
 
 
-def _limits(problem: Problem, placement: Placement) -> str:
+def _check_limits(problem: Problem, placement: Placement) -> str:
     scattered = np.append(False, problem.connected)[placement.labels]
     if scattered.any():
         component = components_within(problem, placement.regions)
@@ -93,7 +101,7 @@ def _limits(problem: Problem, placement: Placement) -> str:
     return breach(problem, placement.labels, placement.regions)
 
 
-def _fusions(problem: Problem, placement: Placement) -> str:
+def _check_fusions(problem: Problem, placement: Placement) -> str:
     taken: set[int] = set()
     for number in placement.fusions:
         if not 0 <= number < len(problem.fusions):
@@ -110,7 +118,7 @@ def _fusions(problem: Problem, placement: Placement) -> str:
     return ""
 
 
-def _cost(problem: Problem, placement: Placement) -> str:
+def _check_cost(problem: Problem, placement: Placement) -> str:
     fusions = tuple(placement.fusions)
     try:
         total = evaluate(problem, placement.labels, placement.regions, fusions).total

@@ -1,4 +1,4 @@
-"""Two sides as a minimum cut: the host, and one accelerator."""
+"""Minimum cut between the host and one accelerator."""
 
 import math
 from functools import cached_property
@@ -14,31 +14,30 @@ _HOST, _DEVICE = 0, 1
 
 class Cuts:
     """The network whose cuts are the placements on the host and accelerator `device`.
-
-    Node 0, the source, is the host, node 1, the sink, the accelerator: an arc is cut, and paid for,
-    when its tail is on the host and its head on the accelerator. The others are the units that are
-    not decided, and what lets a tensor with several consumers be paid for once (Lawler, Networks 3,
-    1973): `down`, on the accelerator as soon as one consumer is, and `up`, on the host as soon as
-    one is. Units that are decided are one with the source or the sink.
+    Node 0, the source, is the host and node 1, the sink, the accelerator: an arc is cut, and paid for,
+    when its tail is on the host and its head on the accelerator. The other nodes are the undecided
+    units, and auxiliary nodes by which a tensor with several consumers is paid for once (Lawler,
+    Networks 3, 1973): `down` is on the accelerator as soon as one consumer is, `up` on the host as soon
+    as one is. Decided units are merged with the source or the sink.
     """
 
     def __init__(self, problem: Problem, device: int, side: Ints) -> None:
-        """Take the sides that are decided, int64 (units,), -1 = not decided."""
+        """Take the sides of decided units, int64 (units,), -1 = not decided."""
         self.problem = problem
         self.side = side
-        # What must be on an accelerator may be on another one.
+        # With several accelerators, a unit that must be on one may be on another than this.
         host = problem.costs[:, 0] if problem.devices == 1 else problem.seconds[:, 0]
         self.seconds = np.column_stack([host, problem.costs[:, device]])
         self.free = np.flatnonzero(side == FREE)
         self.node = side.copy()
         self.node[self.free] = 2 + np.arange(len(self.free))
         self._size = 2 + len(self.free)
-        tail, head, cost = self._transfers(
+        tail, head, cost = self._transfer_arcs(
             problem.to_device[:, device - 1], problem.to_host[:, device - 1]
         )
         certain = (tail == _HOST) & (head == _DEVICE)
         self.fixed = math.fsum(cost[certain])
-        """Transfers that every placement pays."""
+        """Cost of the transfers that every placement pays for."""
         kept = ~certain & (tail != head) & (head != _HOST) & (tail != _DEVICE) & (cost > 0)
         self.tail, self.head, self.cost = tail[kept], head[kept], cost[kept]
 
@@ -55,11 +54,10 @@ class Cuts:
         unit_price: Floats | None = None,
         bits: int = 50,
     ) -> tuple[float, Bools]:
-        """Return a lower bound of the least cost, and who is on the accelerator there, bool (units,).
-
-        The cost is execution plus transfer, and what is put on the edges from the host to the
-        accelerator, float64 (edges,), on a unit that is on the accelerator as if it read from the
-        host, float64 (units,), and on any that is on it, float64 (units,).
+        """Return a lower bound of the least cost, and the units on the accelerator there, bool (units,).
+        The cost is execution plus transfer plus the multipliers: on edges from the host to the
+        accelerator, float64 (edges,); on units of the accelerator as if they read from the host, float64
+        (units,); and on any unit of the accelerator, float64 (units,).
         """
         extra = np.zeros(self.problem.units)
         if entry_price is not None:
@@ -92,58 +90,64 @@ class Cuts:
         network = Network(self._size, _HOST, _DEVICE, *(np.concatenate(a) for a in (tail, head, cost)))
         labels = self.side == _DEVICE
         value, sink_side = 0.0, np.zeros(self._size, np.bool_)
-        ceiling = self._known(network)
+        ceiling = self._upper_bound(network)
         if ceiling > 0:
             value, sink_side = minimum_cut(network, ceiling, bits)
         labels[self.free] = sink_side[nodes]
         return math.fsum(np.concatenate(fixed)) + self.fixed + value, labels
 
-    def _known(self, network: Network) -> float:
-        """Return the value of a cut, 0 only where all on the host cost nothing."""
+    def _upper_bound(self, network: Network) -> float:
+        """Return the value of some cut; 0 only if everything on the host costs nothing."""
         host, device = (
             math.fsum(network.capacity[arcs])
             for arcs in (network.head == _DEVICE, network.tail == _HOST)
         )
-        known = min(host, device) or host
-        # A finite cut holds no endless arc.
-        return known if known < math.inf else math.fsum(network.capacity[network.capacity < math.inf])
+        value = min(host, device) or host
+        # A finite cut contains no infinite arc.
+        return value if value < math.inf else math.fsum(network.capacity[network.capacity < math.inf])
 
-    def _transfers(self, to_device: Floats, to_host: Floats) -> tuple[Ints, Ints, Floats]:
-        """Return tails, heads and costs of the arcs that stand for transfers."""
+    def _transfer_arcs(self, to_device: Floats, to_host: Floats) -> tuple[Ints, Ints, Floats]:
+        """Return tails, heads and costs of the arcs of transfers."""
         problem, node = self.problem, self.node
-        made = problem.producer >= 0
-        maker = np.where(made, np.append(node, _HOST)[problem.producer], _HOST)
+        has_producer = problem.producer >= 0
+        producer_node = np.where(has_producer, np.append(node, _HOST)[problem.producer], _HOST)
         readers = np.diff(problem.consumer_start)
         ends = node[problem.consumers]
-        there = self._any(ends == _DEVICE)
-        wanted = self._any(ends == _HOST) | problem.is_output
+        there = self._tensors_of(ends == _DEVICE)
+        wanted = self._tensors_of(ends == _HOST) | problem.is_output
         single = readers == 1
         only = np.zeros(problem.tensors, np.int64)
         only[single] = ends[problem.consumer_start[:-1][single]]
-        down = self._collected(there, np.full(problem.tensors, _DEVICE), single, only, maker != _DEVICE)
-        up = self._collected(wanted, np.full(problem.tensors, _HOST), single, only, maker != _HOST)
-        arcs = [(maker, down, to_device), (up, maker, to_host)]
+        down = self._consumer_nodes(
+            there, np.full(problem.tensors, _DEVICE), single, only, producer_node != _DEVICE
+        )
+        up = self._consumer_nodes(
+            wanted, np.full(problem.tensors, _HOST), single, only, producer_node != _HOST
+        )
+        arcs = [(producer_node, down, to_device), (up, producer_node, to_host)]
         tensor = problem.consumed
         fan = (down[tensor] > 1) & ~single[tensor]
         arcs.append((down[tensor][fan], ends[fan], np.full(int(fan.sum()), np.inf)))
         fan = (up[tensor] > 1) & ~single[tensor]
         arcs.append((ends[fan], up[tensor][fan], np.full(int(fan.sum()), np.inf)))
         read = readers > 0
-        arcs[0] = (maker[read], down[read], to_device[read])
-        sent = made & (read | problem.is_output)
-        arcs[1] = (up[sent], maker[sent], to_host[sent])
+        arcs[0] = (producer_node[read], down[read], to_device[read])
+        sent = has_producer & (read | problem.is_output)
+        arcs[1] = (up[sent], producer_node[sent], to_host[sent])
         tail, head, cost = (np.concatenate(parts) for parts in zip(*arcs, strict=True))
         return tail, head, cost
 
-    def _collected(self, settled: Bools, where: Ints, single: Bools, only: Ints, matters: Bools) -> Ints:
-        """Return the node that stands for any of a tensor's consumers, a new one where it needs one."""
-        new = ~settled & ~single & matters
-        collected = np.where(settled, where, only)
+    def _consumer_nodes(
+        self, certain: Bools, where: Ints, single: Bools, only: Ints, matters: Bools
+    ) -> Ints:
+        """Return the node that represents the consumers of each tensor, adding nodes where needed."""
+        new = ~certain & ~single & matters
+        collected = np.where(certain, where, only)
         collected[new] = self._size + np.arange(int(new.sum()))
         self._size += int(new.sum())
         return collected
 
-    def _any(self, which: Bools) -> Bools:
+    def _tensors_of(self, which: Bools) -> Bools:
         found = np.zeros(self.problem.tensors, np.bool_)
         found[self.problem.consumed[which]] = True
         return found

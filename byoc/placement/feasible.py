@@ -1,4 +1,4 @@
-"""Labels that a rule of thumb gave, made such that they can be."""
+"""Repair of heuristic labels: hard limits, and tensors that cannot be transferred."""
 
 import numpy as np
 
@@ -6,34 +6,33 @@ from byoc.placement.limits import exceeds_capacity, repaired
 from byoc.placement.problem import Bools, Floats, Ints, Problem
 from byoc.placement.regions import connected_parts
 
-# Each round sends units to the host, and few are needed.
+# Each round sends units to the host; few are needed.
 _MOST_ROUNDS = 8
 
 
 def feasible(problem: Problem, labels: Ints) -> Ints:
-    """Return labels, int64 (units,), that keep the hard limits and split nothing that cannot be split.
-
-    Units between which a tensor cannot be moved go to the device that is the fastest for all of them
-    together. What an accelerator has no memory for goes, in topological order so that
-    neighbours stay together, to the fastest accelerator that has room for it (first fit), else to the
-    host. Then regions that break a limit are dissolved (`limits.repaired`).
+    """Return labels, int64 (units,), that keep the hard limits and split no inseparable units.
+    Units connected by a tensor that cannot be transferred go to the device that is fastest for all of
+    them. Units that exceed an accelerator's memory go, in topological order so that neighbours stay
+    together, to the fastest accelerator with room for them (first fit), or to the host. Then regions
+    that break a limit are dissolved (`limits.repaired`).
     """
-    group = _groups(problem)
+    group = _inseparable_groups(problem)
     costs = _costs_of_groups(problem, group)
-    labels = _together(group, costs, labels)
+    labels = _unite_groups(group, costs, labels)
     if exceeds_capacity(problem, labels).any():
-        labels = _spread(problem, group, costs, labels)
+        labels = _fit_memory(problem, group, costs, labels)
     for _ in range(_MOST_ROUNDS):
         labels = repaired(problem, labels)
-        split = _split(group, labels)
+        split = _is_split(group, labels)
         if not split.any():
             break
         labels = np.where(split[group] & ~problem.must, 0, labels)
     return labels
 
 
-def _groups(problem: Problem) -> Ints:
-    """Return a number for each unit, int64 (units,), the same for units that cannot be told apart."""
+def _inseparable_groups(problem: Problem) -> Ints:
+    """Return a group number for each unit, int64 (units,), equal for inseparable units."""
     stuck = np.isinf(problem.to_device).all(axis=1) & np.isinf(problem.to_host).all(axis=1)
     stuck &= (problem.producer >= 0) & (problem.devices > 0)
     entry = stuck[problem.consumed]
@@ -42,14 +41,14 @@ def _groups(problem: Problem) -> Ints:
 
 
 def _costs_of_groups(problem: Problem, group: Ints) -> Floats:
-    """Return the execution of each group on each device, float64 (groups, 1 + devices)."""
+    """Return the execution time of each group on each device, float64 (groups, 1 + devices)."""
     costs = np.zeros((int(group.max(initial=-1)) + 1, problem.devices + 1))
     np.add.at(costs, group, problem.costs)
     return costs
 
 
-def _split(group: Ints, labels: Ints) -> Bools:
-    """Tell which groups are on several devices."""
+def _is_split(group: Ints, labels: Ints) -> Bools:
+    """Mark groups that are on several devices, bool (groups,)."""
     count = int(group.max(initial=-1)) + 1
     least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
     np.minimum.at(least, group, labels)
@@ -58,12 +57,12 @@ def _split(group: Ints, labels: Ints) -> Bools:
     return split
 
 
-def _together(group: Ints, costs: Floats, labels: Ints) -> Ints:
+def _unite_groups(group: Ints, costs: Floats, labels: Ints) -> Ints:
     fastest: Ints = costs.argmin(axis=1).astype(np.int64)
-    return np.where(_split(group, labels)[group], fastest[group], labels)
+    return np.where(_is_split(group, labels)[group], fastest[group], labels)
 
 
-def _spread(problem: Problem, group: Ints, costs: Floats, labels: Ints) -> Ints:
+def _fit_memory(problem: Problem, group: Ints, costs: Floats, labels: Ints) -> Ints:
     memory = np.zeros((len(costs), problem.devices))
     np.add.at(memory, group, problem.memory)
     room = problem.capacity.copy()

@@ -9,12 +9,12 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from byoc.placement.problem import Bools, Floats, Ints
 
-# Capacities become whole grains: the known cut holds fewer than 2**50 of them, so that float64
-# still adds them exactly, in whatever order.
+# Capacities become integers (grains). The known cut holds fewer than 2**50 of them, so float64 adds
+# them exactly in any order.
 _GRAIN_BITS = 50
-# scipy computes in int32 and wraps silently. Two opposite arcs of 2**29 leave it room.
+# scipy computes in int32 and overflows silently. Two opposite arcs of 2**29 do not.
 _STEP_BITS = 29
-_ENDLESS = 2**62
+_INFINITE = 2**62
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,36 +33,34 @@ class Network:
 
 
 def minimum_cut(network: Network, ceiling: float, bits: int = _GRAIN_BITS) -> tuple[float, Bools]:
-    """Return the value of a minimum cut and which nodes stand on its sink side, bool (size,).
+    """Return the value of a minimum cut and the nodes on its sink side, bool (size,).
+    `ceiling` > 0 is the value of any known cut. Among all minimum cuts it is the one with the fewest
+    nodes on the sink side, which is unique and so independent of the numbering.
 
-    `ceiling` > 0 is the value of any known cut. Of all minimum cuts it is the one with the fewest
-    nodes on the sink side; that one is unique, so that it does not depend on the numbering.
-
-    Capacities are rounded down to less than `2**-40` of the cut that is found, then everything is
-    exact: the value never exceeds the true one and is short of it by less than that per arc cut.
-    Fewer `bits` than 50 round to `2**(10 - bits)` of it, faster.
+    Capacities are rounded down to less than `2**-40` of the cut that is found, then everything is exact:
+    the value never exceeds the true one and is short of it by less than that per cut arc. Fewer `bits`
+    than 50 round to `2**(10 - bits)` of it and are faster.
     """
-    value, sink_side = _cut_in_grains(network, ceiling, bits)
+    value, sink_side = _solve_in_grains(network, ceiling, bits)
     cut = ~sink_side[network.tail] & sink_side[network.head]
     found = math.fsum(network.capacity[cut])
-    # The known cut was far off, and so the grains were coarse.
+    # The known cut was far above the minimum, so the grains were too coarse.
     if 0 < found < ceiling / 2**8:
         return minimum_cut(network, found, bits)
     return value, sink_side
 
 
-def _cut_in_grains(network: Network, ceiling: float, bits: int) -> tuple[float, Bools]:
-    """Solve with capacities rounded down to `2**(1 - bits) * ceiling` or finer, and exactly from there.
-
-    The precision beyond int32 comes from scaling (Gabow, Journal of Computer and System Sciences
-    31, 1985): solve for the leading bits, take what is left of each arc, solve that for the next.
+def _solve_in_grains(network: Network, ceiling: float, bits: int) -> tuple[float, Bools]:
+    """Solve with capacities rounded down to `2**(1 - bits) * ceiling` or finer.
+    The precision beyond int32 comes from scaling (Gabow, Journal of Computer and System Sciences 31,
+    1985): solve for the leading bits, then for the next bits of the residual capacities.
     """
     exponent = math.frexp(ceiling)[1]
     left = int(math.ldexp(ceiling, bits - exponent)) + 1
-    residual = _in_grains(network, exponent, left, bits)
+    residual = _round_to_grains(network, exponent, left, bits)
     value = 0
     while True:
-        # No minimum cut holds an arc of more than the known cut: clipping just above changes none.
+        # No minimum cut contains an arc above the known cut, so clipping just above changes none.
         shift = max(0, left.bit_length() - _STEP_BITS)
         step = residual.copy()
         step.data = np.minimum(step.data >> shift, (left >> shift) + 1)
@@ -70,34 +68,34 @@ def _cut_in_grains(network: Network, ceiling: float, bits: int) -> tuple[float, 
         found = maximum_flow(step.astype(np.int32), network.source, network.sink, method="dinic")
         flow = found.flow.astype(np.int64)
         value += int(found.flow_value) << shift
-        sink_side = _reaching(network.sink, step - flow)
+        sink_side = _nodes_reaching(network.sink, step - flow)
         if shift == 0:
             return math.ldexp(value, exponent - bits), sink_side
         flow.data <<= shift
         residual = residual - flow
-        # What is endless stays so; nothing else comes near half of it.
-        residual.data[residual.data > _ENDLESS // 2] = _ENDLESS
-        left = _across(residual, sink_side)
+        # Infinite capacities stay infinite; nothing else comes near half of `_INFINITE`.
+        residual.data[residual.data > _INFINITE // 2] = _INFINITE
+        left = _capacity_across(residual, sink_side)
 
 
-def _in_grains(
+def _round_to_grains(
     network: Network, exponent: int, ceiling: int, bits: int
 ) -> "csr_array[np.int64, tuple[int, int]]":
-    # Twice the known cut is as good as endless, and does not overflow.
+    # Twice the known cut is as good as infinite and does not overflow.
     bounded = np.minimum(network.capacity, math.ldexp(1, exponent + 1))
     grains = np.floor(np.ldexp(bounded, bits - exponent))
-    # int32 indices, because csgraph takes no others.
+    # csgraph accepts int32 indices only.
     ends = (network.tail.astype(np.int32), network.head.astype(np.int32))
     matrix = coo_array((grains, ends), shape=(network.size, network.size)).tocsr()
-    endless = matrix.data > ceiling
-    matrix.data[endless] = 0
+    infinite = matrix.data > ceiling
+    matrix.data[infinite] = 0
     whole = matrix.astype(np.int64)
-    whole.data[endless] = _ENDLESS
+    whole.data[infinite] = _INFINITE
     return whole
 
 
-def _reaching(sink: int, residual: "csr_array[np.int64, tuple[int, int]]") -> Bools:
-    """Tell which nodes reach the sink along arcs that have capacity left."""
+def _nodes_reaching(sink: int, residual: "csr_array[np.int64, tuple[int, int]]") -> Bools:
+    """Mark the nodes that reach the sink along arcs with residual capacity."""
     residual.eliminate_zeros()
     order = breadth_first_order(residual.T.tocsr(), sink, return_predecessors=False)
     reaching = np.zeros(residual.shape[0], np.bool_)
@@ -105,7 +103,7 @@ def _reaching(sink: int, residual: "csr_array[np.int64, tuple[int, int]]") -> Bo
     return reaching
 
 
-def _across(residual: "csr_array[np.int64, tuple[int, int]]", sink_side: Bools) -> int:
+def _capacity_across(residual: "csr_array[np.int64, tuple[int, int]]", sink_side: Bools) -> int:
     """Return the capacity from the source side to the sink side."""
     tail = np.repeat(~sink_side, np.diff(residual.indptr))
     return int(residual.data[tail & sink_side[residual.indices]].sum())

@@ -1,4 +1,4 @@
-"""Minimal sums along forests of units and tensors."""
+"""Dynamic programming for the least cost along forests of units and tensors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,33 +8,33 @@ from math import inf
 
 from byoc.placement.neighbours import Neighbours
 
-# Up to here every set of accelerators is tried for a tensor, beyond only those of two.
+# With more accelerators, only sets of up to two are tried for a tensor.
 _MOST_DEVICES_TRIED = 5
 
 Choice = tuple[int, tuple[int, ...]]
-"""Home and all devices that have a tensor."""
+"""The home of a tensor, and all devices that hold a copy."""
 Sets = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-"""Sets of devices that have a tensor, each with the accelerators that it is sent to."""
+"""Sets of devices that hold a tensor, each with the accelerators that it is sent to."""
 Option = tuple[float, int, tuple[int, ...]]
-"""Seconds, and such a choice."""
+"""Seconds, and the choice that costs them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Units and tensors, and connections between them that close no circle."""
+    """Units and tensors, and connections between them that form no cycle."""
 
     free: frozenset[int]
-    """The units that are to be placed; the others keep their labels."""
+    """The units to place; the others keep their labels."""
     kept: list[list[int]]
     """The free consumers of each tensor that the forest connects to it."""
     dropped: list[frozenset[int]]
-    """The free consumers of each tensor that it leaves out of account."""
+    """The free consumers of each tensor that the forest leaves out."""
     complete: bool
-    """Whether all units are free and nothing is left out."""
+    """Whether all units are free and no connection is left out."""
 
 
 def spanning(around: Neighbours) -> Forest:
-    """Return a forest of all units that drops the connections that are the cheapest to cut."""
+    """Return a forest of all units without the connections that are the cheapest to cut."""
     sets = _Sets(len(around.seconds) + len(around.producer))
     units = len(around.seconds)
     for tensor, producer in enumerate(around.producer):
@@ -57,7 +57,7 @@ def spanning(around: Neighbours) -> Forest:
 
 
 def induced(around: Neighbours, order: Sequence[int]) -> Forest:
-    """Return a forest of as many units as fit in the given order, with all of their connections."""
+    """Return a forest of as many units as possible, in the given order, with all their connections."""
     units = len(around.seconds)
     sets = _Sets(units + len(around.producer))
     free = set()
@@ -72,45 +72,45 @@ def induced(around: Neighbours, order: Sequence[int]) -> Forest:
 
 
 class _Sets:
-    """Disjoint sets, joined by halving paths (Tarjan and van Leeuwen, Journal of the ACM 31, 1984)."""
+    """Disjoint sets with path halving (Tarjan and van Leeuwen, Journal of the ACM 31, 1984)."""
 
     def __init__(self, count: int) -> None:
-        self._parent = list(range(count))
+        self._parent_tensor = list(range(count))
 
     def find(self, member: int) -> int:
-        parent = self._parent
+        parent = self._parent_tensor
         while parent[member] != member:
             parent[member] = parent[parent[member]]
             member = parent[member]
         return member
 
     def join(self, one: int, other: int) -> bool:
-        """Tell whether they were apart."""
+        """Join two sets; return whether they were disjoint."""
         first, second = self.find(one), self.find(other)
-        self._parent[first] = second
+        self._parent_tensor[first] = second
         return first != second
 
 
 class Trees:
-    """Least execution plus transfer over a forest."""
+    """Minimises execution plus transfer over a forest."""
 
     def __init__(self, around: Neighbours) -> None:
-        """Take a problem's units and tensors."""
+        """Take the units and tensors of a problem."""
         self._around = around
-        self._sets = lru_cache(maxsize=None)(partial(_sets, around.devices))
+        self._device_sets = lru_cache(maxsize=None)(partial(_device_sets, around.devices))
         many = around.devices > _MOST_DEVICES_TRIED and max(map(len, around.consumers), default=0) > 2
         self.exact = not many
         """Whether every set of devices is tried for each tensor."""
 
     def solved(self, forest: Forest, labels: Sequence[int]) -> list[int]:
-        """Return new labels for the free units, with the least sum; the others keep theirs."""
-        return _Pass(self._around, self._sets, forest, labels).labels()
+        """Return labels that are optimal for the free units; the others keep theirs."""
+        return _Pass(self._around, self._device_sets, forest, labels).labels()
 
 
-def _sets(devices: int, level: int, home: int, held: frozenset[int]) -> Sets:
-    """Return the sets of devices that may have a tensor, each with the accelerators it is sent to.
-
-    `level` readers (2 stands for more) choose where they are; `home` and `held` have it anyway.
+def _device_sets(devices: int, level: int, home: int, held: frozenset[int]) -> Sets:
+    """Return the possible sets of devices that hold a tensor, and the accelerators it is sent to.
+    `level` consumers (2 means two or more) choose their device; `home` and `held` hold a copy in any
+    case.
     """
     largest = level if level < 2 else 2 if devices > _MOST_DEVICES_TRIED else devices + 1
     found = {}
@@ -118,14 +118,14 @@ def _sets(devices: int, level: int, home: int, held: frozenset[int]) -> Sets:
         for opened in combinations(range(devices + 1), count):
             there = held | {home, *opened}
             if home and len(there) > 1:
-                there |= {0}  # it leaves an accelerator by way of the host
+                there |= {0}  # it leaves an accelerator through the host
             key = tuple(sorted(there))
             found[key] = tuple(device for device in key if device not in (0, home))
     return tuple(found.items())
 
 
 class _Pass:
-    """One pass up the trees and one down."""
+    """One pass up the trees and one pass down."""
 
     def __init__(
         self,
@@ -134,56 +134,56 @@ class _Pass:
         forest: Forest,
         labels: Sequence[int],
     ) -> None:
-        self._around, self._sets, self._forest = around, sets, forest
+        self._around, self._device_sets, self._forest = around, sets, forest
         self._labels = list(labels)
         self._sum = [list(row) for row in around.seconds]
-        # The unit above each tensor and the tensor above each unit.
-        self._above: dict[int, int] = {}
-        self._parent: dict[int, int] = {}
+        # The parent unit of each tensor and the parent tensor of each unit.
+        self._parent_unit: dict[int, int] = {}
+        self._parent_tensor: dict[int, int] = {}
         self._roots: list[int] = []
-        # For each label of the unit above.
+        # The best choice for each label of the parent unit.
         self._best: dict[int, list[Choice]] = {}
 
     def labels(self) -> list[int]:
-        order = self._rooted()
+        order = self._root_trees()
         for tensor in reversed(order):
-            above = self._above[tensor]
+            above = self._parent_unit[tensor]
             message, self._best[tensor] = self._message(tensor)
             self._sum[above] = [a + b for a, b in zip(self._sum[above], message, strict=True)]
         for root in self._roots:
-            self._labels[root] = _least(self._sum[root])
+            self._labels[root] = _argmin(self._sum[root])
         for tensor in order:
             self._descend(tensor)
         return self._labels
 
-    def _rooted(self) -> list[int]:
-        """Hang every tree on its first unit; return the tensors, those above before those below."""
+    def _root_trees(self) -> list[int]:
+        """Root every tree at its first unit; return the tensors, parents before children."""
         order: list[int] = []
         for root in sorted(self._forest.free):
-            if root in self._parent:
+            if root in self._parent_tensor:
                 continue
             self._roots.append(root)
             waiting = [root]
             while waiting:
                 unit = waiting.pop()
                 for tensor in (*self._around.made[unit], *self._around.read[unit]):
-                    if tensor in self._above or unit in self._forest.dropped[tensor]:
+                    if tensor in self._parent_unit or unit in self._forest.dropped[tensor]:
                         continue
-                    self._above[tensor] = unit
+                    self._parent_unit[tensor] = unit
                     order.append(tensor)
                     below = self._below(tensor)
-                    self._parent.update(dict.fromkeys(below, tensor))
+                    self._parent_tensor.update(dict.fromkeys(below, tensor))
                     waiting += below
         return order
 
     def _below(self, tensor: int) -> list[int]:
-        above, producer = self._above[tensor], self._around.producer[tensor]
+        above, producer = self._parent_unit[tensor], self._around.producer[tensor]
         free = [producer] if producer in self._forest.free else []
         return [unit for unit in (*free, *self._forest.kept[tensor]) if unit != above]
 
     def _options(self, tensor: int) -> list[Option]:
-        """Return what the tensor and all below it cost, for each home and each set of devices."""
-        around, above = self._around, self._above[tensor]
+        """Return the cost of a tensor and its subtree for each home and each set of devices."""
+        around, above = self._around, self._parent_unit[tensor]
         producer = around.producer[tensor]
         readers = [unit for unit in self._forest.kept[tensor] if unit != above]
         free = self._forest.free
@@ -201,7 +201,7 @@ class _Pass:
         down, up = around.to_device[tensor], around.to_host[tensor]
         options = []
         for home in homes:
-            for there, reached in self._sets(level, home, frozenset(held)):
+            for there, reached in self._device_sets(level, home, frozenset(held)):
                 cost = at_home[home]
                 if home and len(there) > 1:
                     cost += up[home - 1]
@@ -213,10 +213,10 @@ class _Pass:
         return options
 
     def _message(self, tensor: int) -> tuple[list[float], list[Choice]]:
-        """Return the least seconds for each label of the unit above, and how they come about."""
+        """Return the least seconds for each label of the parent unit, and the choices that give them."""
         least = [inf] * (self._around.devices + 1)
         best: list[Choice] = [(0, (0,))] * len(least)
-        made_above = self._around.producer[tensor] == self._above[tensor]
+        made_above = self._around.producer[tensor] == self._parent_unit[tensor]
         for cost, home, there in self._options(tensor):
             for device in (home,) if made_above else there:
                 if cost < least[device]:
@@ -224,13 +224,13 @@ class _Pass:
         return least, best
 
     def _descend(self, tensor: int) -> None:
-        """Place what is below a tensor, given the label of the unit above."""
+        """Label the units below a tensor, given the label of the parent unit."""
         producer = self._around.producer[tensor]
-        home, there = self._best[tensor][self._labels[self._above[tensor]]]
+        home, there = self._best[tensor][self._labels[self._parent_unit[tensor]]]
         for unit in self._below(tensor):
             row = self._sum[unit]
             self._labels[unit] = home if unit == producer else min(there, key=row.__getitem__)
 
 
-def _least(costs: Sequence[float]) -> int:
+def _argmin(costs: Sequence[float]) -> int:
     return min(range(len(costs)), key=costs.__getitem__)

@@ -1,4 +1,4 @@
-"""Placement as a mixed integer program that grows with the graph: what any size is solved with."""
+"""Placement as a mixed integer program whose size is linear in the graph."""
 
 from dataclasses import dataclass
 
@@ -8,18 +8,18 @@ from byoc.placement.company import company
 from byoc.placement.problem import UNLIMITED, Bools, Floats, Ints, Problem
 from byoc.placement.rows import Program
 
-# Units times units: what rows on the company of each take.
-_MOST_ACCOMPANIED = 700
+# Rows on compatible units need memory for this number of units squared.
+_MOST_PAIRED = 700
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Which columns hold what."""
+    """The column numbers of a placement program's variables."""
 
     placed: Ints
     """int64 (units, devices): 1 = the unit is on that accelerator."""
     level: Ints
-    """int64 (units, devices): regions of the device up to the unit; -1 = not counted."""
+    """int64 (units, devices): number of regions of the device up to the unit; -1 = not counted."""
     fused: Ints
     """int64 (fusions,): 1 = chosen."""
 
@@ -27,19 +27,17 @@ class Columns:
 def placement_program(
     problem: Problem, most_levels: int, count_launches: bool = True
 ) -> tuple[Program, Columns, float]:
-    """Return a program, its columns, and the constant to add to its cost.
+    """Return the program of a problem, its columns, and the constant part of its cost.
+    Without `count_launches` it has neither launches nor limits on regions nor fusions.
 
-    Without `count_launches` it has neither launches nor limits of regions nor fusions.
+    It is exact for one accelerator with phases of any size. Otherwise it is a relaxation: launches of
+    each accelerator are counted as if all others were the host, and no set of regions, connected or not,
+    has fewer. `most_levels` is a number of regions that a device never needs to exceed.
 
-    With one accelerator, phases, and regions of any size it states the problem exactly; else it
-    relaxes it: launches are counted for each accelerator as if all others were the host, which no
-    regions fall below, connected or not. `most_levels` is a number of regions that a device never
-    needs to pass.
-
-    Transfers are one column for each tensor, device and direction: `down[t, d] >= x[c, d] - x[p, d]`
+    Transfers have one column for each tensor, device and direction: `down[t, d] >= x[c, d] - x[p, d]`
     and `up[t, d] >= x[p, d] - x[c, d]` for every consumer `c`. Launches are levels that rise along
-    edges: `r[v] >= r[u]`, `r[v] >= r[u] + x[v] - x[u]`, `R >= r[v] >= x[v]`. No constant is large,
-    and the levels are continuous: rounded down they still hold.
+    edges: `r[v] >= r[u]`, `r[v] >= r[u] + x[v] - x[u]`, `R >= r[v] >= x[v]`. No big-M constants are
+    needed, and the levels are continuous: rounded down they remain feasible.
     """
     program = Program()
     extra = problem.seconds[:, 1:] - problem.seconds[:, :1]
@@ -57,16 +55,16 @@ def placement_program(
         transfers.add(open_to[:, d], problem.to_device[:, d], problem.to_host[:, d])
         if np.isfinite(problem.capacity[d]) and problem.memory[open_to[:, d], d].sum() > 0:
             program.sum_at_most(problem.capacity[d], placed[:, d], problem.memory[:, d])
-        if count_launches and _counts(problem, d):
-            level[:, d] = _levels(program, problem, placed[:, d], d, most_levels)
+        if count_launches and _regions_matter(problem, d):
+            level[:, d] = _add_levels(program, problem, placed[:, d], d, most_levels)
     fused = np.zeros(0, np.int64)
     if count_launches:
-        fused = _fusions(program, problem, placed, level, most_levels)
+        fused = _add_fusions(program, problem, placed, level, most_levels)
     return program, Columns(placed, level, fused), constant
 
 
-def _counts(problem: Problem, d: int) -> bool:
-    """Tell whether it matters how many regions a device has."""
+def _regions_matter(problem: Problem, d: int) -> bool:
+    """Return whether the number of a device's regions affects cost or feasibility."""
     limited = problem.max_regions[d] < UNLIMITED or problem.max_nodes[d] < UNLIMITED
     fused = any(fusion.device == 1 + d for fusion in problem.fusions)
     return bool(problem.launch[d] > 0 or limited or problem.min_nodes[d] > 1 or fused)
@@ -74,7 +72,7 @@ def _counts(problem: Problem, d: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Transfers:
-    """What adds the transfers of one device to a program."""
+    """Adds the transfers of one device to a program."""
 
     program: Program
     problem: Problem
@@ -82,39 +80,39 @@ class _Transfers:
     """int64 (units,): the columns of the units on the device."""
 
     def add(self, open_to: Bools, to_device: Floats, to_host: Floats) -> None:
-        """Charge both directions; the device takes units `open_to`."""
+        """Add the costs of both directions; `open_to` marks the units that the device accepts."""
         problem = self.problem
-        maker = problem.producer
-        makers = (maker >= 0) & open_to[maker]
-        # What the host wants anyway is on the unit that makes it.
-        direct = makers & problem.is_output
-        self._on_units(self.placed[maker[direct]], to_host[direct])
-        self._once(makers & ~direct, to_host, up=True)
+        producer = problem.producer
+        on_device = (producer >= 0) & open_to[producer]
+        # The transfer of a graph output depends on its producer alone.
+        direct = on_device & problem.is_output
+        self._charge_units(self.placed[producer[direct]], to_host[direct])
+        self._charge_tensors(on_device & ~direct, to_host, up=True)
         arriving = np.zeros(problem.tensors, np.bool_)
         arriving[problem.consumed[open_to[problem.consumers]]] = True
-        self._once(arriving, to_device, up=False)
+        self._charge_tensors(arriving, to_device, up=False)
 
-    def _on_units(self, columns: Ints, cost: Floats) -> None:
-        """Charge units for being there, by way of columns that equal theirs or more."""
+    def _charge_units(self, columns: Ints, cost: Floats) -> None:
+        """Charge units for being on the device, through columns that are at least theirs."""
         barred = np.isinf(cost)
         self.program.at_most(0, (columns[barred], 1))
         extra = self.program.add(cost[~barred], 1, False)
         self.program.at_most(0, (columns[~barred], 1), (extra, -1))
 
-    def _once(self, which: Bools, cost: Floats, *, up: bool) -> None:
-        """Charge tensors once for a direction, as soon as one consumer is on the other side."""
+    def _charge_tensors(self, which: Bools, cost: Floats, *, up: bool) -> None:
+        """Charge tensors once for a direction if at least one consumer is on the other side."""
         problem = self.problem
         entry = which[problem.consumed] & (cost[problem.consumed] > 0)
         tensors, ends = problem.consumed[entry], problem.consumers[entry]
         makers = problem.producer[tensors]
-        dear = np.isinf(cost[tensors])
+        forbidden = np.isinf(cost[tensors])
         number = np.full(len(cost), -1, np.int64)
-        paid = np.unique(tensors[~dear])
+        paid = np.unique(tensors[~forbidden])
         number[paid] = self.program.add(cost[paid], 1, False)
         sign = -1 if up else 1
         for made in (False, True):
             for finite in (False, True):
-                here = ((makers >= 0) == made) & (dear != finite)
+                here = ((makers >= 0) == made) & (forbidden != finite)
                 terms: list[tuple[Ints, int]] = [(self.placed[ends[here]], sign)]
                 if made:
                     terms.append((self.placed[makers[here]], -sign))
@@ -123,21 +121,21 @@ class _Transfers:
                 self.program.at_most(0, *terms)
 
 
-def _levels(program: Program, problem: Problem, placed: Ints, d: int, most_levels: int) -> Ints:
+def _add_levels(program: Program, problem: Problem, placed: Ints, d: int, most_levels: int) -> Ints:
     source, target = problem.edges
     most = min(most_levels, int(problem.max_regions[d]))
     level = program.add(np.zeros(problem.units), most, False)
     count = program.add(problem.launch[d], most, False)
-    # Phases can be more than levels where they are limited in size, never fewer.
+    # With a limit of size there may be more phases than levels, never fewer.
     if problem.min_nodes[d] > 1:
-        _accompanied(program, problem, placed, d)
+        _require_compatible(program, problem, placed, d)
         program.sum_at_most(0, [*placed, count], [*(-problem.size).tolist(), int(problem.min_nodes[d])])
     if problem.max_nodes[d] < UNLIMITED:
         program.sum_at_most(0, [*placed, count], [*problem.size.tolist(), -int(problem.max_nodes[d])])
     program.at_most(0, (level[source], 1), (level[target], -1))
-    # A unit that the device refuses never begins a region.
-    begins = problem.allowed[target, 1 + d]
-    source, target = source[begins], target[begins]
+    # A unit that the device refuses never starts a region.
+    starts = problem.allowed[target, 1 + d]
+    source, target = source[starts], target[starts]
     program.at_most(
         0, (level[source], 1), (placed[target], 1), (placed[source], -1), (level[target], -1)
     )
@@ -146,9 +144,9 @@ def _levels(program: Program, problem: Problem, placed: Ints, d: int, most_level
     return level
 
 
-def _accompanied(program: Program, problem: Problem, placed: Ints, d: int) -> None:
-    """Say that a placed unit has enough others with it that can be in its region."""
-    if problem.units > _MOST_ACCOMPANIED:
+def _require_compatible(program: Program, problem: Problem, placed: Ints, d: int) -> None:
+    """Require enough compatible units on the device for each unit placed there."""
+    if problem.units > _MOST_PAIRED:
         return
     least = int(problem.min_nodes[d])
     for unit, members in enumerate(company(problem, problem.allowed[:, 1 + d])):
@@ -158,11 +156,13 @@ def _accompanied(program: Program, problem: Problem, placed: Ints, d: int) -> No
             program.sum_at_most(0, [*placed[others], placed[unit]], [*factors.tolist(), least])
 
 
-def _fusions(program: Program, problem: Problem, placed: Ints, level: Ints, most_levels: int) -> Ints:
-    """A fusion needs its members on the device and on one level; a unit is in one fusion at most."""
+def _add_fusions(
+    program: Program, problem: Problem, placed: Ints, level: Ints, most_levels: int
+) -> Ints:
+    """Require a fusion's members to be on its device and on one level, and each in one fusion only."""
     saving = np.array([fusion.saving for fusion in problem.fusions], np.float64)
     fused = program.add(-saving, 1, True)
-    taken: dict[int, list[int]] = {}
+    fusions_of: dict[int, list[int]] = {}
     for number, fusion in zip(fused.tolist(), problem.fusions, strict=True):
         d = fusion.device - 1
         members = np.array(fusion.members)
@@ -171,8 +171,8 @@ def _fusions(program: Program, problem: Problem, placed: Ints, level: Ints, most
         for one, two in ((first, others), (others, first)):
             program.at_most(most_levels, (one, 1), (two, -1), (np.full(len(one), number), most_levels))
         for member in fusion.members:
-            taken.setdefault(member, []).append(number)
-    for numbers in taken.values():
+            fusions_of.setdefault(member, []).append(number)
+    for numbers in fusions_of.values():
         if len(numbers) > 1:
             program.sum_at_most(1, numbers, 1)
     return fused

@@ -1,20 +1,19 @@
-"""Which of the overlapping candidates to run as one, once labels and regions are given."""
+"""Choice among overlapping fusions for given labels and regions."""
 
 import numpy as np
 
 from byoc.placement.problem import Ints, Problem
 from byoc.placement.regions import contraction_is_acyclic
 
-# Candidates that are searched one and all: 2**12 choices at most.
-_MOST_SEARCHED = 12
+# Up to so many candidates are searched exhaustively: at most 2**12 choices.
+_MOST_CANDIDATES = 12
 
 
 def best_fusions(problem: Problem, labels: Ints, regions: Ints) -> tuple[int, ...]:
-    """Return which fusions to choose so that most is saved: disjoint, in one region each, acyclic.
-
-    The most where up to 12 candidates depend on one another (weighted set packing, NP-hard);
-    beyond that those that save most per member first (Hurkens and Schrijver, SIAM Journal on
-    Discrete Mathematics 2, 1989: within a factor of the members).
+    """Return the fusions that save most: disjoint, each in one region, acyclic together.
+    Optimal if at most 12 candidates depend on one another (weighted set packing, NP-hard); for more,
+    greedy by saving per member (Hurkens and Schrijver, SIAM Journal on Discrete Mathematics 2, 1989:
+    within a factor of the number of members).
     """
     open_to = [
         number
@@ -25,25 +24,25 @@ def best_fusions(problem: Problem, labels: Ints, regions: Ints) -> tuple[int, ..
     ]
     if not open_to:
         return ()
-    groups = _overlapping(problem, open_to)
-    chosen = sorted(number for group in groups for number in _packed(problem, group))
+    groups = _group_overlapping(problem, open_to)
+    chosen = sorted(number for group in groups for number in _choose(problem, group))
     if fusions_are_acyclic(problem, chosen):
         return tuple(chosen)
-    if len(open_to) <= _MOST_SEARCHED:
-        return tuple(sorted(_packed(problem, open_to, acyclic=True)))
-    return tuple(sorted(_greedy(problem, chosen, acyclic=True)))
+    if len(open_to) <= _MOST_CANDIDATES:
+        return tuple(sorted(_choose(problem, open_to, acyclic=True)))
+    return tuple(sorted(_choose_greedily(problem, chosen, acyclic=True)))
 
 
 def fusions_are_acyclic(problem: Problem, chosen: list[int]) -> bool:
-    """Tell whether the graph stays acyclic when each chosen fusion is made one node."""
+    """Return whether the graph stays acyclic when each chosen fusion is contracted to one node."""
     groups = np.full(problem.units, -1, np.int64)
     for place, number in enumerate(chosen):
         groups[list(problem.fusions[number].members)] = place
     return contraction_is_acyclic(problem, groups)
 
 
-def _overlapping(problem: Problem, numbers: list[int]) -> list[list[int]]:
-    """Gather fusions that share members, directly or through others."""
+def _group_overlapping(problem: Problem, numbers: list[int]) -> list[list[int]]:
+    """Group fusions that share members, directly or through other fusions."""
     group_of: dict[int, list[int]] = {}
     for number in numbers:
         met = {id(group_of[m]): group_of[m] for m in problem.fusions[number].members if m in group_of}
@@ -54,9 +53,9 @@ def _overlapping(problem: Problem, numbers: list[int]) -> list[list[int]]:
     return list({id(group): group for group in group_of.values()}.values())
 
 
-def _packed(problem: Problem, numbers: list[int], acyclic: bool = False) -> list[int]:
-    if len(numbers) > _MOST_SEARCHED:
-        return _greedy(problem, numbers, acyclic)
+def _choose(problem: Problem, numbers: list[int], acyclic: bool = False) -> list[int]:
+    if len(numbers) > _MOST_CANDIDATES:
+        return _choose_greedily(problem, numbers, acyclic)
     order = sorted(numbers, key=lambda number: (-problem.fusions[number].saving, number))
     rest = [sum(problem.fusions[number].saving for number in order[i:]) for i in range(len(order) + 1)]
     best: tuple[float, list[int]] = (0.0, [])
@@ -78,7 +77,7 @@ def _packed(problem: Problem, numbers: list[int], acyclic: bool = False) -> list
     return best[1]
 
 
-def _greedy(problem: Problem, numbers: list[int], acyclic: bool) -> list[int]:
+def _choose_greedily(problem: Problem, numbers: list[int], acyclic: bool) -> list[int]:
     def worth(number: int) -> tuple[float, int]:
         fusion = problem.fusions[number]
         return -fusion.saving / len(fusion.members), number

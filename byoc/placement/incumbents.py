@@ -1,4 +1,4 @@
-"""Placements to begin with, cheaply had; the best of several."""
+"""Incumbents: first feasible placements by simple heuristics."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from byoc.placement.strategy import CHEAPER_ON_HOST, Placement
 
 
 def of_labels(problem: Problem, labels: Ints, bound: float | None = None) -> Placement | None:
-    """Return a placement of labels, repaired where they break a limit; None where that fails."""
+    """Return a placement of labels, repaired if they break a limit; None if that fails."""
     placement = Placement.of(problem, labels, bound, why_host=CHEAPER_ON_HOST)
     if not breach(problem, labels, placement.regions):
         return placement
@@ -19,7 +19,7 @@ def of_labels(problem: Problem, labels: Ints, bound: float | None = None) -> Pla
 
 
 def the_better(placements: Iterable[Placement | None]) -> Placement | None:
-    """Return the placement of least cost, the first of equals; None where there is none."""
+    """Return the placement of least cost, the first of equals; None if there is none."""
     best: Placement | None = None
     for placement in placements:
         if placement is not None and (best is None or placement.cost.total < best.cost.total):
@@ -28,7 +28,7 @@ def the_better(placements: Iterable[Placement | None]) -> Placement | None:
 
 
 def incumbents(problem: Problem) -> Placement | None:
-    """Return the better of the host alone and each accelerator wherever it takes a unit."""
+    """Return the best of host only, each accelerator where possible, and the fastest device per unit."""
     host = np.zeros(problem.units, np.int64)
     labels = [host]
     for d in range(1, 1 + problem.devices):

@@ -1,4 +1,4 @@
-"""Local search over labels and regions for the makespan."""
+"""Local search over labels and regions for a small makespan."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from byoc.placement.problem import Problem
 from byoc.placement.regions import components_within
 from byoc.placement.strategy import needs
 
-# Less than this is no improvement but rounding.
+# A smaller relative gain may be a rounding error.
 _LEAST_GAIN = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """A placement under way: labels, regions with any numbers (-1 = host), and how long it takes."""
+    """A candidate placement: labels, arbitrary region numbers (-1 = host), and its makespan."""
 
     labels: list[int]
     regions: list[int]
@@ -29,20 +29,19 @@ class State:
 
     @classmethod
     def of(cls, scheduler: Scheduler, labels: list[int], regions: list[int]) -> Self:
-        """Schedule a placement; it takes inf seconds where its regions form a circle."""
+        """Schedule a placement; its makespan is inf if its regions form a cycle."""
         schedule = scheduler.schedule(labels, regions)
         return cls(labels, regions, schedule.makespan if schedule else inf, schedule)
 
 
 Move = tuple[tuple[int, ...], int, int | None]
-"""Units, the device they go to, and the region they join there: None = a new one."""
+"""Units, the device they move to, and the region they join there: None = a new one."""
 
 
 def improved(problem: Problem, scheduler: Scheduler, state: State, most: int) -> tuple[State, int]:
-    """Return a state that no single move betters, and how many schedules that took.
-
-    After `most` of them it is the best so far. Each move that helps is taken at once. Units that end
-    late come first, for what takes long is on the way to the end.
+    """Return a state that no single move improves, and the number of schedules computed.
+    Stops after `most` schedules with the best state so far. Each move that helps is made at once. Units
+    that end late come first, since they are likely to be on the critical path.
     """
     search = _Search(problem, scheduler, most)
     while True:
@@ -58,7 +57,7 @@ class _Search:
         self._around = Neighbours(problem)
         self._allowed: list[list[bool]] = problem.allowed.tolist()
         self._limited = bool(needs(problem) - {"launch", "fusions", "several devices"})
-        self._gathered: tuple[State | None, dict[int, tuple[int, ...]]] = None, {}
+        self._members_of: tuple[State | None, dict[int, tuple[int, ...]]] = None, {}
         self.tried = 0
 
     def round(self, state: State) -> State:
@@ -69,22 +68,22 @@ class _Search:
             for move in self._moves(state, unit):
                 if self.tried >= self._most:
                     return state
-                found = self._after(state, move)
+                found = self._apply(state, move)
                 if found is not state:
                     state = found
-                    break  # the other moves were those of the state before
+                    break  # the remaining moves belong to the previous state
         return state
 
     def _moves(self, state: State, unit: int) -> Iterator[Move]:
-        """Yield moves that begin with one unit, as `state` has it now."""
+        """Yield the moves of a unit in its current state."""
         labels, regions = state.labels, state.regions
-        near = sorted(self._near(unit))
+        near = sorted(self._neighbours(unit))
         together = tuple(sorted({unit, *(other for other in near if labels[other] == labels[unit])}))
         region = regions[unit]
         whole = self._members(state)[region] if region >= 0 else ()
         groups: list[tuple[int, ...]] = [(unit,)]
         groups += [together] if len(together) > 1 else []
-        # A region moves with its first unit alone.
+        # A region moves only with its first unit.
         groups += [whole] if len(whole) > 1 and whole[0] == unit and whole != together else []
         for group in groups:
             for device in range(self._problem.devices + 1):
@@ -98,22 +97,22 @@ class _Search:
                         yield group, device, join
 
     def _members(self, state: State) -> dict[int, tuple[int, ...]]:
-        """Return the units of each region, gathered once for each state."""
-        if self._gathered[0] is not state:
+        """Return the units of each region, computed once for each state."""
+        if self._members_of[0] is not state:
             members: dict[int, list[int]] = {}
             for unit, region in enumerate(state.regions):
                 members.setdefault(region, []).append(unit)
-            self._gathered = state, {region: tuple(units) for region, units in members.items()}
-        return self._gathered[1]
+            self._members_of = state, {region: tuple(units) for region, units in members.items()}
+        return self._members_of[1]
 
-    def _near(self, unit: int) -> set[int]:
+    def _neighbours(self, unit: int) -> set[int]:
         near = {self._around.producer[tensor] for tensor in self._around.read[unit]}
         for tensor in (*self._around.made[unit], *self._around.read[unit]):
             near.update(self._around.consumers[tensor])
         return near - {unit, -1}
 
-    def _after(self, state: State, move: Move) -> State:
-        """Return the state after a move that helps and may be made, else the one before."""
+    def _apply(self, state: State, move: Move) -> State:
+        """Return the state after a move if it helps and is allowed, else the given state."""
         units, device, join = move
         labels, regions = list(state.labels), list(state.regions)
         new = max(regions) + 1 if join is None else join
@@ -124,16 +123,16 @@ class _Search:
             return state
         self.tried += 1
         found = State.of(self._scheduler, labels, regions)
-        if found.seconds < state.seconds * (1 - _LEAST_GAIN) and self._lawful(found):
+        if found.seconds < state.seconds * (1 - _LEAST_GAIN) and self._is_allowed(found):
             return found
         return state
 
-    def _lawful(self, state: State) -> bool:
+    def _is_allowed(self, state: State) -> bool:
         return not self._limited or keeps_limits(self._problem, state.labels, state.regions)
 
 
 def keeps_limits(problem: Problem, labels: Sequence[int], regions: Sequence[int]) -> bool:
-    """Tell whether a placement keeps the hard limits, and regions are connected where they must be."""
+    """Return whether a placement keeps the hard limits, including connected regions."""
     placed, grouped = labels_and_regions(labels, regions)
     if breach(problem, placed, grouped):
         return False

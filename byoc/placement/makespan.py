@@ -1,18 +1,18 @@
-"""How long one inference takes when host and accelerators work at the same time.
+"""Scheduling of one inference when host and accelerators work at the same time.
 
-The model is that of list scheduling for heterogeneous processors (HEFT: Topcuoglu, Hariri and Wu, IEEE
+The model is list scheduling for heterogeneous processors (HEFT: Topcuoglu, Hariri and Wu, IEEE
 Transactions on Parallel and Distributed Systems 13, 2002), with regions as jobs:
 
-- The host and each accelerator do one job at a time, without interruption. A job is a unit on the
+- The host and each accelerator run one job at a time, without interruption. A job is a unit on the
   host, or a region, which takes its launch and all its units.
-- A job starts when every tensor that it reads from outside has arrived, and what it makes leaves when
-  it ends. Graph inputs are on the host at 0; the end is when the last job has ended and the last graph
-  output is on the host.
-- A tensor takes `to_host` off its accelerator and `to_device` onto another, once however many read it
-  there. Transfers are latencies: they occupy neither the devices nor each other's way.
+- A job starts when every tensor that it reads from outside has arrived, and its results are sent when it
+  ends. Graph inputs are on the host at time 0; the makespan is the time at which the last job has ended
+  and the last graph output is on the host.
+- A tensor takes `to_host` off its accelerator and `to_device` onto another, once however many consumers
+  it has there. Transfers are latencies: they occupy neither the devices nor one another.
 
-So no makespan is above the cost that adds everything up: going back from the end, each moment belongs
-to one job or one transfer, and none of them twice.
+So no makespan exceeds the cost that adds everything up: going back from the end, each moment belongs
+to one job or one transfer, and none of them occurs twice.
 """
 
 import math
@@ -29,10 +29,10 @@ from byoc.placement.problem import Floats, Ints, Problem
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """When each unit's job runs; on which device, the labels say."""
+    """Start and end of each unit's job; its device is in the labels."""
 
     start: Floats
-    """float64 (units,): seconds from the start of the inference; the same for all units of a region."""
+    """float64 (units,): seconds from the start of the inference; equal for all units of a region."""
     end: Floats
     """float64 (units,)."""
     makespan: float
@@ -40,26 +40,25 @@ class Schedule:
 
 
 class Scheduler:
-    """Schedules placements of one problem."""
+    """List scheduling of placements of one problem."""
 
     def __init__(self, problem: Problem) -> None:
-        """Gather what every schedule needs, O(tensors + entries)."""
+        """Prepare the data shared by all schedules, O(tensors + entries)."""
         self._problem = problem
         self._around = Neighbours(problem)
         self._seconds: list[list[float]] = problem.seconds.tolist()
         self._launch: list[float] = problem.launch.tolist()
 
     def schedule(self, labels: Sequence[int], regions: Sequence[int]) -> Schedule | None:
-        """Return a list schedule of a placement, None where its regions form a circle.
-
-        Jobs are taken by upward rank, the longest way from their start to the end, and each goes into
+        """Return a list schedule of a placement; None if its regions form a cycle.
+        Jobs are taken by upward rank, the longest path from their start to the end, and each goes into
         the earliest gap of its device that it fits in (Topcuoglu et al., section 5.1).
         """
         jobs = _Jobs(self._problem, self._around, self._seconds, self._launch, labels, regions)
         order = jobs.by_rank()
         if order is None:
             return None
-        start, end, makespan = jobs.placed(order)
+        start, end, makespan = jobs.run(order)
         of_unit = jobs.of_unit
         return Schedule(
             np.array([start[job] for job in of_unit], np.float64),
@@ -69,9 +68,9 @@ class Scheduler:
 
 
 class _Jobs:
-    """The jobs of a placement, and what each waits for."""
+    """The jobs of a placement and their dependencies."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - a problem taken apart, and a placement
+    def __init__(  # noqa: PLR0913, PLR0917 - lists of a problem, and a placement
         self,
         problem: Problem,
         around: Neighbours,
@@ -125,7 +124,7 @@ class _Jobs:
                     self.following[source].append((job, moving))
 
     def by_rank(self) -> list[int] | None:
-        """Return the jobs by falling upward rank, None where they form a circle."""
+        """Return the jobs by falling upward rank; None if they form a cycle."""
         waits = [0] * len(self.device)
         for following in self.following:
             for job, _ in following:
@@ -144,14 +143,14 @@ class _Jobs:
             for after, moving in self.following[job]:
                 longest = max(longest, moving + rank[after])
             rank[job] = self.seconds[job] + longest
-        # Of equal ranks, the one that the other may wait for is first: sorting is stable.
+        # Sorting is stable: of equal ranks, a job comes before those that wait for it.
         return sorted(order, key=lambda job: -rank[job])
 
-    def placed(self, order: Sequence[int]) -> tuple[list[float], list[float], float]:
-        """Return start and end of every job, and the makespan."""
+    def run(self, order: Sequence[int]) -> tuple[list[float], list[float], float]:
+        """Return the start and end of every job, and the makespan."""
         ready = list(self.release)
         start, end = [0.0] * len(ready), [0.0] * len(ready)
-        idle = {device: _Idle() for device in set(self.device)}
+        idle = {device: _IdleIntervals() for device in set(self.device)}
         makespan = 0.0
         for job in order:
             start[job] = idle[self.device[job]].take(ready[job], self.seconds[job])
@@ -162,30 +161,30 @@ class _Jobs:
         return start, end, makespan
 
 
-class _Idle:
-    """The gaps in the schedule of one device."""
+class _IdleIntervals:
+    """The idle intervals of one device."""
 
     def __init__(self) -> None:
         self._start = [0.0]
         self._end = [math.inf]
 
     def take(self, ready: float, seconds: float) -> float:
-        """Return the earliest start from `ready` on at which so long a job fits, and fill that gap."""
-        place = max(0, bisect_right(self._start, ready) - 1)
-        while max(ready, self._start[place]) + seconds > self._end[place]:
-            place += 1
-        first, last = self._start[place], self._end[place]
+        """Return the earliest start from `ready` on at which a job fits, and occupy that interval."""
+        gap = max(0, bisect_right(self._start, ready) - 1)
+        while max(ready, self._start[gap]) + seconds > self._end[gap]:
+            gap += 1
+        first, last = self._start[gap], self._end[gap]
         begin = max(ready, first)
         if seconds == 0:
             return begin
-        kept = [(a, b) for a, b in ((first, begin), (begin + seconds, last)) if a < b]
-        self._start[place : place + 1] = [a for a, _ in kept]
-        self._end[place : place + 1] = [b for _, b in kept]
+        remaining = [(a, b) for a, b in ((first, begin), (begin + seconds, last)) if a < b]
+        self._start[gap : gap + 1] = [a for a, _ in remaining]
+        self._end[gap : gap + 1] = [b for _, b in remaining]
         return begin
 
 
 def labels_and_regions(labels: Sequence[int], regions: Sequence[int]) -> tuple[Ints, Ints]:
-    """Return both as arrays, regions numbered 0, 1, ... as they come."""
+    """Return both as int64 (units,), the regions renumbered 0, 1, ... in order of appearance."""
     number: dict[int, int] = {}
-    tidy = [number.setdefault(region, len(number)) if region >= 0 else -1 for region in regions]
-    return np.array(labels, np.int64), np.array(tidy, np.int64)
+    renumbered = [number.setdefault(region, len(number)) if region >= 0 else -1 for region in regions]
+    return np.array(labels, np.int64), np.array(renumbered, np.int64)

@@ -1,4 +1,4 @@
-"""What a unit costs on each device, given where its neighbours are."""
+"""The cost of a unit on each device, given the devices of its neighbours."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,24 +7,24 @@ from byoc.placement.problem import Problem
 
 
 class Neighbours:
-    """The tensors around each unit as lists: faster than arrays for one unit at a time."""
+    """The tensors around each unit as Python lists, faster than arrays for one unit at a time."""
 
     def __init__(self, problem: Problem) -> None:
-        """Gather them, O(tensors + entries)."""
+        """Build the lists, O(tensors + entries)."""
         self._problem = problem
         self.devices = problem.devices
         start = problem.consumer_start.tolist()
         consumers = problem.consumers.tolist()
         self.producer: list[int] = problem.producer.tolist()
-        """The unit that makes each tensor, -1 = the host."""
+        """The producing unit of each tensor, -1 = the host."""
         self.consumers: list[list[int]] = [consumers[first:last] for first, last in pairwise(start)]
-        """The units that consume each tensor."""
+        """The consuming units of each tensor."""
         self.is_output: list[bool] = problem.is_output.tolist()
         self.to_device: list[list[float]] = problem.to_device.tolist()
         self.to_host: list[list[float]] = problem.to_host.tolist()
         self.seconds: list[list[float]] = problem.costs.tolist()
         self.made: list[list[int]] = [[] for _ in range(problem.units)]
-        """The tensors that each unit makes."""
+        """The tensors that each unit produces."""
         self.read: list[list[int]] = [[] for _ in range(problem.units)]
         """The tensors that each unit consumes."""
         for tensor, producer in enumerate(self.producer):
@@ -34,7 +34,7 @@ class Neighbours:
                 self.read[unit].append(tensor)
 
     def levels(self) -> list[list[int]]:
-        """Return the units by depth: the most units on any path that ends there, but for itself."""
+        """Return the units by depth: the largest number of units before them on a path."""
         depth = [0] * self._problem.units
         for unit, target in zip(*(side.tolist() for side in self._problem.edges), strict=True):
             depth[target] = max(depth[target], depth[unit] + 1)
@@ -52,10 +52,9 @@ class Neighbours:
         return leaving + sum(self.to_device[tensor][d - 1] for d in sorted(elsewhere) if d)
 
     def with_transfers(self, unit: int, labels: Sequence[int]) -> list[float]:
-        """Return the seconds of a unit on each device with those of the tensors around it.
-
-        `labels` holds the device of every unit, or -1 where it is not known: such a unit wants
-        nothing, and what it makes costs nothing to bring. The unit's own label plays no part.
+        """Return the seconds of a unit on each device including the transfers of its tensors.
+        `labels` holds the device of every unit, or -1 if unknown: such a unit needs no transfers and its
+        results cost nothing to bring. The unit's own label has no effect.
         """
         total = list(self.seconds[unit])
         for tensor in self.made[unit]:

@@ -1,4 +1,4 @@
-"""What a placement costs: execution, transfer and launch."""
+"""The cost of a placement: execution, transfer and launch."""
 
 import math
 from dataclasses import dataclass
@@ -10,28 +10,27 @@ from byoc.placement.problem import Bools, Ints, Problem
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one inference, one thing at a time; inf where a unit is placed that is refused."""
+    """Seconds of one inference that does one thing at a time; inf if a device refuses a unit."""
 
     execution: float
     transfer: float
     launch: float
     saved: float = 0.0
-    """What the chosen fusions take off the execution."""
+    """Seconds of execution saved by the chosen fusions."""
 
     @property
     def total(self) -> float:
-        """Seconds in all."""
+        """Total seconds."""
         return self.execution + self.transfer + self.launch - self.saved
 
 
 def evaluate(problem: Problem, labels: Ints, regions: Ints, fusions: tuple[int, ...] = ()) -> Cost:
-    """Return the cost of running unit `v` on device `labels[v]`, compiled as part of `regions[v]`.
-
-    `labels` and `regions` are int64 (units,); a unit on the host has region -1. A tensor is paid
-    for once per direction and device, however many consumers it has there, and goes from one
-    accelerator to another by way of the host. `fusions` are those chosen, each within one region.
-    Sums are rounded once (`math.fsum`), so that they do not depend on the order of the units.
-    Raises ValueError where these do not fit the problem or each other.
+    """Return the cost of running unit `v` on device `labels[v]` as part of region `regions[v]`.
+    `labels` and `regions` are int64 (units,); a unit on the host has region -1. A tensor is paid for
+    once per direction and device, however many consumers it has there, and travels from one accelerator
+    to another by way of the host. `fusions` are the chosen ones, each within one region. Sums are
+    rounded once (`math.fsum`), so they do not depend on the order of the units. Raises ValueError if the
+    arguments do not fit the problem or one another.
     """
     devices = _region_devices(problem, labels, regions)
     for number in fusions:
@@ -40,37 +39,37 @@ def evaluate(problem: Problem, labels: Ints, regions: Ints, fusions: tuple[int, 
             raise ValueError(f"fusion {number} is chosen and not in one region of its device")
     return Cost(
         math.fsum(problem.seconds[np.arange(problem.units), labels]),
-        _transfer(problem, labels),
+        _transfer_seconds(problem, labels),
         math.fsum(problem.launch[devices - 1]),
         math.fsum(problem.fusions[number].saving for number in fusions),
     )
 
 
 def moved(problem: Problem, labels: Ints, sizes: Ints) -> int:
-    """Return the bytes that cross between devices, each tensor once per direction and device.
+    """Return the bytes transferred between devices, each tensor once per direction and device.
 
     `labels` is int64 (units,), `sizes` int64 (tensors, devices) in bytes.
     """
-    leaving, home, wanted = _crossings(problem, labels)
+    leaving, home, wanted = _find_transfers(problem, labels)
     return int(sizes[leaving, home[leaving] - 1].sum() + sizes[wanted[:, 1:]].sum())
 
 
-def _transfer(problem: Problem, labels: Ints) -> float:
-    leaving, home, wanted = _crossings(problem, labels)
+def _transfer_seconds(problem: Problem, labels: Ints) -> float:
+    leaving, home, wanted = _find_transfers(problem, labels)
     return math.fsum(problem.to_host[leaving, home[leaving] - 1]) + math.fsum(
         problem.to_device[wanted[:, 1:]]
     )
 
 
-def _crossings(problem: Problem, labels: Ints) -> tuple[Ints, Ints, Bools]:
-    """Return which tensors leave their accelerator, where each is made, and who needs a copy of it.
+def _find_transfers(problem: Problem, labels: Ints) -> tuple[Ints, Ints, Bools]:
+    """Return the tensors that leave their accelerator, the home of each tensor, and the copies needed.
 
-    The last is bool (tensors, 1 + devices): the device needs the tensor and does not make it.
+    The last is bool (tensors, 1 + devices): the device needs the tensor and does not produce it.
     """
     wanted = np.zeros((problem.tensors, 1 + problem.devices), np.bool_)
     wanted[problem.consumed, labels[problem.consumers]] = True
     wanted[:, 0] |= problem.is_output
-    # Producer -1 reads the host's 0 that is appended.
+    # Producer -1 selects the appended 0, the host.
     home = np.append(labels, 0)[problem.producer]
     wanted[np.arange(problem.tensors), home] = False
     return np.flatnonzero((home > 0) & wanted.any(axis=1)), home, wanted

@@ -1,4 +1,4 @@
-"""The best placement and its proof, by programs that HiGHS solves."""
+"""The optimal placement and its proof, by mixed integer programs solved with HiGHS."""
 
 import time
 from dataclasses import dataclass, replace
@@ -16,13 +16,13 @@ from byoc.placement.rows import Program, Solution
 from byoc.placement.sequence import sequence_program
 from byoc.placement.strategy import CHEAPER_ON_HOST, Placement
 
-# A gap below which nothing is left to gain: what the programs' tolerances may hide.
+# A relative gap that the tolerances of the solver may hide; below it a placement is optimal.
 PROVEN = 1e-9
-# Entries of the sequence program's widest variable: beyond that it is too slow to be of use.
+# Entries of the launch program's largest variable: beyond that it is too slow to be useful.
 _MOST_MEMBERS = 1200
 
-# By how much launches are made dearer to have fewer regions, and how often small ones are taken away.
-_DEARER = (1.0, 4.0, 16.0)
+# Factors on launch costs that give fewer regions, and how often small regions are dissolved.
+_LAUNCH_FACTORS = (1.0, 4.0, 16.0)
 _MOST_TRIES = 6
 
 _UNPROVEN = "launches and limits of regions are proven in part only: the bound leaves out the rest"
@@ -32,38 +32,37 @@ _STOPPED = "the search was stopped before the optimum was proven"
 def optimum(
     problem: Problem, known: Placement | None, seconds: float | None, nodes: int | None
 ) -> Placement | None:
-    """Return the best placement found, with its bound; None where there is none, or none was found.
-
-    `known` is a placement to begin with. Stops after so many seconds, and each program after so
-    many nodes of its search; None = no limit.
+    """Return the best placement found with its lower bound; None if there is none or none was found.
+    `known` is a placement to start from. `seconds` limits the whole search and `nodes` the
+    branch-and-bound nodes of each program; None = no limit.
     """
     try:
         problem = without_lonely(problem)
-    except ValueError:  # a unit that must be on an accelerator can be in no region
+    except ValueError:  # no region is possible for a unit that must be on an accelerator
         return None
     search = _Search(problem, seconds, nodes, time.monotonic())
-    best, solution = search.by_levels(known)
+    best, solution = search.solve_by_levels(known)
     bound = solution.bound
-    exact = _levels_are_exact(problem)
-    if _open(best, solution) and (problem.min_nodes > 1).any():
-        best = search.with_larger_regions(best)
-    if not exact and _open(best, solution):
+    exact = _is_exact(problem)
+    if _can_improve(best, solution) and (problem.min_nodes > 1).any():
+        best = search.avoid_small_regions(best)
+    if not exact and _can_improve(best, solution):
         launches = search.most_launches(best)
         if problem.units * problem.devices * launches <= _MOST_MEMBERS:
-            best, solution = search.by_sequence(best, launches)
+            best, solution = search.solve_by_launches(best, launches)
             bound, exact = max(bound, solution.bound), True
     if best is None:
         return None
     notes: tuple[str, ...] = ()
     if not solution.solved:
         notes = (_STOPPED,)
-    elif not exact and _open(best, solution):
+    elif not exact and _can_improve(best, solution):
         notes = (_UNPROVEN,)
     return replace(best, bound=max(0.0, min(bound, best.cost.total)), notes=notes)
 
 
-def _levels_are_exact(problem: Problem) -> bool:
-    """Tell whether `placement_program` states the problem as it is, and does not relax it."""
+def _is_exact(problem: Problem) -> bool:
+    """Return whether `placement_program` states the problem exactly rather than a relaxation."""
     counts = (problem.launch > 0) | (problem.max_regions < UNLIMITED)
     sized = (problem.min_nodes > 1) | (problem.max_nodes < UNLIMITED)
     if not counts.any() and not sized.any() and not problem.fusions:
@@ -71,8 +70,8 @@ def _levels_are_exact(problem: Problem) -> bool:
     return problem.devices == 1 and not problem.connected[0] and not sized[0]
 
 
-def _open(best: Placement | None, solution: Solution) -> bool:
-    """Tell whether something better than a placement may be there, tolerances aside."""
+def _can_improve(best: Placement | None, solution: Solution) -> bool:
+    """Return whether a better placement may exist, within tolerances."""
     if best is None:
         return solution.bound < np.inf
     return best.cost.total - solution.bound - solution.slack > PROVEN * best.cost.total
@@ -84,62 +83,67 @@ def _total(best: Placement | None) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """A problem, and what may be spent on it: seconds in all, nodes in each program's search."""
+    """A problem and its search budget: seconds in all, branch-and-bound nodes for each program."""
 
     problem: Problem
     seconds: float | None
     nodes: int | None
-    begun: float
+    start: float
 
-    def by_levels(self, best: Placement | None) -> tuple[Placement | None, Solution]:
-        """Return the better placement, and how the program was solved."""
+    def solve_by_levels(self, best: Placement | None) -> tuple[Placement | None, Solution]:
+        """Return the better placement and the solution of the program over levels."""
         problem = self.problem
         program, columns, constant = placement_program(problem, _most_levels(problem))
-        solution, chosen = self._solved(program, columns.fused, constant, _total(best))
+        solution, chosen = self._solve_with_acyclic_fusions(
+            program, columns.fused, constant, _total(best)
+        )
         if solution.values is None:
             return best, solution
-        labels = _labels(solution.values[columns.placed])
-        found = [of_labels(problem, labels), _levelled(problem, labels, chosen)]
+        labels = _read_labels(solution.values[columns.placed])
+        found = [of_labels(problem, labels), _keep_fusions_together(problem, labels, chosen)]
         return the_better([best, *found]), solution
 
-    def with_larger_regions(self, best: Placement | None) -> Placement | None:
-        """Return the better placement, once too small regions have been avoided in two ways.
-
-        Launches are made dearer, so that there are fewer; and units that ended in too small a
-        region are kept off their device, and the rest is placed anew.
+    def avoid_small_regions(self, best: Placement | None) -> Placement | None:
+        """Return the better placement after avoiding regions that are too small, in two ways.
+        More expensive launches give fewer regions; and units that ended in a region that is too small
+        are refused by their device, and the rest is placed again.
         """
         problem = self.problem
         best = the_better([best, incumbents(problem)])
-        for factor in _DEARER:
-            dearer = replace(problem, launch=problem.launch * factor)
-            labels = self._labels_of(dearer)
+        for factor in _LAUNCH_FACTORS:
+            variant = replace(problem, launch=problem.launch * factor)
+            labels = self._solve_labels(variant)
             for _ in range(_MOST_TRIES):
                 if labels is None:
                     break
                 best = the_better([best, of_labels(problem, labels)])
-                stray = _in_small_regions(problem, labels)
-                if not stray.size:
+                movable = _units_of_small_regions(problem, labels)
+                if not movable.size:
                     break
-                seconds = dearer.seconds.copy()
-                seconds[stray, labels[stray]] = np.inf
-                dearer = replace(dearer, seconds=seconds, fusions=())
-                labels = self._labels_of(dearer)
+                seconds = variant.seconds.copy()
+                seconds[movable, labels[movable]] = np.inf
+                variant = replace(variant, seconds=seconds, fusions=())
+                labels = self._solve_labels(variant)
         return best
 
-    def _labels_of(self, problem: Problem) -> Ints | None:
+    def _solve_labels(self, problem: Problem) -> Ints | None:
         program, columns, constant = placement_program(problem, _most_levels(problem))
-        solution, _ = self._solved(program, columns.fused, constant, np.inf)
-        return None if solution.values is None else _labels(solution.values[columns.placed])
+        solution, _ = self._solve_with_acyclic_fusions(program, columns.fused, constant, np.inf)
+        return None if solution.values is None else _read_labels(solution.values[columns.placed])
 
-    def by_sequence(self, best: Placement | None, launches: int) -> tuple[Placement | None, Solution]:
-        """Return the same, by so many launches in turn."""
+    def solve_by_launches(
+        self, best: Placement | None, launches: int
+    ) -> tuple[Placement | None, Solution]:
+        """Return the better placement and the solution of the program over a sequence of launches."""
         program, columns, constant = sequence_program(self.problem, launches)
-        solution, chosen = self._solved(program, columns.fused, constant, _total(best))
+        solution, chosen = self._solve_with_acyclic_fusions(
+            program, columns.fused, constant, _total(best)
+        )
         if solution.values is None:
             return best, solution
         found = Placement.of(
             self.problem,
-            _labels(solution.values[columns.placed]),
+            _read_labels(solution.values[columns.placed]),
             why_host=CHEAPER_ON_HOST,
             regions=columns.regions(solution.values),
             fusions=chosen,
@@ -149,7 +153,7 @@ class _Search:
         return the_better([best, found]), solution
 
     def most_launches(self, best: Placement | None) -> int:
-        """Return a number of launches that no better placement passes."""
+        """Return a number of launches that no better placement exceeds."""
         problem = self.problem
         most = _most_levels(problem)
         most = min(most, int(np.minimum(problem.max_regions, UNLIMITED // (1 + problem.devices)).sum()))
@@ -157,64 +161,64 @@ class _Search:
         if best is None or not cheapest > 0 or problem.fusions:
             return most
         program, _, constant = placement_program(problem, most, count_launches=False)
-        least = program.solve(constant, np.inf, self._left(), self.nodes).bound
+        least = program.solve(constant, np.inf, self._remaining_seconds(), self.nodes).bound
         if not np.isfinite(least):
             return most
         return max(1, min(most, int((best.cost.total - least) / cheapest * (1 + PROVEN)) + 1))
 
-    def _left(self) -> float | None:
-        """Return the seconds left, None where there is no limit."""
-        return None if self.seconds is None else max(0.0, self.seconds - time.monotonic() + self.begun)
+    def _remaining_seconds(self) -> float | None:
+        """Return the remaining seconds, None if there is no limit."""
+        return None if self.seconds is None else max(0.0, self.seconds - time.monotonic() + self.start)
 
-    def _solved(
+    def _solve_with_acyclic_fusions(
         self, program: Program, fused: Ints, constant: float, most: float
     ) -> tuple[Solution, tuple[int, ...]]:
-        """Solve, and again for as long as chosen fusions would wait for one another in a circle."""
+        """Solve a program, and again while the chosen fusions form a cycle."""
         while True:
-            solution = program.solve(constant, most, self._left(), self.nodes)
+            solution = program.solve(constant, most, self._remaining_seconds(), self.nodes)
             if solution.values is None or not fused.size:
                 return solution, ()
             values = solution.values[fused].reshape(len(fused), -1)
             chosen = np.flatnonzero(values.max(axis=1) > 0.5).tolist()
             if fusions_are_acyclic(self.problem, chosen):
                 return solution, tuple(chosen)
-            for circle in _circles(self.problem, chosen):
-                program.sum_at_most(len(circle) - 1, fused[circle].ravel(), 1)
+            for cycle in _fusion_cycles(self.problem, chosen):
+                program.sum_at_most(len(cycle) - 1, fused[cycle].ravel(), 1)
 
 
-def _levelled(problem: Problem, labels: Ints, chosen: tuple[int, ...]) -> Placement | None:
-    """Return the placement that puts chosen fusions into one region each, None if that cannot be."""
+def _keep_fusions_together(problem: Problem, labels: Ints, chosen: tuple[int, ...]) -> Placement | None:
+    """Return the placement with each chosen fusion in one region, None if that is impossible."""
     if not chosen or problem.devices > 1 or problem.connected.any():
         return None
     regions = levelled_regions(problem, labels, [problem.fusions[i].members for i in chosen])
     if regions is None or breach(problem, labels, regions):
         return None
-    # A phase of too many nodes has been dealt out.
+    # A phase with too many nodes may have been divided.
     if any(np.ptp(regions[list(problem.fusions[number].members)]) for number in chosen):
         return None
     return Placement.of(problem, labels, why_host=CHEAPER_ON_HOST, regions=regions, fusions=chosen)
 
 
-def _in_small_regions(problem: Problem, labels: Ints) -> Ints:
-    """Return the units of regions with too few nodes that need not be on an accelerator."""
+def _units_of_small_regions(problem: Problem, labels: Ints) -> Ints:
+    """Return the movable units in regions with too few nodes, int64."""
     regions = form_regions(problem, labels)
     placed = np.flatnonzero(labels > 0)
     nodes = np.bincount(regions[placed], problem.size[placed])
     small = nodes[regions[placed]] < problem.min_nodes[labels[placed] - 1]
-    stray: Ints = placed[small & ~problem.must[placed]]
-    return stray
+    movable: Ints = placed[small & ~problem.must[placed]]
+    return movable
 
 
-def _labels(placed: Floats) -> Ints:
-    """Return labels from float64 (units, devices), where more than a half stands for 1."""
+def _read_labels(placed: Floats) -> Ints:
+    """Return labels from float64 (units, devices), where more than 0.5 means 1."""
     if not placed.size:
         return np.zeros(len(placed), np.int64)
     where = placed > 0.5
     return np.where(where.any(axis=1), 1 + where.argmax(axis=1, keepdims=False), 0).astype(np.int64)
 
 
-def _circles(problem: Problem, chosen: list[int]) -> list[list[int]]:
-    """Return sets of the chosen fusions that wait for one another."""
+def _fusion_cycles(problem: Problem, chosen: list[int]) -> list[list[int]]:
+    """Return groups of the chosen fusions that wait for one another."""
     node = np.arange(problem.units)
     for number in chosen:
         members = list(problem.fusions[number].members)
@@ -223,14 +227,14 @@ def _circles(problem: Problem, chosen: list[int]) -> list[list[int]]:
     crossing = source != target
     _, component = connected_parts(problem.units, source[crossing], target[crossing], "strong")
     sizes = np.bincount(component)
-    circles: dict[int, list[int]] = {}
+    cycles: dict[int, list[int]] = {}
     for number in chosen:
-        place = int(component[problem.fusions[number].members[0]])
-        if sizes[place] > 1:
-            circles.setdefault(place, []).append(number)
-    return list(circles.values())
+        group = int(component[problem.fusions[number].members[0]])
+        if sizes[group] > 1:
+            cycles.setdefault(group, []).append(number)
+    return list(cycles.values())
 
 
 def _most_levels(problem: Problem) -> int:
-    """Return a number of regions that no device needs to pass: a path enters it once every two units."""
+    """Return a number of regions that no device needs to exceed."""
     return max(1, int(problem.allowed[:, 1:].any(axis=1).sum()))

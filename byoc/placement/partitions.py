@@ -1,4 +1,4 @@
-"""The best regions for given labels, by search: small graphs with any limits."""
+"""The best regions for given labels by exhaustive search: small graphs with any limits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,42 +11,41 @@ from byoc.placement.problem import UNLIMITED, Ints, Problem
 
 
 @dataclass(frozen=True)
-class _Way:
-    """Regions from some point on: seconds of launches less savings, and the launches in turn."""
+class _Continuation:
+    """A way to finish: seconds of launches minus savings, and the launches in order."""
 
     seconds: float
     launches: tuple[int, ...] = ()
 
 
-_NO_WAY = _Way(inf)
+_IMPOSSIBLE = _Continuation(inf)
 
 
 def best_regions(problem: Problem, labels: Ints) -> tuple[float, Ints] | None:
-    """Return launches less savings of the best regions of labels, and these, int64 (units,).
-
-    None where no regions keep the limits. Tries every order of launches and, where it matters
-    which units are launched together, every choice of those: regions that can be launched one after
-    another are those whose contraction is acyclic.
+    """Return launches minus savings of the best regions for labels, and the regions, int64 (units,).
+    None if no regions keep the limits. Tries every order of launches and, where it matters which units
+    are launched together, every choice of them: regions that can be launched one after another are
+    exactly those whose contraction is acyclic.
     """
-    search = _Search(problem, labels.tolist())
-    way = search.way(search.closed(0), tuple(problem.max_regions.tolist()))
-    if way.seconds == inf:
+    search = _RegionSearch(problem, labels.tolist())
+    best = search.finish(search.run_until_blocked(0), tuple(problem.max_regions.tolist()))
+    if best.seconds == inf:
         return None
     regions = np.full(problem.units, -1, np.int64)
-    for number, launch in enumerate(way.launches):
+    for number, launch in enumerate(best.launches):
         regions[[unit for unit in range(problem.units) if launch >> unit & 1]] = number
-    return way.seconds, regions
+    return best.seconds, regions
 
 
 @dataclass(eq=False)
-class _Search:
-    """Sets of units are the bits of whole numbers."""
+class _RegionSearch:
+    """The search state; sets of units are bits of integers."""
 
     problem: Problem
     labels: list[int]
     before: list[int] = field(init=False)
     """The units whose results each unit needs."""
-    known: dict[tuple[int, tuple[int, ...]], _Way] = field(default_factory=dict)
+    known: dict[tuple[int, tuple[int, ...]], _Continuation] = field(default_factory=dict)
     savings: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -54,43 +53,48 @@ class _Search:
         for u, v in zip(*(side.tolist() for side in self.problem.edges), strict=True):
             self.before[v] |= 1 << u
 
-    def closed(self, done: int, device: int = 0) -> int:
-        """Return what has run once a device, or the host, has gone as far as it can."""
+    def run_until_blocked(self, done: int, device: int = 0) -> int:
+        """Return the units that have run once a device, or the host, has run all it can."""
         for unit, needed in enumerate(self.before):
             if self.labels[unit] == device and not needed & ~done:
                 done |= 1 << unit
         return done
 
-    def way(self, done: int, allowed: tuple[int, ...]) -> _Way:
-        """Return the best way on, with so many launches allowed for each accelerator."""
+    def finish(self, done: int, allowed: tuple[int, ...]) -> _Continuation:
+        """Return the best continuation, with so many launches allowed for each accelerator."""
         if done == (1 << self.problem.units) - 1:
-            return _Way(0.0)
+            return _Continuation(0.0)
         key = done, allowed
         if key not in self.known:
-            ways = (self._after(launch, device, done, allowed) for device, launch in self._next(done))
-            self.known[key] = min(ways, key=lambda way: way.seconds, default=_NO_WAY)
+            ways = (
+                self._launch(launch, device, done, allowed)
+                for device, launch in self._next_launches(done)
+            )
+            self.known[key] = min(ways, key=lambda way: way.seconds, default=_IMPOSSIBLE)
         return self.known[key]
 
-    def _after(self, launch: int, device: int, done: int, allowed: tuple[int, ...]) -> _Way:
+    def _launch(self, launch: int, device: int, done: int, allowed: tuple[int, ...]) -> _Continuation:
         left = allowed[device - 1]
         if left <= 0:
-            return _NO_WAY
+            return _IMPOSSIBLE
         fewer = left if left == UNLIMITED else left - 1
-        rest = self.way(self.closed(done | launch), (*allowed[: device - 1], fewer, *allowed[device:]))
-        seconds = float(self.problem.launch[device - 1]) - self._saved(launch) + rest.seconds
-        return _Way(seconds, (launch, *rest.launches))
+        rest = self.finish(
+            self.run_until_blocked(done | launch), (*allowed[: device - 1], fewer, *allowed[device:])
+        )
+        seconds = float(self.problem.launch[device - 1]) - self._best_saving(launch) + rest.seconds
+        return _Continuation(seconds, (launch, *rest.launches))
 
-    def _next(self, done: int) -> Iterator[tuple[int, int]]:
-        """Give each device with each set of units that it can launch next."""
+    def _next_launches(self, done: int) -> Iterator[tuple[int, int]]:
+        """Yield each device with each set of units that it can launch next."""
         problem = self.problem
         for device in range(1, 1 + problem.devices):
-            ready = self.closed(done, device) & ~done
+            ready = self.run_until_blocked(done, device) & ~done
             if not ready:
                 continue
             limited = problem.min_nodes[device - 1] > 1 or problem.max_nodes[device - 1] < UNLIMITED
             fused = any(fusion.device == device for fusion in problem.fusions)
             if not (limited or fused or problem.connected[device - 1]):
-                yield device, ready  # to wait never pays
+                yield device, ready  # waiting never helps
                 continue
             launch = ready
             while launch:
@@ -116,7 +120,7 @@ class _Search:
                     reached |= self.before[unit] & launch
         return reached == launch
 
-    def _saved(self, launch: int) -> float:
+    def _best_saving(self, launch: int) -> float:
         if not self.problem.fusions:
             return 0.0
         if launch not in self.savings:

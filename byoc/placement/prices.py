@@ -1,4 +1,4 @@
-"""A bound and answers for graphs of any size: limits and launches as prices on minimum cuts."""
+"""A Lagrangian bound and labels for graphs of any size: limits and launches as multipliers on cuts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,31 +9,32 @@ from byoc.placement.cuts import Cuts
 from byoc.placement.decided import FREE, decided
 from byoc.placement.problem import UNLIMITED, Bools, Floats, Ints, Problem
 
-# Rounds of cuts: enough to find prices; the last is solved to the last bit.
+# Precision of the cuts while multipliers are sought; the last round uses full precision.
 _COARSE_BITS = 34
-# The share of the gap that prices are first moved by; larger ones were worse, smaller ones slower.
+# First step size as a share of the gap; larger steps were worse, smaller ones slower.
 _STEP = 0.3
-# Levels and lengths of paths in one number.
+# Entries and length of a path in one number: the length takes the lower bits.
 _LENGTH_BITS = 24
 
 
 @dataclass(eq=False)
 class Prices:
-    """The Lagrangian of a placement problem: for any prices, minimum cuts give a lower bound.
+    """The Lagrangian relaxation of a placement problem, solved by minimum cuts.
+    For any multipliers the minimum cuts give a lower bound.
 
-    - Launches. The regions of a device are as many as the most times that a path enters it. So for
-      any unit flow `lambda` through the graph, from anywhere to anywhere, a device's launches cost
-      `launch * sum of lambda[u, v] * (u off the device and v on it)` or more: an arc `u -> v` of a
-      minimum cut. The best flow is sought by averaging the worst paths of the answers so far
+    - Launches. A device has as many regions as the largest number of times that a path enters it. So
+      for any unit flow `lambda` through the graph, from anywhere to anywhere, the launches of a device
+      cost at least `launch * sum of lambda[u, v] * (u off the device and v on it)`: an arc `u -> v` of
+      a minimum cut. The best flow is approached by averaging the worst paths of the solutions so far
       (fictitious play: Brown, 1951, for zero-sum games; Robinson, Annals of Mathematics 54, 1951).
-      Of the paths that enter as often the longest is taken, since passing more units can only enter
-      more often.
-    - One device for each unit, memory, and the number of regions have prices that are moved
-      along what is exceeded (Held, Wolfe and Crowder, Mathematical Programming 6, 1974).
+      Among the paths with the most entries the longest is used, since passing more units cannot lower
+      the number of entries.
+    - One device for each unit, memory, and the number of regions have multipliers, updated by
+      subgradient steps (Held, Wolfe and Crowder, Mathematical Programming 6, 1974).
 
-    A fusion's saving is spread over its members, and each takes the most that any offers: fusions
-    without a common member save no more. That regions be connected, or of some size, has no price.
-    So what is bounded is the problem or less of it, and the bound holds.
+    A fusion's saving is spread over its members, and each member gets the largest share that any fusion
+    offers: disjoint fusions save no more. That regions must be connected, or have some size, is relaxed
+    without a multiplier. All of this can only lower the bound, so it stays valid.
     """
 
     problem: Problem
@@ -41,7 +42,7 @@ class Prices:
     bound: float = -np.inf
 
     def __post_init__(self) -> None:
-        """Begin with the longest paths, and no unit worth two devices."""
+        """Start with the longest paths, and multipliers at which no unit wants two devices."""
         problem = self.problem
         self.source, self.target = problem.edges
         self.begins, self.ends = self.source.tolist(), self.target.tolist()
@@ -50,38 +51,38 @@ class Prices:
             or np.isfinite(problem.capacity).any()
             or (problem.max_regions < UNLIMITED).any()
         )
-        self.bonus = _bonus(problem)
+        self.bonus = _fusion_shares(problem)
         self.cuts = [self._cuts(d) for d in range(1, 1 + problem.devices)]
         shape = (problem.devices, len(self.source))
         self.flow = np.zeros(shape)
         self.entry = np.zeros((problem.devices, problem.units))
         for d in range(problem.devices):
-            self._follow(d, problem.allowed[:, 1 + d], 1.0)
-        self.unit = self._second_best() if problem.devices > 1 else np.zeros(problem.units)
+            self._mix_worst_path(d, problem.allowed[:, 1 + d], 1.0)
+        self.unit = self._initial_unit_multipliers() if problem.devices > 1 else np.zeros(problem.units)
         self.byte, self.region = np.zeros(problem.devices), np.zeros(problem.devices)
 
     def rounds(self, count: int, least: float) -> Iterator[Ints]:
-        """Give the labels of each round, int64 (units,), and raise `bound`.
+        """Yield the labels of each round, int64 (units,), and raise `bound`.
 
-        `least` is what some placement costs.
+        `least` is the cost of a known placement.
         """
-        finest = (self.bound, self._state())
+        finest = (self.bound, self._copy_state())
         for number in range(count):
-            value, on_device = self._solve(_COARSE_BITS)
+            value, on_device = self._solve_cuts(_COARSE_BITS)
             if value > finest[0]:
-                finest = value, self._state()
-            yield self._labels(on_device)
+                finest = value, self._copy_state()
+            yield self._choose_labels(on_device)
             if value >= least * (1 - 2.0**-40):
                 break
-            excess = self._move(on_device, max(least - value, 0.0), _STEP / (1 + number))
+            excess = self._step_multipliers(on_device, max(least - value, 0.0), _STEP / (1 + number))
             for d in range(self.problem.devices):
-                self._follow(d, on_device[d], 1 / (2 + number))
+                self._mix_worst_path(d, on_device[d], 1 / (2 + number))
             if not excess and not self.problem.launch.any():
                 break
         self._restore(finest[1])
-        value, on_device = self._solve(50)
+        value, on_device = self._solve_cuts(50)
         self.bound = max(self.bound, value)
-        yield self._labels(on_device)
+        yield self._choose_labels(on_device)
 
     def _cuts(self, d: int) -> Cuts:
         problem = self.problem
@@ -92,7 +93,7 @@ class Prices:
             side[problem.must] = 1
         return Cuts(problem, d, side)
 
-    def _solve(self, bits: int) -> tuple[float, list[Bools]]:
+    def _solve_cuts(self, bits: int) -> tuple[float, list[Bools]]:
         problem = self.problem
         launch = problem.launch + self.region
         host = 0.0 if problem.devices == 1 else float(problem.seconds[:, 0].sum())
@@ -108,14 +109,14 @@ class Prices:
         value -= float(self.region @ np.where(self.region > 0, problem.max_regions, 0))
         return value, sides
 
-    def _labels(self, on_device: list[Bools]) -> Ints:
-        """Return the device that gains most of those that would have a unit."""
+    def _choose_labels(self, on_device: list[Bools]) -> Ints:
+        """Return for each unit the cheapest of the devices whose cut takes it."""
         problem = self.problem
         cost = np.where(np.array(on_device).T, problem.costs[:, 1:], np.inf)
         chosen = 1 + cost.argmin(axis=1)
         return np.where(np.isfinite(cost.min(axis=1)), chosen, 0).astype(np.int64)
 
-    def _follow(self, d: int, on_device: Bools, share: float) -> None:
+    def _mix_worst_path(self, d: int, on_device: Bools, share: float) -> None:
         """Mix the path that enters a device most often into its flow."""
         if not self.problem.launch[d] and self.problem.max_regions[d] == UNLIMITED:
             return
@@ -126,16 +127,16 @@ class Prices:
         self.entry[d, begin] += share
 
     def _worst_path(self, on_device: Bools) -> tuple[int, list[int], int]:
-        """Return how often the path enters the device, its edges, and the unit where it begins."""
+        """Return the number of entries of a worst path, its edges, and its first unit."""
         one = 1 << _LENGTH_BITS
         enters = ~on_device[self.source] & on_device[self.target]
         step = (enters.astype(np.int64) * one + 1).tolist()
-        # Ties are tossed, so that the flow spreads over paths that are as bad.
-        toss = (self.generator.random(len(self.source)) < 0.5).tolist()
+        # Ties are broken at random, so that the flow spreads over equally bad paths.
+        coin = (self.generator.random(len(self.source)) < 0.5).tolist()
         height = (on_device.astype(np.int64) * one).tolist()
         through = [-1] * self.problem.units
-        ways = zip(self.begins, self.ends, step, toss, strict=True)
-        for number, (u, v, up, heads) in enumerate(ways):
+        edges_up = zip(self.begins, self.ends, step, coin, strict=True)
+        for number, (u, v, up, heads) in enumerate(edges_up):
             reached = height[u] + up
             if reached > height[v] or (heads and reached == height[v] and through[v] >= 0):
                 height[v], through[v] = reached, number
@@ -146,13 +147,13 @@ class Prices:
             unit = self.begins[through[unit]]
         return count, edges, unit
 
-    def _second_best(self) -> Floats:
-        """Return what keeps all but the fastest accelerator from wanting a unit, float64 (units,)."""
+    def _initial_unit_multipliers(self) -> Floats:
+        """Return multipliers at which only the fastest accelerator wants a unit, float64 (units,)."""
         gain = np.maximum(self.problem.seconds[:, :1] - self.problem.costs[:, 1:], 0.0)
         return np.sort(gain, axis=1)[:, -2].copy()
 
-    def _move(self, on_device: list[Bools], gap: float, share: float) -> bool:
-        """Raise the price of what is exceeded, lower that of what is not; tell whether any is."""
+    def _step_multipliers(self, on_device: list[Bools], gap: float, share: float) -> bool:
+        """Take a subgradient step; return whether the multipliers changed."""
         if not self.priced:
             return False
         problem = self.problem
@@ -176,15 +177,15 @@ class Prices:
         self.region = np.maximum(self.region + step * over_region, 0.0)
         return True
 
-    def _state(self) -> tuple[Floats, ...]:
+    def _copy_state(self) -> tuple[Floats, ...]:
         return tuple(each.copy() for each in (self.flow, self.entry, self.unit, self.byte, self.region))
 
     def _restore(self, state: tuple[Floats, ...]) -> None:
         self.flow, self.entry, self.unit, self.byte, self.region = state
 
 
-def _bonus(problem: Problem) -> Floats:
-    """Return the most that a unit's share of a fusion can be, float64 (devices, units)."""
+def _fusion_shares(problem: Problem) -> Floats:
+    """Return the largest share of a fusion's saving of each unit, float64 (devices, units)."""
     bonus = np.zeros((problem.devices, problem.units))
     for fusion in problem.fusions:
         share = fusion.saving / len(fusion.members)

@@ -1,4 +1,4 @@
-"""From labels to regions: what is compiled and launched as one."""
+"""Forming regions, the units that are compiled and launched as one, from labels."""
 
 from typing import Literal
 
@@ -11,47 +11,46 @@ from byoc.placement.turns import patient_slots
 
 
 def form_regions(problem: Problem, labels: Ints) -> Ints:
-    """Return the region of every unit, int64 (units,): -1 on the host, else 0.. in launching order.
-
-    Time is cut into slots: each slot belongs to one accelerator, in turn, and the host runs between
+    """Return the region of every unit, int64 (units,): -1 on the host, else 0.. in launch order.
+    Time is divided into slots: each slot belongs to one accelerator, in turn, and the host runs between
     slots. Every unit goes into the earliest slot of its device that its inputs allow,
 
         slot[v] = the least slot of v's device, from slot[u] + (u on host) on, over all edges u -> v
         slot[v] = max of slot[u]                                                   for v on the host
 
     The accelerator units of one slot are a *phase*. With one accelerator this is the closed form
-    `max(slot[u] + (u on host and v placed))`, and no set of regions is smaller: each step up is
-    forced by a path that leaves the accelerator and returns to it. With several, the fewest phases
-    contain the shortest common supersequence, NP-hard from two on (Räihä and Ukkonen, Theoretical
-    Computer Science 16, 1981): the turns are tried starting with each device, and in the order of
-    `patient_slots`; those with the least launch cost win, then those with the fewest regions. They
-    make at most `devices` times as many phases as the best.
+    `max(slot[u] + (u on host and v placed))`, and no set of regions is smaller: a path that leaves the
+    accelerator and returns to it forces each step up. With several, the smallest set of phases contains
+    the shortest common supersequence, which is NP-hard for two or more (Räihä and Ukkonen, Theoretical
+    Computer Science 16, 1981): the cyclic schedules that start with each device are tried, and the one
+    of `patient_slots`; the least launch cost wins, then the fewest regions. The result has at most
+    `devices` times as many phases as the best.
 
-    No contraction is cyclic: `2 * slot + (on host)` never falls along an edge, so a cycle would
-    have to stay at one value of it, which is a single phase or host units alone.
+    No contraction is cyclic: `2 * slot + (on host)` never decreases along an edge, so a cycle would have
+    to keep one value, that is, stay in a single phase or on the host.
 
-    A phase of more nodes than a region may have is dealt out in topological order.
+    A phase with more nodes than a region may have is divided in topological order.
 
-    Where regions must be connected, a phase is split into its weakly connected components. That
-    stays acyclic: a cycle of the finer contraction, seen in the coarser and acyclic one, has to
-    stay inside one phase, and no edge joins two components of a phase. Such regions need not be the
-    fewest: a unit may stand in an earlier phase than the only neighbour it could have joined.
+    If regions must be connected, a phase is split into its weakly connected components. This stays
+    acyclic: a cycle of the finer contraction, mapped to the coarser acyclic one, would have to stay
+    inside one phase, and no edge joins two components of a phase. The number of such regions need not be
+    minimal: a unit may be in an earlier phase than the only neighbour it could have joined.
     """
     used = np.unique(labels[labels > 0])
     if not used.size:
         return np.full(problem.units, -1, np.int64)
-    slots = [_slots(problem, labels, np.roll(used, -turn)) for turn in range(len(used))]
+    slots = [_slots(problem, labels, np.roll(used, -start)) for start in range(len(used))]
     if used.size > 1:
         slots.append(patient_slots(problem, labels))
-    candidates = (_number(problem, labels, each) for each in slots)
+    candidates = (_number_regions(problem, labels, each) for each in slots)
     return min(candidates, key=lambda regions: _launch_cost(problem, labels, regions))
 
 
 def levelled_regions(problem: Problem, labels: Ints, together: list[tuple[int, ...]]) -> Ints | None:
-    """Return the fewest phases of one accelerator that keep some of its units together, int64 (units,).
+    """Return the fewest phases of one accelerator that keep given units together, int64 (units,).
 
-    The least levels of the closed form of `form_regions` with those units on one level; None
-    where they cannot be, since a path leaves the accelerator between them and returns.
+    Each tuple of `together` shares one level of the closed form of `form_regions`. None if that is
+    impossible because a path between such units leaves the accelerator and returns.
     """
     source, target = problem.edges
     step = (labels[source] == 0) & (labels[target] > 0)
@@ -66,15 +65,15 @@ def levelled_regions(problem: Problem, labels: Ints, together: list[tuple[int, .
             for member in members:
                 level[member] = highest
         if level == before:
-            return _number(problem, labels, np.array(level, np.int64))
+            return _number_regions(problem, labels, np.array(level, np.int64))
     return None
 
 
 def contraction_is_acyclic(problem: Problem, regions: Ints) -> bool:
-    """Tell whether the graph stays acyclic when the units of each region are made one node.
+    """Return whether the graph stays acyclic when each region is contracted to one node.
 
-    `regions` is int64 (units,); units of region -1 stay single. Checked by strongly connected
-    components, whoever formed the regions.
+    `regions` is int64 (units,); units of region -1 stay single. Computed from strongly connected
+    components, independently of how the regions were formed.
     """
     count = int(regions.max(initial=-1)) + 1
     node = np.where(regions >= 0, regions, count + np.arange(problem.units))
@@ -86,23 +85,23 @@ def contraction_is_acyclic(problem: Problem, regions: Ints) -> bool:
 
 
 def components_within(problem: Problem, regions: Ints) -> Ints:
-    """Return the connected piece of its region that each unit is in, int64 (units,)."""
+    """Return the connected component of its region that each unit is in, int64 (units,)."""
     source, target = problem.edges
     joined = (regions[source] >= 0) & (regions[source] == regions[target])
     return connected_parts(problem.units, source[joined], target[joined], "weak")[1]
 
 
-def _slots(problem: Problem, labels: Ints, turns: Ints) -> Ints:
-    """Return the slot of every unit; `turns` are the devices in the order of their slots."""
+def _slots(problem: Problem, labels: Ints, schedule: Ints) -> Ints:
+    """Return the slot of every unit; `schedule` are the devices in the order of their slots."""
     first_of_device = np.zeros(1 + problem.devices, np.int64)
-    first_of_device[turns] = 1 + np.arange(len(turns))
+    first_of_device[schedule] = 1 + np.arange(len(schedule))
     first = first_of_device[labels]
     source, target = problem.edges
     returns = (labels[source] == 0) & (labels[target] > 0)
-    # A host unit may stand anywhere: rounding up to a multiple of 1 leaves its slot alone.
-    period = np.where(labels[target] > 0, len(turns), 1)
+    # Host units fit in any slot: rounding up to a multiple of 1 changes nothing.
+    period = np.where(labels[target] > 0, len(schedule), 1)
     slot: list[int] = first.tolist()
-    # Edges come by source, and sources in topological order: slot[u] is final when it is read.
+    # Edges are sorted by source in topological order, so slot[u] is final when it is read.
     for u, v, step, every, origin in zip(
         source.tolist(),
         target.tolist(),
@@ -117,17 +116,17 @@ def _slots(problem: Problem, labels: Ints, turns: Ints) -> Ints:
     return np.array(slot, np.int64)
 
 
-def _number(problem: Problem, labels: Ints, slots: Ints) -> Ints:
-    """Number phases, or their components where they must be connected, by slot, then first unit."""
+def _number_regions(problem: Problem, labels: Ints, slots: Ints) -> Ints:
+    """Number the phases, or their components if regions must be connected, in launch order."""
     source, target = problem.edges
     needs_connection = np.append(False, problem.connected)[labels]
     joined: Bools = needs_connection[source] & (labels[source] == labels[target])
     joined &= slots[source] == slots[target]
     _, component = connected_parts(problem.units, source[joined], target[joined], "weak")
     placed = np.flatnonzero(labels > 0)
-    # One key per region: components count from 1, phases have component 0.
+    # One key per region: components count from 1, and unsplit phases have component 0.
     key = slots * (problem.units + 1) + np.where(needs_connection, component + 1, 0)
-    key = _split(problem, labels, key, placed)
+    key = _split_large_phases(problem, labels, key, placed)
     _, first, region = np.unique(key[placed], return_index=True, return_inverse=True)
     order = np.lexsort((placed[first], slots[placed[first]]))
     number = np.empty(len(order), np.int64)
@@ -137,12 +136,11 @@ def _number(problem: Problem, labels: Ints, slots: Ints) -> Ints:
     return regions
 
 
-def _split(problem: Problem, labels: Ints, key: Ints, placed: Ints) -> Ints:
-    """Return finer keys where a region has more nodes than its device takes.
-
-    Such a region is dealt out in topological order, and each part again into its components where
-    they must be connected. Edges inside it run from earlier parts to later ones alone, so that
-    the contraction stays acyclic.
+def _split_large_phases(problem: Problem, labels: Ints, key: Ints, placed: Ints) -> Ints:
+    """Return finer keys where a region has more nodes than its device accepts.
+    Such a region is divided in topological order, and each part again into its components if regions
+    must be connected. Edges inside it lead from earlier parts to later ones only, so the contraction
+    stays acyclic.
     """
     most = np.append(UNLIMITED, problem.max_nodes)[labels]
     if not (most[placed] < UNLIMITED).any():
@@ -162,7 +160,7 @@ def _split(problem: Problem, labels: Ints, key: Ints, placed: Ints) -> Ints:
     source, target = problem.edges
     joined = np.append(False, problem.connected)[labels][source] & (finer[source] == finer[target])
     _, component = connected_parts(problem.units, source[joined], target[joined], "weak")
-    # Units of one part that need no connection are components of their own: tell them by the part.
+    # Parts that need not be connected are not split into components.
     apart = np.where(np.append(False, problem.connected)[labels], component + 1, 0)
     _, dense = np.unique(finer, return_inverse=True)
     return dense * (problem.units + 1) + apart

@@ -1,4 +1,4 @@
-"""A mixed integer program, written row by row, and its solution by HiGHS."""
+"""A builder for mixed integer programs, solved by HiGHS."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,36 +11,36 @@ from scipy.sparse import coo_array
 from byoc.placement.problem import Bools, Floats, Ints
 from byoc.quiet import stdout_kept_clean
 
-# HiGHS stops at an absolute gap of 1e-6, which cannot be set from scipy: a cost scaled to this
-# makes it 1e-13 of what there is to gain.
+# HiGHS stops at an absolute gap of 1e-6, which scipy cannot set. Costs scaled to this sum make it
+# 1e-13 of the possible gain.
 _SCALE = 1e7
-# What HiGHS's tolerances (1e-6 on integers, 1e-7 on rows and duals) may lift the bound by, as a
-# share of the costs that are at stake. Its presolve and cuts keep no proof to check.
+# How far HiGHS's tolerances (1e-6 on integers, 1e-7 on rows and duals) may raise the bound, as a
+# share of the costs at stake. Its presolve and cuts leave no proof that could be checked.
 _SLACK = 1e-10
 _LIFT = 2.0**400
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What HiGHS found and what it proved."""
+    """The solution that HiGHS found, and the bound that it proved."""
 
     values: Floats | None
-    """float64 (columns,), None where it found nothing."""
+    """float64 (columns,); None if no solution was found."""
     bound: float
-    """No solution costs less; -inf where it proved nothing, inf where there is none."""
+    """No solution costs less; -inf if nothing was proved, inf if the program is infeasible."""
     solved: bool
-    """Whether it finished: else a limit stopped it."""
+    """Whether the search finished; if not, a limit stopped it."""
     slack: float = 0.0
-    """What the bound was lowered by, for the solver's tolerances."""
+    """The amount by which the bound was lowered for the solver's tolerances."""
 
 
 @dataclass(eq=False)
 class Program:
-    """Minimise cost @ x with low <= x <= high, some columns whole, and rows `a @ x <= b`."""
+    """Minimises cost @ x subject to 0 <= x <= high, integrality, and rows `a @ x <= b`."""
 
     cost: list[Floats] = field(default_factory=list)
     high: list[Floats] = field(default_factory=list)
-    whole: list[Bools] = field(default_factory=list)
+    integral: list[Bools] = field(default_factory=list)
     columns: int = 0
     rows: int = 0
     _row: list[Ints] = field(default_factory=list)
@@ -48,18 +48,18 @@ class Program:
     _value: list[Floats] = field(default_factory=list)
     _most: list[Floats] = field(default_factory=list)
 
-    def add(self, cost: ArrayLike, high: ArrayLike, whole: bool) -> Ints:
-        """Add columns between 0 and `high`, and return their numbers in the shape of `cost`."""
+    def add(self, cost: ArrayLike, high: ArrayLike, integral: bool) -> Ints:
+        """Add columns between 0 and `high`; return their numbers in the shape of `cost`."""
         costs = np.asarray(cost, np.float64)
         numbers: Ints = self.columns + np.arange(costs.size)
         self.cost.append(costs.ravel())
         self.high.append(np.broadcast_to(np.asarray(high, np.float64), costs.shape).ravel())
-        self.whole.append(np.full(costs.size, whole))
+        self.integral.append(np.full(costs.size, integral))
         self.columns += costs.size
         return numbers.reshape(costs.shape)
 
     def at_most(self, most: ArrayLike, *terms: tuple[ArrayLike, ArrayLike]) -> None:
-        """Add rows `sum of factor * x[column] <= most`, one for each entry of the columns.
+        """Add one row `sum of factor * x[column] <= most` for each entry of the columns.
 
         Columns of a term are int64 (rows,), its factors a number or one for each row.
         """
@@ -73,7 +73,7 @@ class Program:
         self.rows += count
 
     def sum_at_most(self, most: float, columns: ArrayLike, factors: ArrayLike) -> None:
-        """Add the one row `sum of factors * x[columns] <= most`."""
+        """Add the single row `sum of factors * x[columns] <= most`."""
         entries = np.asarray(columns, np.int64).ravel()
         self._row.append(np.full(entries.size, self.rows))
         self._column.append(entries)
@@ -84,18 +84,17 @@ class Program:
     def solve(
         self, constant: float, most: float, seconds: float | None = None, nodes: int | None = None
     ) -> Solution:
-        """Minimise `constant` + cost @ x, for so many seconds or nodes of the search at most.
-
-        `most` is what some solution costs, inf where none is known. A better one pays no cost of
-        more than `most` less all that can be gained: dearer ones are lowered to that.
+        """Minimise `constant` + cost @ x within so many seconds and branch-and-bound nodes.
+        `most` is the cost of a known solution, inf if none is known. A better solution cannot contain a
+        cost above `most` minus all possible gains, so larger costs are reduced to that.
         """
         if not self.columns:
             return Solution(np.zeros(0), constant, True)
         cost, high = np.concatenate(self.cost), np.concatenate(self.high)
-        whole = np.concatenate(self.whole)
+        integral = np.concatenate(self.integral)
         gains = np.minimum(cost, 0) @ high
         cost = np.minimum(cost, max(0.0, most - constant - float(gains)) * (1 + 2.0**-40))
-        # One over a cost next to nothing is not finite.
+        # The reciprocal of a tiny cost would overflow.
         lift = _LIFT if np.abs(cost[high > 0]).sum() < 1 / _LIFT else 1.0
         cost *= lift
         stake = float(np.abs(cost[high > 0]).sum())
@@ -108,17 +107,17 @@ class Program:
         with stdout_kept_clean():
             result = milp(
                 cost * scale,
-                integrality=whole.astype(np.int64),
+                integrality=integral.astype(np.int64),
                 bounds=Bounds(np.zeros(self.columns), high),
                 constraints=self._constraints(),
                 options=options,  # type: ignore[arg-type]
             )
         if result.status == 2:
             return Solution(None, np.inf, True)
-        proven = result.mip_dual_bound
+        dual_bound = result.mip_dual_bound
         bound, slack = -np.inf, _SLACK * (stake / lift + abs(constant))
-        if proven is not None and np.isfinite(proven):
-            bound = constant + proven / scale / lift - slack
+        if dual_bound is not None and np.isfinite(dual_bound):
+            bound = constant + dual_bound / scale / lift - slack
         return Solution(result.x, bound, result.status == 0, slack)
 
     def _constraints(self) -> list[LinearConstraint]:

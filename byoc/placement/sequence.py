@@ -1,4 +1,4 @@
-"""Placement as a mixed integer program over launches in turn: every limit, exactly, on small graphs."""
+"""Placement as a mixed integer program over a sequence of launches: exact, for small graphs."""
 
 from dataclasses import dataclass
 
@@ -11,17 +11,17 @@ from byoc.placement.rows import Program
 
 @dataclass(frozen=True, eq=False)
 class Launches:
-    """Which columns hold what."""
+    """The column numbers of a launch program's variables."""
 
     placed: Ints
     """int64 (units, devices): 1 = the unit is on that accelerator."""
     member: Ints
-    """int64 (units, devices, launches): 1 = it is in the region that is launched then."""
+    """int64 (units, devices, launches): 1 = the unit is in the region of that launch."""
     fused: Ints
     """int64 (fusions, launches): 1 = chosen, in that region."""
 
     def regions(self, values: Floats) -> Ints:
-        """Return the region of each unit in launching order, int64 (units,), -1 on the host."""
+        """Return the region of each unit in launch order, int64 (units,), -1 on the host."""
         member = values[self.member].max(axis=1, initial=0.0) > 0.5
         launch = np.where(member.any(axis=1), member.argmax(axis=1), -1)
         _, regions = np.unique(np.append(-1, launch), return_inverse=True)
@@ -29,12 +29,11 @@ class Launches:
 
 
 def sequence_program(problem: Problem, launches: int) -> tuple[Program, Launches, float]:
-    """Return a program for `launches` launches at most, its columns, and the constant of its cost.
-
-    Launch `l` is one region of one device; a unit is in one of them or on the host after some of
-    them: `host 0, launch 1, host 1, launch 2, ...`. No unit comes before one whose result it needs.
-    So every set of regions whose contraction is acyclic is a solution, and no other is. Connected
-    regions carry a flow from one of their units to all (Gavish and Graves, 1978).
+    """Return a program for at most `launches` launches, its columns, and the constant part of its cost.
+    Launch `l` is one region of one device; a unit is in one of them, or on the host after some of them:
+    `host 0, launch 1, host 1, launch 2, ...`. No unit comes before a unit whose result it needs. So the
+    solutions are exactly the sets of regions whose contraction is acyclic. Connected regions carry a
+    flow from one of their units to all others (Gavish and Graves, 1978).
     """
     program, columns, constant = placement_program(problem, launches, count_launches=False)
     units, devices = problem.units, problem.devices
@@ -43,28 +42,32 @@ def sequence_program(problem: Problem, launches: int) -> tuple[Program, Launches
     host = program.add(np.zeros((units, launches + 1)), 1, False)
     cost = np.repeat(problem.launch[:, np.newaxis], launches, axis=1)
     used = program.add(cost, 1, True)
-    _belong(program, columns, member, host)
-    _in_order(program, problem, member, host)
-    # One device at a time, and no launch is skipped.
+    _link_placed_to_members(program, columns, member, host)
+    _order_by_edges(program, problem, member, host)
+    # Each launch is of one device, and none is skipped.
     every = range(devices)
     program.at_most(1, *((used[d], 1) for d in every))
     if launches > 1:
-        later, sooner = ([(used[d, rows], sign) for d in every] for rows, sign in _TURNS)
+        later, sooner = ([(used[d, rows], sign) for d in every] for rows, sign in _CONSECUTIVE)
         program.at_most(0, *later, *sooner)
     for d in every:
         for launch in range(launches):
             program.at_most(0, (member[:, d, launch], 1), (np.full(units, used[d, launch]), -1))
-        _limits(program, problem, member[:, d], used[d], d)
+        _add_region_limits(program, problem, member[:, d], used[d], d)
         if problem.connected[d]:
-            _connected(program, problem, member[:, d], used[d])
-    return program, Launches(columns.placed, member, _fusions(program, problem, member)), constant
+            _require_connected(program, problem, member[:, d], used[d])
+    return (
+        program,
+        Launches(columns.placed, member, _add_fusions_of_launches(program, problem, member)),
+        constant,
+    )
 
 
-_TURNS = ((slice(1, None), 1), (slice(None, -1), -1))
+_CONSECUTIVE = ((slice(1, None), 1), (slice(None, -1), -1))
 
 
-def _belong(program: Program, columns: Columns, member: Ints, host: Ints) -> None:
-    """Say that a unit is on a device if and only if it is in one of its regions, else on the host."""
+def _link_placed_to_members(program: Program, columns: Columns, member: Ints, host: Ints) -> None:
+    """Require a unit to be on a device exactly if it is in one of its regions, else on the host."""
     devices, launches = member.shape[1:]
     for d in range(devices):
         terms = [(member[:, d, launch], 1) for launch in range(launches)]
@@ -76,20 +79,20 @@ def _belong(program: Program, columns: Columns, member: Ints, host: Ints) -> Non
     program.at_most(-1, *((c, -f) for c, f in terms))
 
 
-def _in_order(program: Program, problem: Problem, member: Ints, host: Ints) -> None:
+def _order_by_edges(program: Program, problem: Problem, member: Ints, host: Ints) -> None:
     source, target = problem.edges
     devices, launches = member.shape[1:]
     before: list[tuple[Ints, int]] = []
-    for place in range(2 * launches):
-        launch = place // 2
+    for step in range(2 * launches):
+        launch = step // 2
         launched = [member[:, d, launch] for d in range(devices)]
-        columns = launched if place % 2 else [host[:, launch]]
+        columns = launched if step % 2 else [host[:, launch]]
         before += [(column, 1) for column in columns]
         terms = [(column[target], 1) for column, _ in before]
         program.at_most(0, *terms, *((column[source], -1) for column, _ in before))
 
 
-def _limits(program: Program, problem: Problem, member: Ints, used: Ints, d: int) -> None:
+def _add_region_limits(program: Program, problem: Problem, member: Ints, used: Ints, d: int) -> None:
     for launch, region in enumerate(used.tolist()):
         units = [*member[:, launch].tolist(), region]
         if problem.max_nodes[d] < UNLIMITED:
@@ -100,7 +103,7 @@ def _limits(program: Program, problem: Problem, member: Ints, used: Ints, d: int
         program.sum_at_most(float(problem.max_regions[d]), used, 1)
 
 
-def _connected(program: Program, problem: Problem, member: Ints, used: Ints) -> None:
+def _require_connected(program: Program, problem: Problem, member: Ints, used: Ints) -> None:
     units = problem.units
     tail, head = (np.concatenate(pair) for pair in (problem.edges, problem.edges[::-1]))
     for launch, region in enumerate(used.tolist()):
@@ -119,15 +122,15 @@ def _connected(program: Program, problem: Problem, member: Ints, used: Ints) -> 
             program.sum_at_most(0, columns, signs)
 
 
-def _fusions(program: Program, problem: Problem, member: Ints) -> Ints:
+def _add_fusions_of_launches(program: Program, problem: Problem, member: Ints) -> Ints:
     launches = member.shape[2]
     saving = np.array([fusion.saving for fusion in problem.fusions], np.float64)
     fused = program.add(-np.repeat(saving[:, np.newaxis], launches, axis=1), 1, True)
-    taken: dict[int, list[int]] = {}
+    columns_of: dict[int, list[int]] = {}
     for columns, fusion in zip(fused, problem.fusions, strict=True):
         for unit in fusion.members:
             program.at_most(0, (columns, 1), (member[unit, fusion.device - 1], -1))
-            taken.setdefault(unit, []).extend(columns.tolist())
-    for columns in taken.values():
+            columns_of.setdefault(unit, []).extend(columns.tolist())
+    for columns in columns_of.values():
         program.sum_at_most(1, columns, 1)
     return fused

@@ -1,4 +1,4 @@
-"""What a strategy is, and what it gives back."""
+"""The strategy protocol, and the placement that a strategy returns."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,31 +10,31 @@ from byoc.placement.objective import Cost, evaluate
 from byoc.placement.problem import UNLIMITED, Ints, Problem
 from byoc.placement.regions import form_regions
 
-# More than the few roundings by which two sums of the same costs may differ.
+# More than the rounding errors by which two sums of the same costs can differ.
 _ROUNDING = 2.0**-48
 _LONGEST_NAME = 80
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Where every unit runs, in which region, and what that costs."""
+    """The device and the region of every unit, and the resulting cost."""
 
     labels: Ints
     """int64 (units,): the device of each unit, 0 = host."""
     regions: Ints
-    """int64 (units,): the region of each unit, -1 = host, numbered in launching order."""
+    """int64 (units,): the region of each unit, -1 = host, numbered in launch order."""
     cost: Cost
     bound: float | None = None
-    """Seconds that no placement's total can fall below; None if the strategy proves nothing."""
+    """Lower bound in seconds on the total of any placement; None if the strategy proves none."""
     notes: tuple[str, ...] = ()
-    """Sentences on what the strategy left out of its account."""
+    """Sentences on what the strategy did not take into account."""
     why_host: str = "the strategy left it on the host"
-    """Why units that an accelerator would take are on the host."""
+    """The reason why units that an accelerator accepts are on the host."""
     fusions: tuple[int, ...] = ()
-    """Which of the problem's fusions are chosen, in rising order."""
+    """The chosen fusions of the problem, in rising order."""
 
     @classmethod
-    def of(  # noqa: PLR0913, PLR0917 - what a placement is made of
+    def of(  # noqa: PLR0913, PLR0917 - the parts of a placement
         cls,
         problem: Problem,
         labels: Ints,
@@ -44,9 +44,9 @@ class Placement:
         regions: Ints | None = None,
         fusions: tuple[int, ...] | None = None,
     ) -> Self:
-        """Cost the regions of `labels`, int64 (units,); take rounding off `bound`, which is 0 or more.
-
-        Regions that are not given are formed, fusions that are not given are chosen.
+        """Build a placement from `labels`, int64 (units,), and compute its cost.
+        Forms the regions and chooses the fusions that are not given. `bound`, 0 or more, is lowered by
+        the rounding error of a sum.
         """
         if regions is None:
             regions = form_regions(problem, labels)
@@ -70,23 +70,22 @@ CONNECTED = "connected"
 EVERYTHING = frozenset(
     {LAUNCH, MUST, REGION_SIZE, REGION_COUNT, CAPACITY, FUSIONS, SEVERAL_DEVICES, CONNECTED}
 )
-"""All that a strategy can take into account beyond execution and transfer."""
+"""All requirements that a strategy can take into account beyond execution and transfer."""
 
 
 class Strategy(Protocol):
-    """Turns a problem into a placement; a frozen dataclass here, whose fields are its options.
-
-    `honours: frozenset[str]`, out of `EVERYTHING`, says what it takes into account when it chooses,
-    beyond execution and transfer. A strategy without it honours nothing more.
+    """Turns a problem into a placement; usually a frozen dataclass whose fields are its options.
+    The optional attribute `honours: frozenset[str]`, a subset of `EVERYTHING`, lists the requirements
+    that the strategy takes into account beyond execution and transfer; without it, none.
     """
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """The name that users select it by."""
         ...
 
     def solve(self, problem: Problem) -> Placement:
-        """Return a placement; raise InputError where the strategy cannot take such a problem."""
+        """Return a placement; raise InputError if the strategy cannot solve such a problem."""
         ...
 
 
@@ -103,17 +102,17 @@ _SENTENCES = {
 
 
 def called(strategy: object) -> str:
-    """Return what messages call a strategy."""
+    """Return the name of a strategy for messages."""
     own = type(strategy).__name__
     try:
         return shortened(str(getattr(strategy, "name", own)), _LONGEST_NAME) or own
-    except Exception:  # a name can be computed, and fail
+    except Exception:  # a property of a plug-in can fail
         return own
 
 
 def needs(problem: Problem) -> frozenset[str]:
-    """Return what a problem asks for beyond execution and transfer, out of `EVERYTHING`."""
-    asked = {
+    """Return the requirements of a problem beyond execution and transfer, a subset of `EVERYTHING`."""
+    requirements = {
         LAUNCH: problem.launch.any(),
         MUST: problem.must.any(),
         REGION_SIZE: (problem.min_nodes > 1).any() or (problem.max_nodes < UNLIMITED).any(),
@@ -123,16 +122,16 @@ def needs(problem: Problem) -> frozenset[str]:
         SEVERAL_DEVICES: problem.devices > 1,
         CONNECTED: problem.connected.any(),
     }
-    return frozenset(need for need, is_asked in asked.items() if is_asked)
+    return frozenset(name for name, present in requirements.items() if present)
 
 
 def unhonoured(strategy: Strategy, problem: Problem) -> tuple[str, ...]:
-    """Return a sentence for each thing that the problem asks for and the strategy ignores.
+    """Return a sentence for each requirement of the problem that the strategy ignores.
 
-    Raises InputError where what it honours is no set of names.
+    Raises InputError if `honours` is not a set of names.
     """
     honours: object = None
-    with suppress(Exception):  # it can be computed, and fail
+    with suppress(Exception):  # a property of a plug-in can fail
         honours = getattr(strategy, "honours", frozenset())
     if not isinstance(honours, (frozenset, set, tuple, list)):
         raise InputError(f"strategy {called(strategy)}: its honours are not a set of names")

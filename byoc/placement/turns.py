@@ -1,4 +1,4 @@
-"""Whose turn it is: launches of several accelerators, each as late as serves it."""
+"""Launch schedule of several accelerators by majority merge."""
 
 from dataclasses import dataclass, field
 
@@ -8,24 +8,23 @@ from byoc.placement.problem import Ints, Problem
 
 
 def patient_slots(problem: Problem, labels: Ints) -> Ints:
-    """Return the launch that each unit is part of, or comes after, int64 (units,), from 1 on.
-
-    Each launch takes all that its device can run by then. Next comes a device that has, ready, all
-    units from which the most of its launches are still to come: a launch of those is needed in
-    any case, and to wait would gather no more of them. If none is so far, the one that has the
-    largest share of them ready goes on (a majority merge, as for shortest common supersequences:
-    Jiang and Li, SIAM Journal on Computing 24, 1995).
+    """Return the launch that each unit is part of or follows, int64 (units,), from 1 on.
+    A launch takes all units that its device can run by then. The next launch goes to a device on which
+    all units are ready that still have the most launches of that device ahead: such a launch is needed
+    in any case, and waiting would not add such units. If there is no such device, the one with the
+    largest share of them ready is launched (majority merge, as for shortest common supersequences: Jiang
+    and Li, SIAM Journal on Computing 24, 1995).
     """
-    return _Turns(problem, labels).slots()
+    return _LaunchSchedule(problem, labels).slots()
 
 
 @dataclass(eq=False)
-class _Turns:
+class _LaunchSchedule:
     problem: Problem
     labels: Ints
     after: list[list[int]] = field(init=False)
     height: list[int] = field(init=False)
-    """Launches of its own device from each unit on, its own counted."""
+    """Launches of its own device from each unit to the end, its own included."""
 
     def __post_init__(self) -> None:
         source, target = self.problem.edges
@@ -34,7 +33,7 @@ class _Turns:
         self.after = [following[begin[u] : begin[u + 1]] for u in range(self.problem.units)]
         self.device = self.labels.tolist()
         self.height = self._heights()
-        # The units before each that have not run, less those that are ready on its own device.
+        # For each unit, its predecessors that neither ran nor are ready on its own device.
         self.blocked = np.bincount(target, minlength=self.problem.units).tolist()
         self.ready: list[list[int]] = [[] for _ in range(1 + self.problem.devices)]
 
@@ -63,7 +62,7 @@ class _Turns:
         begins = [not count for count in self.blocked]
         for unit in range(self.problem.units):
             if begins[unit]:
-                self._free(unit, 0, slot)
+                self._release(unit, 0, slot)
         launch = 0
         while any(self.ready):
             for d in devices:
@@ -81,11 +80,11 @@ class _Turns:
                 left[chosen][self.height[unit]] -= 1
                 slot[unit] = launch
             for unit in members:
-                self._ran(unit, launch, slot)
+                self._finish(unit, launch, slot)
         return np.array(slot, np.int64)
 
-    def _free(self, unit: int, launch: int, slot: list[int]) -> None:
-        """Let a unit run on the host at once, or be ready on its accelerator, with what that frees."""
+    def _release(self, unit: int, launch: int, slot: list[int]) -> None:
+        """Mark a unit as ready, or run it if it is on the host, then the successors this frees."""
         stack = [unit]
         while stack:
             unit = stack.pop()
@@ -104,11 +103,11 @@ class _Turns:
                     if not self.blocked[other]:
                         stack.append(other)
 
-    def _ran(self, unit: int, launch: int, slot: list[int]) -> None:
+    def _finish(self, unit: int, launch: int, slot: list[int]) -> None:
         d = self.device[unit]
         for other in self.after[unit]:
             if self.device[other] == d:
-                continue  # went along, or is unblocked by another
+                continue  # in the same launch, or unblocked by another unit
             self.blocked[other] -= 1
             if not self.blocked[other]:
-                self._free(other, launch, slot)
+                self._release(other, launch, slot)

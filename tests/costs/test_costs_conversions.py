@@ -13,11 +13,12 @@ from byoc.costs.file import Energy, Link
 from byoc.costs.link import with_link
 from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.costs.model import CostModel, Policy, Price, Unknown, converts
-from byoc.costs.pose import Posed, alone, pose
+from byoc.costs.pose import Posed, pose
 from byoc.costs.problem import Device
 from byoc.costs.roofline import Roofline
 from byoc.costs.table import Entry, Table
 from byoc.costs.task import Task
+from byoc.costs.whole import alone
 from byoc.graph.index import GraphIndex
 from byoc.graph.layout import parse_layout
 from byoc.graph.load import prepare

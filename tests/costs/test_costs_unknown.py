@@ -8,11 +8,11 @@ import pytest
 from support import prepared
 
 from byoc.costs.model import FREE, Policy, Price, Unknown
-from byoc.costs.pose import Posed, alone, pose
+from byoc.costs.pose import Posed, pose
 from byoc.costs.prices import device_prices, host_prices, launch_price, price, transfer_prices
 from byoc.costs.problem import Device
 from byoc.costs.task import Task, tasks
-from byoc.costs.whole import whole
+from byoc.costs.whole import alone, whole
 from byoc.costs.work import Work
 from byoc.errors import InputError
 from byoc.patterns.group import Unit, group

@@ -1,4 +1,4 @@
-"""What most runtimes do: an accelerator gets whatever it can run."""
+"""The strategy of most runtimes: an accelerator runs everything it supports."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,17 +12,17 @@ from byoc.placement.strategy import EVERYTHING, FUSIONS, LAUNCH, Placement
 
 @dataclass(frozen=True)
 class AllSupported:
-    """Place each unit on the accelerator where it is fastest, on the host if none takes it.
+    """Place each unit on the accelerator where it is fastest, or on the host if none accepts it.
 
-    Regions that break a limit are taken away again.
+    Regions that break a limit are dissolved.
     """
 
     name: ClassVar[str] = "all-supported"
     honours: ClassVar[frozenset[str]] = EVERYTHING - {LAUNCH, FUSIONS}
 
     def solve(self, problem: Problem) -> Placement:
-        """Return the placement; it proves no bound."""
-        # The host stands last resort: below every accelerator that takes the unit, above a refusal.
+        """Return the placement, without a bound."""
+        # The host is the last resort: slower than every accelerator that accepts the unit.
         seconds = problem.costs.copy()
         seconds[:, 0] = np.finfo(np.float64).max
         labels = repaired(problem, seconds.argmin(axis=1).astype(np.int64))

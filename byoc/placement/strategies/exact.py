@@ -1,4 +1,4 @@
-"""The optimum, as a mixed integer program."""
+"""The optimum by mixed integer programming."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,11 +13,10 @@ from byoc.placement.strategy import EVERYTHING, Placement
 @dataclass(frozen=True)
 class Exact:
     """Solve a mixed integer program by branch and cut (HiGHS).
-
-    Proves the optimum for one accelerator at any size that the time allows, and for small graphs
-    with several accelerators, connected regions, or limits of their size. Otherwise the bound leaves
-    out what is not proven, and a note says what. With a `seconds` limit the answer may depend on
-    the machine; the bound is what was proven by then.
+    Proves the optimum for one accelerator at any size that the time limit allows, and for small graphs
+    with several accelerators, connected regions, or limits of their size. Otherwise the bound is weaker
+    and a note says why. With a limit of `seconds` the answer may depend on the machine; the bound is
+    always what was proved.
     """
 
     name: ClassVar[str] = "exact"
@@ -25,7 +24,7 @@ class Exact:
     seconds: float = 600.0
 
     def solve(self, problem: Problem) -> Placement:
-        """Return the placement. Raises InputError where none that keeps the limits is found."""
+        """Return the placement. Raises InputError if none is found that keeps the limits."""
         found = optimum(problem, incumbents(problem), self.seconds, None)
         if found is None:
             raise InputError("strategy exact: no placement keeps all the limits")

@@ -1,4 +1,4 @@
-"""The oracle: every placement is tried."""
+"""Exhaustive search, a reference for small problems."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,10 +17,10 @@ _MOST = 2**16
 
 @dataclass(frozen=True)
 class Exhaustive:
-    """Try every placement, for problems of up to 16 units on one accelerator and fewer on several.
+    """Try every placement of up to 16 units on one accelerator, or of fewer on several.
 
-    With `include_launch` the objective is the whole of it, with the best regions that the limits
-    allow, whether `form_regions` would make them or not; without, execution plus transfer.
+    With `include_launch` it minimises the whole cost over all regions that the limits allow, whether
+    `form_regions` would form them or not; without, execution plus transfer.
     """
 
     name: ClassVar[str] = "exhaustive"
@@ -28,7 +28,7 @@ class Exhaustive:
     include_launch: bool = True
 
     def solve(self, problem: Problem) -> Placement:
-        """Return the best placement. Raises InputError for too many to try, or none to choose."""
+        """Return the best placement. Raises InputError if there are too many, or none is valid."""
         count = (1 + problem.devices) ** problem.units
         if count > _MOST:
             raise InputError(
@@ -38,10 +38,10 @@ class Exhaustive:
             )
         weights = (1 + problem.devices) ** np.arange(problem.units)
         labels = np.arange(count)[:, np.newaxis] // weights % (1 + problem.devices)
-        seconds = np.where(_keep(problem, labels), _execution_and_transfer(problem, labels), np.inf)
+        seconds = np.where(_is_valid(problem, labels), _execution_and_transfer(problem, labels), np.inf)
         if not np.isfinite(seconds).any():
             raise InputError("strategy exhaustive: no placement keeps all the limits")
-        # Ties stay on the host.
+        # Of equal costs, the placement with the most units on the host.
         best = int(np.lexsort((np.count_nonzero(labels, axis=1), seconds))[0])
         if not _regions_matter(problem):
             return Placement.of(problem, labels[best], float(seconds[best]), why_host=CHEAPER_ON_HOST)
@@ -49,11 +49,11 @@ class Exhaustive:
             notes = ("launches played no part in the choice",)
             least = float(seconds[best]) - sum(fusion.saving for fusion in problem.fusions)
             return Placement.of(problem, labels[best], least, notes, why_host=CHEAPER_ON_HOST)
-        return _with_regions(problem, labels, seconds)
+        return _search_regions(problem, labels, seconds)
 
 
-def _keep(problem: Problem, labels: Ints) -> Bools:
-    """Tell which placements keep what units may do and memory holds, bool (placements,)."""
+def _is_valid(problem: Problem, labels: Ints) -> Bools:
+    """Mark the placements that accelerators accept and have memory for, bool (placements,)."""
     kept = [problem.allowed[np.arange(problem.units), labels].all(axis=1)]
     for d in np.flatnonzero(np.isfinite(problem.capacity)):
         taken = (labels == 1 + d) @ problem.memory[:, d]
@@ -70,7 +70,7 @@ def _regions_matter(problem: Problem) -> bool:
 
 
 def _execution_and_transfer(problem: Problem, labels: Ints) -> Floats:
-    """Cost many placements at once: int64 (placements, units) to float64 (placements,)."""
+    """Return the costs of many placements: int64 (placements, units) to float64 (placements,)."""
     seconds: Floats = problem.seconds[np.arange(problem.units), labels].sum(axis=1)
     for tensor, producer in enumerate(problem.producer.tolist()):
         first, last = problem.consumer_start[tensor : tensor + 2]
@@ -84,8 +84,8 @@ def _execution_and_transfer(problem: Problem, labels: Ints) -> Floats:
     return seconds
 
 
-def _with_regions(problem: Problem, labels: Ints, seconds: Floats) -> Placement:
-    """Return the best placement with launches, savings and limits of regions counted."""
+def _search_regions(problem: Problem, labels: Ints, seconds: Floats) -> Placement:
+    """Return the best placement including launches, savings and limits on regions."""
     used = np.stack([(labels == 1 + d).any(axis=1) for d in range(problem.devices)], axis=1)
     at_least = seconds + used @ problem.launch
     for fusion in problem.fusions:
@@ -100,8 +100,8 @@ def _with_regions(problem: Problem, labels: Ints, seconds: Floats) -> Placement:
     if best < 0:
         raise InputError("strategy exhaustive: no placement keeps all the limits")
     formed = form_regions(problem, labels[best])
-    # The usual regions where they are as good.
-    usual = Placement.of(problem, labels[best], total, why_host=CHEAPER_ON_HOST)
-    if usual.cost.total <= total * (1 + 2.0**-40) and not breach(problem, labels[best], formed):
-        return usual
+    # Prefer the regions that `form_regions` gives if they are as good.
+    standard = Placement.of(problem, labels[best], total, why_host=CHEAPER_ON_HOST)
+    if standard.cost.total <= total * (1 + 2.0**-40) and not breach(problem, labels[best], formed):
+        return standard
     return Placement.of(problem, labels[best], total, why_host=CHEAPER_ON_HOST, regions=regions)

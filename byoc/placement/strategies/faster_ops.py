@@ -1,4 +1,4 @@
-"""Each operator by itself: offloaded where it alone is faster."""
+"""Each operator by itself: offloaded if it alone is faster."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,20 +12,19 @@ from byoc.placement.strategy import EVERYTHING, FUSIONS, LAUNCH, Placement
 
 @dataclass(frozen=True)
 class FasterOps:
-    """Place each unit where its execution alone is fastest; a tie stays on the host.
-
+    """Place each unit where its execution alone is fastest; ties stay on the host.
     The rule of onnx-mlir's placement heuristic FasterOps (onnx/onnx-mlir,
-    src/Accelerators/NNPA/Conversion/ONNXToZHigh/DevicePlacementHeuristic.cpp,
-    PlaceBeneficialOpsOnNNPA): an operator that the accelerator takes goes there if the cost model has
-    it faster there than on the CPU, whatever its neighbours do. With several accelerators the fastest
-    of all counts. Hard limits are kept by moving units afterwards (`byoc.placement.feasible`).
+    src/Accelerators/NNPA/Conversion/ONNXToZHigh/DevicePlacementHeuristic.cpp, PlaceBeneficialOpsOnNNPA):
+    an operator that the accelerator supports goes there if the cost model says that it is faster there
+    than on the CPU, whatever its neighbours do. With several accelerators the fastest one counts. Hard
+    limits are kept by moving units afterwards (`byoc.placement.feasible`).
     """
 
     name: ClassVar[str] = "faster-ops"
     honours: ClassVar[frozenset[str]] = EVERYTHING - {LAUNCH, FUSIONS}
 
     def solve(self, problem: Problem) -> Placement:
-        """Return the placement; it proves no bound."""
+        """Return the placement, without a bound."""
         return Placement.of(
             problem,
             feasible(problem, problem.costs.argmin(axis=1).astype(np.int64)),

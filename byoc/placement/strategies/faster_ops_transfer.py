@@ -1,4 +1,4 @@
-"""Each operator against its neighbours: offloaded where it is faster with its transfers counted."""
+"""Each operator against its neighbours: offloaded if faster with its transfers counted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,26 +16,25 @@ _UNDECIDED = -1
 
 @dataclass(frozen=True)
 class FasterOpsTransfer:
-    """Decide unit by unit, transfers counted against the neighbours that are decided already.
-
+    """Decide unit by unit, counting transfers to and from neighbours that are already decided.
     The rule of onnx-mlir's placement heuristic FasterOpsWSU (onnx/onnx-mlir,
     src/Accelerators/NNPA/Conversion/ONNXToZHigh/DevicePlacementHeuristic.cpp,
-    PlaceBeneficialOpsOnNNPAWithStickUnstick), whose three factors and five sweeps are the defaults
-    here. The first sweep decides only units that are by far faster on one side; those after it
-    offload whatever is faster with transfers counted, and send to the host what is by far faster
-    there; when nothing changes any more, what is left goes to the host unless it is faster. A unit
-    once decided stays so, and one that is not yet decided counts for nothing with its neighbours.
+    PlaceBeneficialOpsOnNNPAWithStickUnstick), whose three factors and five sweeps are the defaults here.
+    The first sweep decides only units that are much faster on one side. Later sweeps offload units that
+    are faster with transfers counted, and send to the host units that are much faster there; when
+    nothing changes any more, the rest goes to the host unless it is faster on an accelerator. A decided
+    unit stays so, and an undecided unit does not affect its neighbours.
 
-    What differs: transfers are those of the problem, paid once per tensor and direction, and include
-    graph inputs and outputs; units of one depth in the graph are decided at once, so that the labels
-    do not depend on the order in which units stand; with several accelerators the best one competes
-    with the host. Hard limits are kept by moving units afterwards (`byoc.placement.feasible`).
+    Differences: transfers are those of the problem, paid once per tensor and direction, and include
+    graph inputs and outputs; units of equal depth in the graph are decided at once, so that the labels
+    do not depend on the order of the units; with several accelerators the best one competes with the
+    host. Hard limits are kept by moving units afterwards (`byoc.placement.feasible`).
     """
 
     name: ClassVar[str] = "faster-ops-transfer"
     honours: ClassVar[frozenset[str]] = EVERYTHING - {LAUNCH, FUSIONS}
     margin: float = 1.1
-    """How many times faster than the host an accelerator must be, transfers counted."""
+    """How many times faster than the host an accelerator must be, with transfers counted."""
     far_faster_on_host: float = 2.0
     """How many times faster, transfers not counted, sends a unit to the host early."""
     far_faster_on_device: float = 3.0
@@ -43,8 +42,8 @@ class FasterOpsTransfer:
     sweeps: int = 5
 
     def solve(self, problem: Problem) -> Placement:
-        """Return the placement; it proves no bound."""
-        labels = _Sweeper(problem, self).swept()
+        """Return the placement, without a bound."""
+        labels = _Sweeper(problem, self).run()
         return Placement.of(
             problem,
             feasible(problem, np.array(labels, np.int64)),
@@ -67,8 +66,8 @@ class _Sweeper:
         on_host_only = np.isinf(self.problem.costs[:, 1:]).all(axis=1)
         self.labels = np.where(on_host_only, 0, _UNDECIDED).tolist()
 
-    def swept(self) -> list[int]:
-        """Return the labels after the last sweep: none is undecided."""
+    def run(self) -> list[int]:
+        """Return the labels after the last sweep; no unit is undecided."""
         levels = self.around.levels()
         changed = True
         for number in range(self.options.sweeps - 1):

@@ -1,4 +1,4 @@
-"""The baseline: nothing is placed on an accelerator."""
+"""The baseline: no unit is on an accelerator."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,9 +14,9 @@ class HostOnly:
     """Run everything on the host."""
 
     name: ClassVar[str] = "host-only"
-    # Without a region there is none to launch, to count, or to be too large.
+    # Without regions no limit on regions can be broken.
     honours: ClassVar[frozenset[str]] = EVERYTHING - {MUST}
 
     def solve(self, problem: Problem) -> Placement:
-        """Return the placement that has no region."""
+        """Return the placement without regions."""
         return Placement.of(problem, np.zeros(problem.units, np.int64))

@@ -1,4 +1,4 @@
-"""The default: an answer and a bound at any size, with everything counted."""
+"""The default strategy: a placement and a bound at any size, with all costs counted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,18 +18,17 @@ from byoc.placement.strategies.min_cut import MinCut
 from byoc.placement.strategies.tree_dp import TreeDP
 from byoc.placement.strategy import EVERYTHING, Placement, Strategy
 
-# Above so many units the strategies that look at one unit at a time take longer than the rest.
+# Above these numbers of units, strategies that visit units one by one take longer than the rest.
 _MOST_FOR_SWEEPS = 20_000
 _MOST_FOR_TREES = 3_000
 
 
 @dataclass(frozen=True)
 class LaunchAware:
-    """Take the best of all cheap strategies and of minimum cuts with prices, and bound it.
-
-    Up to `small` units times accelerators a mixed integer program decides (see `exact`), which
-    searches at most `nodes` nodes, so that the answer depends on no clock. Above that, `rounds`
-    minimum cuts with prices on launches, capacity and what else is limited (see
+    """Take the best of all cheap strategies and of Lagrangian minimum cuts, and prove a bound.
+    If units times accelerators are at most `small`, a mixed integer program decides (see `exact`),
+    limited to `nodes` branch-and-bound nodes so that the answer does not depend on time. Above that,
+    `rounds` minimum cuts with Lagrange multipliers on launches, capacity and other limits (see
     `byoc.placement.prices`) give labels and the bound.
     """
 
@@ -40,31 +39,31 @@ class LaunchAware:
     rounds: int = 12
 
     def solve(self, problem: Problem) -> Placement:
-        """Return the placement. Raises InputError where none that keeps the limits is found."""
-        best = the_better([incumbents(problem), *_cheap(problem)])
+        """Return the placement. Raises InputError if none is found that keeps the limits."""
+        best = the_better([incumbents(problem), *_solve_cheaply(problem)])
         if problem.units * problem.devices <= self.small:
             best = optimum(problem, best, None, self.nodes)
         else:
-            best = self._by_prices(problem, best)
+            best = self._solve_relaxation(problem, best)
         if best is None:
             raise InputError("strategy launch-aware: found no placement that keeps all the limits")
         return best
 
-    def _by_prices(self, problem: Problem, best: Placement | None) -> Placement | None:
-        prices = Prices(problem)
+    def _solve_relaxation(self, problem: Problem, best: Placement | None) -> Placement | None:
+        relaxation = Prices(problem)
         least = best.cost.total if best else float(problem.seconds[:, 0].sum())
-        # One price for each unit takes longer to settle than the flow of launches.
-        count = 3 * self.rounds if prices.priced else self.rounds
-        for labels in prices.rounds(count, least):
+        # Multipliers of units converge more slowly than the flow of launches.
+        count = 3 * self.rounds if relaxation.priced else self.rounds
+        for labels in relaxation.rounds(count, least):
             best = the_better([best, of_labels(problem, labels)])
         if best is None:
             return None
-        bound = min(prices.bound * (1 - 2.0**-48), best.cost.total)
+        bound = min(relaxation.bound * (1 - 2.0**-48), best.cost.total)
         return replace(best, notes=(), bound=max(0.0, bound))
 
 
-def _cheap(problem: Problem) -> Iterator[Placement]:
-    """Give what the cheap strategies answer, where they keep the limits."""
+def _solve_cheaply(problem: Problem) -> Iterator[Placement]:
+    """Yield the placements of the cheap strategies that keep the limits."""
     strategies: list[Strategy] = [HostOnly(), AllSupported(), FasterOps()]
     if problem.devices == 1:
         strategies.append(MinCut())
@@ -76,6 +75,6 @@ def _cheap(problem: Problem) -> Iterator[Placement]:
         try:
             placement = strategy.solve(problem)
         except InputError:
-            continue  # it cannot take such a problem
+            continue  # not applicable to this problem
         if not breach(problem, placement.labels, placement.regions):
             yield placement

@@ -1,4 +1,4 @@
-"""Least time with host and accelerators at work at once."""
+"""Least time with host and accelerators working at the same time."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from byoc.placement.strategies.min_cut import MinCut
 from byoc.placement.strategies.tree_dp import TreeDP
 from byoc.placement.strategy import EVERYTHING, FUSIONS, Placement, Strategy
 
-_SEEDS: tuple[Strategy, ...] = (
+_STARTING_STRATEGIES: tuple[Strategy, ...] = (
     HostOnly(),
     AllSupported(),
     FasterOps(),
@@ -35,66 +35,67 @@ _SEEDS: tuple[Strategy, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class Scheduled(Placement):
-    """A placement, and when everything in it runs."""
+    """A placement and its schedule."""
 
     schedule: Schedule | None = None
-    """Never None in what `Makespan` returns."""
+    """Never None in the result of `Makespan`."""
 
 
 @dataclass(frozen=True)
 class Makespan:
-    """Minimise the makespan of `byoc.placement.makespan`: see there for what works at once.
-
-    It starts from what other strategies place for the sum of all costs, with their regions, with those
-    regions in their connected pieces, and with each unit a region of its own; and from a list schedule
-    that gives each unit, by upward rank, the device on which it ends first (HEFT: Topcuoglu, Hariri
-    and Wu, IEEE Transactions on Parallel and Distributed Systems 13, 2002). The best of these are
-    improved by local search: units, their surroundings and whole regions change device, join regions,
-    leave them; then again after moving a few units at random, the same ones in every run. So the
-    answer is never worse than host-only, all-supported or min-cut are by the same measure. The bound is
-    `lower_bound`'s; as no sum of all costs is below its makespan, it also holds for those.
+    """Minimise the makespan in the model of `byoc.placement.makespan`.
+    Starting points: the placements of other strategies for the sum of all costs, with their regions,
+    with the connected components of those regions, and with each unit a region of its own; and a list
+    schedule that gives each unit, by upward rank, the device on which it ends first (HEFT: Topcuoglu,
+    Hariri and Wu, IEEE Transactions on Parallel and Distributed Systems 13, 2002). The best of these are
+    improved by local search: units, their neighbourhoods and whole regions change device, join regions,
+    and leave them; and again after a few units were moved at random, the same ones in every run. So the
+    answer is never worse than that of host-only, all-supported or min-cut by the same measure. The bound
+    is that of `lower_bound`; as no sum of all costs is below its makespan, it also bounds those sums.
     """
 
     name: ClassVar[str] = "makespan"
     honours: ClassVar[frozenset[str]] = EVERYTHING - {FUSIONS}
     work: int = 600_000
-    """How much local search may do: schedules tried, times units and consumers of the graph."""
+    """Limit of the local search: schedules tried times units and consumers of the graph."""
     starts: int = 8
-    """How many of the starting points are improved at most."""
+    """Largest number of starting points that are improved."""
     restarts: int = 10
-    """How often a few units of the best answer are moved at random, and it is improved again."""
+    """How often a few units of the best answer are moved at random and improved again."""
 
     def solve(self, problem: Problem) -> Scheduled:
-        """Return the placement with its schedule; the cost in it adds everything up, as always."""
+        """Return the placement with its schedule; its cost is the sum of all costs, as always."""
         scheduler = Scheduler(problem)
-        seeds = sorted(_lawful(problem, scheduler), key=lambda state: state.seconds)
-        if not seeds:  # some limit cannot be kept; what is returned is refused with its reason
+        seeds = sorted(_valid_starts(problem, scheduler), key=lambda state: state.seconds)
+        if not seeds:  # some limit cannot be kept; the answer will be refused with the reason
             only = HostOnly().solve(problem)
             seeds = [State.of(scheduler, only.labels.tolist(), only.regions.tolist())]
         left = max(20, self.work // (1 + problem.units + len(problem.consumers)))
         best = seeds[0]
-        for seed in _distinct(seeds)[: self.starts]:
+        for seed in _remove_duplicates(seeds)[: self.starts]:
             if left <= 0:
                 break
             found, tried = improved(problem, scheduler, seed, left)
             best = min(best, found, key=lambda state: state.seconds)
             left -= tried
-        shake = random.Random(0)
+        generator = random.Random(0)
         for _ in range(self.restarts):
             if left <= 0:
                 break
-            found, tried = improved(problem, scheduler, _shaken(problem, scheduler, best, shake), left)
+            found, tried = improved(
+                problem, scheduler, _perturb(problem, scheduler, best, generator), left
+            )
             best = min(best, found, key=lambda state: state.seconds)
             left -= tried
-        return self._scheduled(problem, scheduler, best)
+        return self._attach_schedule(problem, scheduler, best)
 
-    def _scheduled(self, problem: Problem, scheduler: Scheduler, state: State) -> Scheduled:
-        labels, regions = _by_start(scheduler, state)
+    def _attach_schedule(self, problem: Problem, scheduler: Scheduler, state: State) -> Scheduled:
+        labels, regions = _number_by_start(scheduler, state)
         schedule = scheduler.schedule(labels.tolist(), regions.tolist())
         placement = Scheduled.of(
             problem,
             labels,
-            # Rounding in sums of different order.
+            # Sums in different order round differently.
             min(lower_bound(problem), schedule.makespan if schedule else inf),
             why_host="nothing ends sooner with it on the accelerator",
             regions=regions,
@@ -108,27 +109,27 @@ class Makespan:
         return replace(placement, schedule=schedule, notes=(note,))
 
 
-def _lawful(problem: Problem, scheduler: Scheduler) -> Iterator[State]:
+def _valid_starts(problem: Problem, scheduler: Scheduler) -> Iterator[State]:
     """Yield starting points that keep the hard limits."""
-    for labels, regions in _starts(problem):
+    for labels, regions in _starting_points(problem):
         state = State.of(scheduler, labels.tolist(), regions.tolist())
         if state.seconds < inf and keeps_limits(problem, state.labels, state.regions):
             yield state
 
 
-def _starts(problem: Problem) -> Iterator[tuple[Ints, Ints]]:
-    for strategy in _SEEDS:
+def _starting_points(problem: Problem) -> Iterator[tuple[Ints, Ints]]:
+    for strategy in _STARTING_STRATEGIES:
         try:
             placement = strategy.solve(problem)
-        except InputError:  # not made for such a problem
+        except InputError:  # not applicable to this problem
             continue
-        yield from _ways(problem, placement.labels, placement.regions)
+        yield from _region_variants(problem, placement.labels, placement.regions)
     labels = _earliest_finish(problem)
-    yield from _ways(problem, labels, form_regions(problem, labels))
+    yield from _region_variants(problem, labels, form_regions(problem, labels))
 
 
-def _ways(problem: Problem, labels: Ints, regions: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Yield the regions as given, in their connected pieces, and unit by unit."""
+def _region_variants(problem: Problem, labels: Ints, regions: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the regions as given, split into connected components, and unit by unit."""
     yield labels, regions
     if (labels > 0).any():
         pieces = np.where(labels > 0, components_within(problem, regions), -1)
@@ -138,25 +139,25 @@ def _ways(problem: Problem, labels: Ints, regions: Ints) -> Iterator[tuple[Ints,
         )
 
 
-def _distinct(states: Sequence[State]) -> list[State]:
-    """Return the first of those that share their labels."""
+def _remove_duplicates(states: Sequence[State]) -> list[State]:
+    """Return the first state with each set of labels."""
     return list({tuple(state.labels): state for state in reversed(states)}.values())[::-1]
 
 
-def _shaken(problem: Problem, scheduler: Scheduler, state: State, shake: random.Random) -> State:
-    """Return a lawful state with up to three units elsewhere, each by itself; else the same state."""
+def _perturb(problem: Problem, scheduler: Scheduler, state: State, generator: random.Random) -> State:
+    """Return a valid state with up to three units moved at random; else the given state."""
     labels, regions = list(state.labels), list(state.regions)
-    for unit in shake.sample(range(problem.units), min(3, problem.units)):
-        places = np.flatnonzero(problem.allowed[unit]).tolist()
-        labels[unit] = shake.choice(places) if places else labels[unit]
+    for unit in generator.sample(range(problem.units), min(3, problem.units)):
+        devices = np.flatnonzero(problem.allowed[unit]).tolist()
+        labels[unit] = generator.choice(devices) if devices else labels[unit]
         regions[unit] = max(regions) + 1 if labels[unit] else -1
     found = State.of(scheduler, labels, regions)
-    lawful = found.seconds < inf and keeps_limits(problem, labels, regions)
-    return found if lawful else state
+    valid = found.seconds < inf and keeps_limits(problem, labels, regions)
+    return found if valid else state
 
 
-def _by_start(scheduler: Scheduler, state: State) -> tuple[Ints, Ints]:
-    """Number the regions by when they start."""
+def _number_by_start(scheduler: Scheduler, state: State) -> tuple[Ints, Ints]:
+    """Number the regions by start time."""
     schedule = scheduler.schedule(state.labels, state.regions)
     if schedule is None:
         return labels_and_regions(state.labels, state.regions)
@@ -171,14 +172,14 @@ def _by_start(scheduler: Scheduler, state: State) -> tuple[Ints, Ints]:
 
 
 def _earliest_finish(problem: Problem) -> Ints:
-    """Return labels as HEFT picks them, int64 (units,), each unit launched by itself."""
+    """Return the labels that HEFT chooses, int64 (units,), each unit launched by itself."""
     around = Neighbours(problem)
     costs: list[list[float]] = problem.costs.tolist()
     launch = [0.0, *problem.launch.tolist()]
     end = [0.0] * problem.units
     labels = [0] * problem.units
     free = [0.0] * (problem.devices + 1)
-    for unit in sorted(range(problem.units), key=_ranks(problem, around).__getitem__):
+    for unit in sorted(range(problem.units), key=_upward_ranks(problem, around).__getitem__):
         finish = []
         for device, seconds in enumerate(costs[unit]):
             ready = free[device]
@@ -192,13 +193,13 @@ def _earliest_finish(problem: Problem) -> Ints:
     return np.array(labels, np.int64)
 
 
-def _ranks(problem: Problem, around: Neighbours) -> list[tuple[float, int]]:
-    """Return keys by which the units with the longest way to the end, on average, come first."""
+def _upward_ranks(problem: Problem, around: Neighbours) -> list[tuple[float, int]]:
+    """Return sort keys by upward rank: the longest average path from a unit to the end first."""
     allowed = np.where(problem.allowed, problem.seconds, 0.0)
     average = (allowed.sum(axis=1) / np.maximum(1, problem.allowed.sum(axis=1))).tolist()
-    ways = np.hstack([problem.to_device, problem.to_host])
-    ways = np.where(np.isfinite(ways), ways, 0.0)
-    moving = (ways.sum(axis=1) / max(1, ways.shape[1])).tolist()
+    transfers = np.hstack([problem.to_device, problem.to_host])
+    transfers = np.where(np.isfinite(transfers), transfers, 0.0)
+    moving = (transfers.sum(axis=1) / max(1, transfers.shape[1])).tolist()
     rank = [0.0] * problem.units
     for unit in reversed(range(problem.units)):
         longest = 0.0

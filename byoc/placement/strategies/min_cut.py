@@ -1,4 +1,4 @@
-"""The least execution and transfer for one accelerator, as a minimum cut."""
+"""The least execution and transfer for one accelerator by a minimum cut."""
 
 import math
 from dataclasses import dataclass, replace
@@ -20,16 +20,16 @@ from byoc.placement.strategy import (
     Placement,
 )
 
-# A share of the total that is not worth a word.
+# A share of launches in the total that needs no note.
 _NEGLIGIBLE = 0.02
 
 
 @dataclass(frozen=True)
 class MinCut:
-    """Place so that execution plus transfer is least, exactly; launches are not counted.
+    """Minimise execution plus transfer exactly, without launches.
 
     A unit that gains nothing stays on the host, and labels do not depend on the order of the units.
-    Regions that break a limit are taken away again; the bound does not know of the limit.
+    Regions that break a limit are dissolved; the bound ignores the limits.
     """
 
     name: ClassVar[str] = "min-cut"

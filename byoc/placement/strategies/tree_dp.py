@@ -1,4 +1,4 @@
-"""Dynamic programming over trees: exact where the graph is one, tree by tree where it is not."""
+"""Dynamic programming over trees: exact if the graph is a tree, else tree by tree."""
 
 import math
 from collections.abc import Sequence
@@ -17,27 +17,26 @@ from byoc.placement.strategy import CHEAPER_ON_HOST, EVERYTHING, FUSIONS, Placem
 
 @dataclass(frozen=True)
 class TreeDP:
-    """Place by dynamic programming, in the manner of Collage's placement of operators.
-
+    """Place by dynamic programming, like Collage's operator placement.
     Collage (Jeon, Park, Liao, Xu, Chen and Jia, PACT 2022, arXiv 2111.00655) adds up costs operator by
-    operator along the graph, which is exact where no two paths meet again, and approximate elsewhere.
-    Here units and tensors are the nodes of one graph, and minimal sums travel along its edges as in
-    Bertele and Brioschi, Nonserial Dynamic Programming, 1972. A tensor is paid for once per
-    direction and device there too.
+    operator along the graph, which is exact if no two paths meet again, and approximate otherwise. Here
+    units and tensors are the nodes of one graph, and minimal sums travel along its edges as in Bertele
+    and Brioschi, Nonserial Dynamic Programming, 1972. A tensor is paid for once per direction and
+    device.
 
-    - Where that graph is a forest (chains and trees are) execution plus transfer is least, exactly, and
-      the bound says so.
-    - Elsewhere a spanning forest is solved first, without the connections that are the cheapest to
-      cut; then, sweep by sweep, a set of units that does form a forest is placed anew, exactly, with all
-      others staying where they are (subgraph descent: Hamze and de Freitas, UAI 2004). No sweep raises
-      the cost, but what they end in need not be the least.
+    - If that graph is a forest, as for chains and trees, execution plus transfer is optimal, and the
+      bound says so.
+    - Otherwise a spanning forest is solved first, without the connections that are the cheapest to cut.
+      Then each sweep places a set of units that forms a forest optimally while all others stay (subgraph
+      descent: Hamze and de Freitas, UAI 2004). No sweep raises the cost, but the result need not be
+      optimal.
 
-    Launches are not a sum over the units. They are counted as if each tensor that arrives on an
-    accelerator launched a region: exact on a chain that begins with a graph input, too many elsewhere.
-    Of the answers with and without, the better one is taken.
+    Launches are not a sum over units. They are counted as if each tensor that arrives on an accelerator
+    launched a region: exact on a chain that begins with a graph input, too many elsewhere. The better of
+    the answers with and without is returned.
 
-    With more than 5 accelerators, no tensor is taken to go to more than two of them but its own.
-    Hard limits are kept by moving units afterwards (`byoc.placement.feasible`).
+    With more than 5 accelerators, a tensor is sent to at most two of them besides its own. Hard limits
+    are kept by moving units afterwards (`byoc.placement.feasible`).
     """
 
     name: ClassVar[str] = "tree-dp"
@@ -45,20 +44,20 @@ class TreeDP:
     sweeps: int = 4
 
     def solve(self, problem: Problem) -> Placement:
-        """Return the placement; with a bound where the graph is a forest."""
-        labels, exact = self._labels(problem)
-        bound = _proven(problem, labels) if exact else None
+        """Return the placement, with a bound if the graph is a forest."""
+        labels, exact = self._solve_labels(problem)
+        bound = _lower_bound(problem, labels) if exact else None
         labels = feasible(problem, labels)
         best = Placement.of(problem, labels, bound, _notes(problem, exact), CHEAPER_ON_HOST)
         if not problem.launch.any():
             return best
         arriving = replace(problem, to_device=problem.to_device + problem.launch)
-        labels = feasible(problem, self._labels(arriving)[0])
+        labels = feasible(problem, self._solve_labels(arriving)[0])
         other = Placement.of(problem, labels, bound, best.notes, CHEAPER_ON_HOST)
         return min(best, other, key=lambda placement: placement.cost.total)
 
-    def _labels(self, problem: Problem) -> tuple[Ints, bool]:
-        """Return labels for execution plus transfer, and whether nothing is less."""
+    def _solve_labels(self, problem: Problem) -> tuple[Ints, bool]:
+        """Return labels for execution plus transfer, and whether they are optimal."""
         around = Neighbours(problem)
         trees = Trees(around)
         whole = spanning(around)
@@ -68,7 +67,7 @@ class TreeDP:
         best = _cost(problem, labels)
         frozen: set[int] = set()
         for _ in range(self.sweeps):
-            # What stood still last time moves first.
+            # Units that were fixed in the last sweep move first.
             order = sorted(range(problem.units), key=lambda unit: (unit not in frozen, unit))
             part = induced(around, order)
             frozen = set(order) - part.free
@@ -81,16 +80,16 @@ class TreeDP:
 
 
 def _cost(problem: Problem, labels: Sequence[int]) -> float:
-    """Return execution plus transfer; each unit a region of its own, for those play no part."""
+    """Return execution plus transfer, which do not depend on the regions."""
     placed = np.array(labels, np.int64)
     cost = evaluate(problem, placed, np.where(placed > 0, np.arange(problem.units), -1))
     return cost.execution + cost.transfer
 
 
-def _proven(problem: Problem, labels: Ints) -> float | None:
+def _lower_bound(problem: Problem, labels: Ints) -> float | None:
     if problem.fusions:
         return None
-    # The sums along a tree round once per unit and tensor.
+    # Sums along a tree are rounded once per unit and tensor.
     roundings = 4 * (problem.units + problem.tensors)
     return _cost(problem, labels.tolist()) * (1 - math.ldexp(roundings, -53))
 
