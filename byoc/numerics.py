@@ -1,4 +1,4 @@
-"""How far numbers are from what was expected: signal-to-noise ratio, cosine, and the class that wins."""
+"""Measures of numerical accuracy: signal-to-noise ratio, cosine, largest class."""
 
 from math import inf, isnan, log10, nan, sqrt
 
@@ -9,24 +9,23 @@ Array = NDArray[np.generic]
 
 
 def signal_to_noise(expected: Array, actual: Array) -> float:
-    """Return the signal-to-noise ratio in dB: 10 log10 of the expected power over the error's.
+    """Return the signal-to-noise ratio in dB: 10 log10 of the expected power over that of the error.
 
-    Infinite where both are equal, -infinite where an error stands against zeros alone, and not a number
-    where a value is none or the shapes differ.
+    It is infinite if both arrays are equal, -infinite if only zeros are expected, and NaN if a value is
+    NaN or the shapes differ.
     """
     return ratio_in_db(*powers(expected, actual))
 
 
 def powers(expected: Array, actual: Array) -> tuple[float, float]:
-    """Return the sum of squares of what was expected and of the error, which add up over samples.
+    """Return the sums of squares of the expected values and of the error, which add up over samples.
 
-    Not a number where a value is none, or the shapes differ.
+    Both are NaN if the shapes differ.
     """
     if expected.shape != actual.shape:
         return nan, nan
     wanted, got = expected.astype(np.float64), actual.astype(np.float64)
-    signal, noise = float(np.sum(wanted**2)), float(np.sum((got - wanted) ** 2))
-    return signal, noise
+    return float(np.sum(wanted**2)), float(np.sum((got - wanted) ** 2))
 
 
 def ratio_in_db(signal: float, noise: float) -> float:
@@ -39,7 +38,7 @@ def ratio_in_db(signal: float, noise: float) -> float:
 
 
 def cosine(expected: Array, actual: Array) -> float:
-    """Return the cosine of the angle between two arrays as vectors; 1 where both are zero."""
+    """Return the cosine of the angle between two arrays as vectors; 1 if both are zero."""
     one, other = (array.astype(np.float64).ravel() for array in (expected, actual))
     if one.shape != other.shape:
         return nan
@@ -50,9 +49,9 @@ def cosine(expected: Array, actual: Array) -> float:
 
 
 def same_class(expected: Array, actual: Array) -> float:
-    """Return the share of rows (all axes but the last) whose largest element is at the same place.
+    """Return the share of rows (all axes but the last) whose largest element has the same position.
 
-    A row that has a value which is no number has no largest element.
+    A row with a NaN has no largest element.
     """
     if expected.shape != actual.shape or not expected.size or not expected.ndim:
         return nan

@@ -1,7 +1,7 @@
-"""Finding what is installed, by entry point and by name: codegens, strategies, checks, YAML files.
+"""Plug-ins by entry point and name: codegens, strategies, check functions, YAML files.
 
-Built-in plug-ins register as an outsider's do. Only the one asked for is loaded; a name that is not
-there gives what is, and one that fails to load names the distribution it came in.
+Built-in plug-ins register as any other. Only the one in use is loaded; an unknown name is an error that
+lists the installed ones, and a plug-in that fails to load is an error that names its distribution.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,10 +20,10 @@ COST_MODELS = "byoc.cost_models"
 CHECKS = "byoc.checks"
 COSTS = "byoc.costs"
 
-# Characters of a name that is not there; few paths are longer.
-_MOST_SHOWN = 500
+# The most characters of an unknown name in a message; few paths are longer.
+_MAX_CHARACTERS = 500
 
-_CALLED = {
+_KIND_NAMES = {
     CODEGENS: "codegen",
     STRATEGIES: "strategy",
     ANNOTATIONS: "rule file",
@@ -36,7 +36,7 @@ _CALLED = {
 def installed(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name, sorted; nothing is imported.
 
-    Of several by one name the first counts here; `load` refuses to choose.
+    Of several with one name the first is returned; `load` refuses to choose.
     """
     found: dict[str, EntryPoint] = {}
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
@@ -45,68 +45,62 @@ def installed(group: str) -> dict[str, EntryPoint]:
 
 
 def distribution(point: EntryPoint) -> str:
-    """Return the name and version of the distribution that an entry point came in."""
+    """Return the name and version of the distribution that an entry point belongs to."""
     return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
 
 
 class UnfitError(Exception):
-    """What was found under a name cannot be used; the text goes on where its name and source end."""
+    """A plug-in cannot be used; the message continues a sentence that begins with its name."""
 
 
 def load(group: str, name: str, make: Callable[[Any], Any] = lambda kind: kind()) -> Any:
-    """Return an instance of the plug-in of that name; `make` gives it for what was registered.
+    """Load a plug-in and return `make` of the registered object, by default an instance of it.
 
-    Raises InputError when there is none, there are several, it cannot be imported or made, or `make`
-    raises UnfitError.
+    Raises InputError when there is no plug-in of that name, there are several, it cannot be imported or
+    made, or `make` raises UnfitError.
     """
-    return _load(group, name, make)
+    points = installed(group)
+    if name not in points:
+        raise _unknown(group, name, points)
+    _refuse_to_choose(group, name, {p.value: p for p in entry_points(group=group) if p.name == name})
+    source = f"{_KIND_NAMES[group]} '{name}' of {distribution(points[name])}"
+    try:
+        return make(points[name].load())
+    except UnfitError as error:
+        raise InputError(f"{source} {error}") from None
+    except (Exception, SystemExit) as error:  # it can fail in any way; other plug-ins must go on working
+        if isinstance(error, SystemExit) and goes_on(error):
+            raise
+        raise InputError(f"{source} cannot be loaded: {described(error)}") from error
 
 
 def load_function(group: str, name: str) -> Callable[..., Any]:
-    """Return the function of that name, which is not called.
+    """Load a plug-in that is a function.
 
-    Raises InputError when there is none, there are several, it cannot be imported or is no function.
+    Raises InputError when there is none of that name, there are several, or it is not a function.
     """
-    return cast(Callable[..., Any], _load(group, name, _a_function))
+    return cast(Callable[..., Any], load(group, name, _require_function))
 
 
-def _a_function(found: Any) -> Any:
+def _require_function(found: Any) -> Any:
     if not callable(found):
         raise TypeError(f"{type(found).__name__} cannot be called")
     return found
 
 
-def _load(group: str, name: str, use: Callable[[Any], Any]) -> Any:
-    points = installed(group)
-    if name not in points:
-        raise _unknown(group, name, points)
-    _refuse_to_choose(group, name, {p.value: p for p in entry_points(group=group) if p.name == name})
-    try:
-        return use(points[name].load())
-    except UnfitError as error:
-        raise InputError(f"{_CALLED[group]} '{name}' of {distribution(points[name])} {error}") from None
-    except (Exception, SystemExit) as error:  # it can fail in any way; the others must not go down too
-        if isinstance(error, SystemExit) and goes_on(error):
-            raise
-        raise InputError(
-            f"{_CALLED[group]} '{name}' of {distribution(points[name])} cannot be loaded: "
-            f"{described(error)}"
-        ) from error
-
-
 @dataclass(frozen=True, slots=True)
 class File:
-    """A YAML file that a package brings: its path, and the entry point that named the package."""
+    """A YAML file in a package, with the entry point that names the package."""
 
     path: Path
     point: EntryPoint
 
 
 def files(group: str, folder: str = "") -> tuple[dict[str, dict[Path, File]], list[str]]:
-    """Return the YAML files that the packages of a group hold, and why others could not be searched.
+    """Find the YAML files in the packages of a group, in their subfolder `folder` if it is given.
 
-    The files are by name without the suffix, sorted; more than one under a name is a clash. With
-    `folder` those in a folder of that name are meant, which a package need not have.
+    Returns the files by name without suffix, sorted (several under one name are a clash), and a sentence
+    for each package that could not be searched.
     """
     found: dict[str, dict[Path, File]] = {}
     problems = []
@@ -114,29 +108,29 @@ def files(group: str, folder: str = "") -> tuple[dict[str, dict[Path, File]], li
         try:
             spec = find_spec(point.module)
             folders = list(spec.submodule_search_locations or ()) if spec else []
-        except Exception as error:  # as above; finding a module imports the packages that it is in
+        except Exception as error:  # finding a module imports its parent packages
             folders = []
             problems.append(f"{point.module} of {distribution(point)}: {type(error).__name__}: {error}")
         else:
             if not folders:
                 problems.append(f"{point.module} of {distribution(point)} is not a package")
-        for path in (path for place in folders for path in Path(place, folder).glob("*.yaml")):
+        for path in (path for root in folders for path in Path(root, folder).glob("*.yaml")):
             found.setdefault(path.stem, {})[path.resolve()] = File(path, point)
     return dict(sorted(found.items())), problems
 
 
 def find_file(group: str, name: str, also: Iterable[str] = ()) -> Path:
-    """Return the path for what a user gave: a path if it exists, else an installed file's name.
+    """Return the path that a user names: an existing path, or the name of an installed file.
 
     `dla` and `dla.yaml` name the same file. Raises InputError when there is neither, or several; `also`
-    are other names that a user could have given.
+    are further names to suggest.
     """
     path = Path(name)
     return path if is_file(path) else find_installed(group, name, also)
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is such a file; of a name that no file can have, there is not."""
+    """Return whether a file exists; a name that no file can have is no error."""
     try:
         return path.is_file()
     except (OSError, ValueError):  # as when the name is too long
@@ -144,7 +138,7 @@ def is_file(path: Path) -> bool:
 
 
 def find_installed(group: str, name: str, also: Iterable[str] = ()) -> Path:
-    """Return the path of an installed file, `dla` or `dla.yaml`; raises InputError as `find_file`."""
+    """Return the path of an installed file, `dla` or `dla.yaml`. Raises as `find_file`."""
     known, problems = files(group)
     stem = name.removesuffix(".yaml").removesuffix(".yml")
     if stem not in known:
@@ -158,16 +152,16 @@ def _refuse_to_choose(group: str, name: str, found: Mapping[str, EntryPoint]) ->
         sources = ", ".join(sorted(distribution(point) for point in found.values()))
         hint = "; give a path" if group in (ANNOTATIONS, COST_MODELS) else ""
         raise InputError(
-            f"{name}: several packages bring a {_CALLED[group]} of this name: {sources}{hint}"
+            f"{name}: several packages bring a {_KIND_NAMES[group]} of this name: {sources}{hint}"
         )
 
 
 def _unknown(group: str, name: str, known: Any, problems: Sequence[str] = ()) -> InputError:
-    called = _CALLED[group]
+    called = _KIND_NAMES[group]
     file = " file and no installed" if group in (ANNOTATIONS, COST_MODELS) else ""
     broken = f"; could not look in {'; '.join(problems)}" if problems else ""
     there = ", ".join(known) or "none"
-    told = name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}..."
+    shown = name if len(name) <= _MAX_CHARACTERS else f"{name[:_MAX_CHARACTERS]}..."
     return InputError(
-        f"{told}: no such{file} {called}{nearest(name, known)}; installed: {there}{broken}"
+        f"{shown}: no such{file} {called}{nearest(name, known)}; installed: {there}{broken}"
     )

@@ -1,4 +1,4 @@
-"""What a solver prints, kept away from what a program reads."""
+"""Keeping a solver's output off stdout."""
 
 import ctypes
 import os
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def stdout_kept_clean() -> Iterator[None]:
-    """Send what HiGHS prints, now and then and whatever its options, to stderr.
+    """Redirect the file descriptor of stdout to stderr.
 
-    It writes to the file descriptor, where a program may be reading JSON.
+    HiGHS prints there at times, whatever its options, and a program may be reading JSON from it.
     """
     try:
         flush = ctypes.CDLL(None).fflush
         kept = os.dup(1)
-    except (OSError, AttributeError, TypeError):  # no such library or descriptor here
+    except (OSError, AttributeError, TypeError):  # no such library or descriptor on this system
         yield
         return
     try:

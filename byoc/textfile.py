@@ -1,6 +1,6 @@
-"""Writing a file whole or not at all: what was there is replaced at once, or left as it was.
+"""Writing files atomically: a file is replaced as a whole, or stays as it was.
 
-A link is followed. Devices, pipes and sockets are refused: replacing one would take it away.
+Links are followed. Devices, pipes and sockets are refused: replacing one would remove it.
 """
 
 import os
@@ -13,23 +13,23 @@ from byoc.errors import InputError
 
 
 def check_output(path: Path) -> None:
-    """Raise InputError when a file cannot be written to a path; looks, and leaves nothing behind."""
+    """Raise InputError when a path cannot be written; nothing is left behind."""
     _place(path)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file. Raises InputError when it cannot be written; what is there is then as it was."""
+    """Write a text file. Raises InputError when it cannot be written, and leaves the old one."""
     write_whole(path, lambda file: file.write(text.encode()))
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file by a function that is handed it, open; else as `write_text`."""
+    """Write a file with a function that gets it open. Raises as `write_text`."""
     place = _place(path)
     handle, name = tempfile.mkstemp(prefix=".byoc-", dir=place.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
-        mask = os.umask(0)  # mkstemp's files are their owner's alone; this one is like any other
+        mask = os.umask(0)  # files of mkstemp are private; this one gets the usual permissions
         os.umask(mask)
         Path(name).chmod(0o666 & ~mask)
         Path(name).replace(place)
@@ -40,7 +40,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def _place(path: Path) -> Path:
-    """Return where a file's path leads. Raises InputError when none can be written there."""
+    """Return the resolved path of a file. Raises InputError when none can be written there."""
     try:
         why = _unwritable(path)
         if not why:

@@ -1,16 +1,16 @@
-"""The answer to "may it?": yes, or no with the reason."""
+"""Verdicts: yes, or no with reasons."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Falsy when there is a reason against; the reasons are sentences for the user, worst first."""
+    """Falsy if there are reasons against; these are sentences for the user, the most severe first."""
 
     reasons: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Return whether nothing speaks against it."""
+        """Return whether there is no reason against."""
         return not self.reasons
 
     def __str__(self) -> str:
@@ -22,19 +22,19 @@ YES = Verdict()
 
 
 def refuse(*reasons: str) -> Verdict:
-    """Return a refusal for the given reasons."""
+    """Make a refusal with the given reasons."""
     return Verdict(reasons)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What an annotator says of one node.
+    """The annotation of a node.
 
-    `verdict` is yes when a rule accepts it; `rule` is that rule's place in its file (`ops[3]`, or
-    `dla.yaml: ops[3]` for one that was inherited), empty when none does. With `standalone` False the
-    node is taken only inside a composite; with `must` it has to run on the accelerator. `plain` and
-    `quantized` say which kind of rule accepts it, one for the node as it stands or one for the node
-    between DequantizeLinear and QuantizeLinear; they count only where the verdict is yes.
+    `verdict` is yes if a rule accepts it; `rule` is the location of that rule (`ops[3]`, or `dla.yaml:
+    ops[3]` if inherited), else empty. If `standalone` is False the node is supported only inside a
+    composite; if `must` is True it has to run on the accelerator. `plain` and `quantized` tell whether a
+    rule accepts the node as it is, or between DequantizeLinear and QuantizeLinear; they are valid only
+    if the verdict is yes.
     """
 
     verdict: Verdict

@@ -1,6 +1,6 @@
-"""YAML files that describe themselves wrongly get every error at once, each with its path.
+"""YAML files checked by pydantic types, with all mistakes at once, each with its location.
 
-One way in for all of byoc's YAML: safe loading, no duplicate keys, then validation by a pydantic type.
+All YAML of byoc is read here: safe loading, no duplicate keys, then validation.
 """
 
 import re
@@ -17,7 +17,7 @@ from byoc.errors import InputError, nearest
 
 
 class Strict(BaseModel):
-    """Base of the types that describe YAML: immutable, and a key that is not known is an error."""
+    """Base of the types that describe YAML files: immutable, unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
@@ -25,35 +25,35 @@ class Strict(BaseModel):
 T = TypeVar("T", bound=BaseModel)
 
 
-# Enough for sharing parts of a file; what refers to what refers ... grows without bound.
-_MOST_ALIASES = 50
-_MOST_KEYS = 10_000
-_MOST_PROBLEMS = 50
-_MOST_CHARACTERS = 1_000
+# Enough for sharing parts of a file; aliases of aliases can stand for gigabytes.
+_MAX_ALIASES = 50
+_MAX_KEYS = 10_000
+_MAX_PROBLEMS = 50
+_MAX_CHARACTERS = 1_000
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, but a key that stands twice is an error rather than the last one winning."""
+    """The safe loader, with an error for duplicate keys, for which YAML lets the last one win."""
 
     aliases = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Count the aliases while composing, since a few bytes of them can stand for gigabytes."""
+        """Compose a node, and limit the number of aliases."""
         if self.check_event(yaml.AliasEvent):
             self.aliases += 1
-            if self.aliases > _MOST_ALIASES:
+            if self.aliases > _MAX_ALIASES:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"more than {_MOST_ALIASES} aliases", self.get_mark()
+                    None, None, f"more than {_MAX_ALIASES} aliases", self.get_mark()
                 )
         return super().compose_node(parent, index)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge in what `<<` names, since merges of merges stand for as much as aliases do."""
+        """Merge the mappings that `<<` names, and limit the number of keys."""
         written = len(node.value)
         super().flatten_mapping(node)
-        if len(node.value) > max(written, _MOST_KEYS):
+        if len(node.value) > max(written, _MAX_KEYS):
             raise yaml.constructor.ConstructorError(
-                None, None, f"more than {_MOST_KEYS} keys in one mapping", node.start_mark
+                None, None, f"more than {_MAX_KEYS} keys in one mapping", node.start_mark
             )
 
 
@@ -73,16 +73,16 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-# PyYAML follows YAML 1.1, in which 1e-5 is text; YAML 1.2 and everyone who writes it mean the number.
+# PyYAML follows YAML 1.1, in which 1e-5 is text; in YAML 1.2 it is a number.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
 
 def read_yaml(path: Path, kind: type[T]) -> T:
-    """Return the file's content as a `kind`.
+    """Read a file as a `kind`.
 
-    Raises InputError, a line for each thing wrong with the file (`dla.yaml: ops[3].opp: ...`).
+    Raises InputError with a line for each mistake in the file (`dla.yaml: ops[3].opp: ...`).
     """
     result, problems = check(read_mapping(path), kind)
     if result is None:
@@ -91,32 +91,32 @@ def read_yaml(path: Path, kind: type[T]) -> T:
 
 
 def wrong(path: Path, problems: Sequence[str]) -> InputError:
-    """Return the error for a file with some problems: a line for each, up to a limit."""
-    # A key may hold line breaks, and problems quote keys.
-    told = (_line("\\n".join(problem.splitlines())) for problem in problems[:_MOST_PROBLEMS])
-    lines = [f"{path}: {problem}" for problem in told]
-    if len(problems) > _MOST_PROBLEMS:
-        lines.append(f"{path}: and {len(problems) - _MOST_PROBLEMS} more")
+    """Make the error for a file with problems: a line for each, up to a limit."""
+    # Problems quote keys, which may contain line breaks.
+    texts = (_line("\\n".join(problem.splitlines())) for problem in problems[:_MAX_PROBLEMS])
+    lines = [f"{path}: {problem}" for problem in texts]
+    if len(problems) > _MAX_PROBLEMS:
+        lines.append(f"{path}: and {len(problems) - _MAX_PROBLEMS} more")
     return InputError("\n".join(lines))
 
 
 def _line(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
 
 def shortened(value: object) -> str:
-    """Return a value as sentences quote it: its beginning, where it is long."""
+    """Return a value as text for messages, cut if it is long."""
     try:
         text = str(value)
-    except ValueError:  # Python writes no whole number of thousands of digits
+    except ValueError:  # Python refuses to format whole numbers of thousands of digits
         return "a number of thousands of digits"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def read_mapping(path: Path) -> dict[Any, Any]:
-    """Return the mapping that a file holds, whatever its keys.
+    """Read the mapping that a file contains, with any keys.
 
-    Raises InputError when it cannot be read or is not YAML.
+    Raises InputError when the file cannot be read or is not YAML.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -129,9 +129,9 @@ def read_mapping(path: Path) -> dict[Any, Any]:
         content = yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise InputError(f"{path}{place}: not valid YAML: {error.problem}") from None
-    except Exception as error:  # values such as `!!int ''` fail in the constructors, each in its way
+        position = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise InputError(f"{path}{position}: not valid YAML: {error.problem}") from None
+    except Exception as error:  # PyYAML's constructors raise various errors, as on `!!int ''`
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping of keys at the top")
@@ -139,12 +139,12 @@ def read_mapping(path: Path) -> dict[Any, Any]:
 
 
 def check(content: object, kind: type[T]) -> tuple[T | None, list[str]]:
-    """Return what was read as a `kind`, or None and a sentence for each thing that is wrong with it."""
+    """Validate content as a `kind`. Returns None and a sentence for each mistake if it has some."""
     try:
         return kind.model_validate(content), []
     except ValidationError as error:
         details = error.errors()
-    # A list all of whose items are wrong is also reported as too short, which it is not.
+    # pydantic reports a list whose items are all wrong as too short, which it is not.
     return None, [_explain(detail, kind) for detail in details if not _follows(detail, details)]
 
 
@@ -155,8 +155,8 @@ def _follows(detail: ErrorDetails, others: Sequence[ErrorDetails]) -> bool:
     )
 
 
-# In the words of who writes YAML rather than Python.
-_SAID = {
+# Messages in terms of YAML rather than Python.
+_MESSAGES = {
     "missing": "must be given",
     "too_short": "must not be empty",
     "string_type": "expected text",
@@ -185,7 +185,7 @@ def _explain(detail: ErrorDetails, kind: type[BaseModel]) -> str:
         known = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
         hint = nearest(str(detail["input"])[:50], known)
         return f"{place}: expected {detail['ctx']['expected']}{hint}"
-    message = _SAID.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    message = _MESSAGES.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     return f"{place}: {message[:1].lower()}{message[1:]}"
 
 
@@ -199,12 +199,12 @@ def _place(location: tuple[int | str, ...]) -> str:
     return path or "the file"
 
 
-# pydantic names the member of a union that it tried, and says so of a key; a user wrote no such thing.
+# pydantic puts the member of a union that it tried, and a mark for keys, into the location of an error.
 _UNION_TAGS = {"str", "int", "float", "bool", "[key]"}
 
 
 def _fields_at(kind: Any, location: tuple[int | str, ...]) -> list[str]:
-    """Return the keys allowed at a place, by following the annotations down to it."""
+    """Return the keys that are allowed at a location, according to the annotations."""
     for step in location:
         kind = _member(kind)
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -221,7 +221,7 @@ def _fields_at(kind: Any, location: tuple[int | str, ...]) -> list[str]:
 
 
 def _member(kind: Any) -> Any:
-    """Return the part of a union that has keys of its own, else the type itself."""
+    """Return the member of a union that is a model, any other type as it is."""
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if get_origin(kind) in (Union, UnionType):

@@ -10,8 +10,11 @@ from onnx import NodeProto
 
 from byoc.graph.types import NUMBERS, TensorType
 
-# Schemas write these two as C does.
-_IN_SCHEMAS = {"float32": "float", "float64": "double"}
+# Schemas spell two dtypes as C does.
+_C_NAMES = {"float32": "float", "float64": "double"}
+SCHEMA_TYPES = {f"tensor({_C_NAMES.get(name, name)})": name for name in NUMBERS}
+"""The types of tensors as schemas spell them to the names of their dtypes."""
+
 # The defaults of these depend on the rank, so schemas give them only in words.
 _ONES = ("strides", "dilations")
 # The names of a convolution's weight, which is not always the second input (QLinearConv).
@@ -44,10 +47,9 @@ def open_dtypes(schema: onnx.defs.OpSchema, type_str: str) -> frozenset[str]:
 
 @cache
 def _variables(schema: onnx.defs.OpSchema) -> dict[str, frozenset[str]]:
-    spelled = {f"tensor({_IN_SCHEMAS.get(name, name)})": name for name in NUMBERS}
     return {
         constraint.type_param_str: frozenset(
-            spelled[kind] for kind in constraint.allowed_type_strs if kind in spelled
+            SCHEMA_TYPES[kind] for kind in constraint.allowed_type_strs if kind in SCHEMA_TYPES
         )
         for constraint in schema.type_constraints
     }

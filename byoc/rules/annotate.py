@@ -1,8 +1,8 @@
-"""The annotator: which nodes an accelerator takes, and for every other one why not.
+"""The annotator: the nodes that an accelerator supports, and the reasons for all others.
 
-What the file keeps on the host stays there. Any other node is taken when one of the rules for its
-operator accepts it, the first in the order of the file. Where all refuse, the reasons are those of the
-rule that came nearest: the fewest objections, of as many the lighter ones, of equals the first.
+A node that the file keeps on the host stays there. Any other node is supported if one of the rules for
+its operator accepts it; the first in the order of the file counts. If all refuse, the reasons are those
+of the nearest rule: the fewest objections; ties by severity, then by file order.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,10 +35,10 @@ __all__ = ["Annotator", "Attempt", "Objection", "annotate"]
 
 
 def annotate(index: GraphIndex, target: Target) -> list[Mark]:
-    """Return a mark for each node of a graph, in the order of the nodes.
+    """Annotate a graph: return a mark for each node, in the order of the nodes.
 
-    Constant nodes are marked like any other; whether they are placed is not decided here. Raises
-    InputError when a check that the file names cannot be loaded.
+    Constant nodes are marked, too; they are not placed. Raises InputError when a check function that the
+    file names cannot be loaded.
     """
     annotator = Annotator(target, index)
     return [annotator.mark(number) for number in range(len(index.nodes))]
@@ -46,7 +46,7 @@ def annotate(index: GraphIndex, target: Target) -> list[Mark]:
 
 @dataclass(frozen=True, eq=False)
 class _Rule:
-    """A rule, and where it stands in which file."""
+    """A rule with its location in a file, and its dtypes with theirs."""
 
     place: str
     rule: OpRule
@@ -55,20 +55,20 @@ class _Rule:
 
 @dataclass(frozen=True, eq=False)
 class Annotator:
-    """What a target says of the nodes of a graph."""
+    """The rules of a target, applied to the nodes of a graph."""
 
     target: Target
     index: GraphIndex
 
     def mark(self, number: int) -> Mark:
-        """Return what is said of a node."""
+        """Return the mark of a node."""
         found = self._ruled(number)
         if found.verdict:
             return found
         return self._at_border(number) or found
 
     def _at_border(self, number: int) -> Mark | None:
-        """Return that the accelerator converts at its border itself, None where this is none."""
+        """Return the mark of a node that the accelerator runs to convert at a boundary, else None."""
         if self.target.rules.quantization.convert != "device" or number in self._forced:
             return None
         if not converts(self.index, number, lambda other: self._ruled(other).quantized):
@@ -76,7 +76,7 @@ class Annotator:
         return Mark(YES, self.target.place("quantization.convert"))
 
     def _ruled(self, number: int) -> Mark:
-        """Return what the rules say of a node."""
+        """Return the mark of a node according to the rules alone."""
         barred = self._barred(number)
         if barred is not None:
             return Mark(refuse(barred.text), plain=False)
@@ -107,10 +107,10 @@ class Annotator:
         )
 
     def attempts(self, number: int) -> list[Attempt]:
-        """Return what each rule for a node's operator says of it, the nearest first; never empty.
+        """Return the attempts of all rules for a node's operator, the nearest first; never empty.
 
-        Where no rule is to be asked (the node is kept on the host, its operator is not in the file),
-        there is one attempt with an empty `rule`.
+        If no rule applies (the node is kept on the host, its operator is not in the file), there is one
+        attempt with an empty `rule`.
         """
         barred = self._barred(number)
         if barred is not None:
@@ -130,7 +130,7 @@ class Annotator:
 
     @cached_property
     def _rules(self) -> Mapping[str, Sequence[_Rule]]:
-        """The rules by operator; one for any operator stands among those of each."""
+        """The rules by operator; a rule for any operator is among those of each."""
         rules = self.target.rules
         found: dict[str, list[_Rule]] = {op: [] for rule in rules.ops for op in (*rule.op, ANY)}
         for position, rule in enumerate(rules.ops):
@@ -148,7 +148,7 @@ class Annotator:
         return self._rules[ANY] if found is None else found
 
     def _barred(self, number: int) -> Objection | None:
-        """Return why a node stays on the host before any rule is asked."""
+        """Return the reason that keeps a node on the host before any rule is tried, else None."""
         kept = self._forced.get(number)
         if kept is not None:
             return kept
@@ -187,7 +187,7 @@ class Annotator:
 
     @cached_property
     def _computed(self) -> dict[tuple[int, int], frozenset[str]]:
-        """By rule and signature, the types that the dtypes are meant for."""
+        """A cache of `Signature.computed` by rule and signature."""
         return {}
 
     def _is_computed(self, rule: _Rule, found: Signature, type_str: str) -> bool:
@@ -197,7 +197,7 @@ class Annotator:
         return type_str in self._computed[key]
 
     def _against(self, rule: _Rule, view: View) -> Iterator[Objection]:
-        """Yield all that a rule has against a node, in no particular order, perhaps repeatedly."""
+        """Yield the objections of a rule to a node in no particular order, possibly repeated."""
         place, node = rule.place, view.node
         version = self.index.opset(node)
         if rule.rule.opset.min is not None or rule.rule.opset.max is not None:
@@ -227,7 +227,7 @@ class Annotator:
         yield from self._conditions(rule, view)
 
     def _dtypes(self, rule: _Rule, use: Use, view: View) -> tuple[str, Sequence[str]]:
-        """Return what names the data types that a tensor is held to, and these; none where it is not."""
+        """Return the allowed dtypes of a tensor, with their location; none if all are allowed."""
         if rule.rule.quantized and not rule.rule.dtype:
             found = self._scheme.dtypes(use, view)
             if found is not None:
@@ -253,7 +253,7 @@ class Annotator:
                 yield Objection(f"{rule.place}.where[{position}]", text, kind)
 
     def _check(self, rule: _Rule, view: View) -> Iterator[Objection]:
-        """Yield what the check function has against a node, which nothing else objects to."""
+        """Yield the objection of a rule's check function, which runs last."""
         name = rule.rule.check
         if name is not None:
             text = said(name, self._checks[name], view.facts)
@@ -262,13 +262,13 @@ class Annotator:
 
 
 def said(name: str, check: Callable[..., object], facts: Mapping[str, Any]) -> str:
-    """Return the reason that a check function gives, empty when it has none.
+    """Call a check function, and return its reason, empty if it has none.
 
-    One that fails, as on facts that are not known, or gives no text, refuses with that for a reason.
+    A function that raises, as on facts that are not known, or returns no text is a reason, too.
     """
     try:
         reason = check(facts)
-    except Exception as error:  # somebody else's code can fail in any way
+    except Exception as error:  # code of others can fail in any way
         return f"check {name} failed with {type(error).__name__}: {' '.join(str(error).split())[:160]}"
     if reason is not None and not isinstance(reason, str):
         return f"check {name} gave {type(reason).__name__}, not a text"

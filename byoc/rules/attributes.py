@@ -1,4 +1,4 @@
-"""Constraints on numbers and attributes: what they object to."""
+"""Constraints on numbers and attributes."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -12,7 +12,7 @@ from byoc.yamlfile import shortened
 
 
 def attribute_objections(place: str, name: str, value: Any, rule: AttributeRule) -> Iterator[Objection]:
-    """Yield what a rule has against the value of an attribute, None when it has none."""
+    """Yield the objections to the value of an attribute, which is None if it has none."""
     if rule.absent is not None and (value is None) != rule.absent:
         text = f"{name} must be absent" if rule.absent else f"{name} must be given"
         yield Objection(f"{place}.absent", text, Kind.ATTRIBUTE)
@@ -20,14 +20,14 @@ def attribute_objections(place: str, name: str, value: Any, rule: AttributeRule)
         return
     yield from value_objections(place, name, value, rule, Kind.ATTRIBUTE)
     keys = [key for key in ("length", "each") if getattr(rule, key) is not None]
-    if keys and not isinstance(value, list):  # a rule for any operator cannot know
+    if keys and not isinstance(value, list):  # possible in a rule for any operator
         yield Objection(f"{place}.{keys[0]}", f"{name} is {_told(value)}, not a list", Kind.ATTRIBUTE)
         return
     if rule.length is not None and len(value) not in rule.length:
         text = f"{name} has {len(value)} elements; supported: {listed(rule.length)}"
         yield Objection(f"{place}.length", text, Kind.ATTRIBUTE)
     if rule.each is not None:
-        yield from islice(_each(f"{place}.each", name, value, rule.each), 1)  # one refuses it already
+        yield from islice(_each(f"{place}.each", name, value, rule.each), 1)  # one is enough
 
 
 def _each(place: str, name: str, values: Any, rule: ElementRule) -> Iterator[Objection]:
@@ -38,7 +38,7 @@ def _each(place: str, name: str, values: Any, rule: ElementRule) -> Iterator[Obj
 def value_objections(
     place: str, name: str, value: Any, rule: ElementRule | AttributeRule, kind: Kind
 ) -> Iterator[Objection]:
-    """Yield what a rule has against a single value."""
+    """Yield the objections to a single value."""
     if rule.one_of is not None and not any(same(value, one) for one in rule.one_of):
         text = f"{name} is {_told(value)}; supported: {listed(rule.one_of)}"
         yield Objection(f"{place}.one_of", text, kind)
@@ -48,17 +48,15 @@ def value_objections(
 def bound_objections(
     place: str, name: str, value: Any, rule: Bounds | SizeBounds, kind: Kind
 ) -> Iterator[Objection]:
-    """Yield what limits have against a value."""
+    """Yield the objections of a minimum and a maximum to a value."""
     low, high = rule.min, rule.max
     if low is None and high is None:
         return
-    if not isinstance(value, (int, float)):  # as was Cast's `to` before opset 6
+    is_number = isinstance(value, (int, float))  # Cast's `to` was text before opset 6
+    if not is_number or isnan(value):
         limit = "max" if low is None else "min"
-        yield Objection(f"{place}.{limit}", f"{name} is {_told(value)}, not a number", kind)
-        return
-    if isnan(value):
-        limit = "max" if low is None else "min"
-        yield Objection(f"{place}.{limit}", f"{name} is not a number (NaN)", kind)
+        text = "is not a number (NaN)" if is_number else f"is {_told(value)}, not a number"
+        yield Objection(f"{place}.{limit}", f"{name} {text}", kind)
         return
     if low is not None and value < low:
         yield Objection(f"{place}.min", f"{name} is {value}, at least {shown(low)} is supported", kind)
@@ -67,22 +65,22 @@ def bound_objections(
 
 
 def _told(value: Any) -> str:
-    """Return a value as sentences give it; what is neither number nor text by its type."""
+    """Return a value for messages; anything but a number, text or list by its type."""
     if not isinstance(value, (int, float, str, list)):
         return f"a {type(value).__name__}"
     return shortened(value)
 
 
 def same(value: Any, one: Any) -> bool:
-    """Return whether a value is one that a rule names; true is no 1."""
+    """Return whether a value equals one in a rule; true does not equal 1."""
     return bool(value == one) and isinstance(value, bool) == isinstance(one, bool)
 
 
 def shown(number: float) -> str:
-    """Return a limit as a person writes it: 11 and 2.5, and 1048576 in full."""
+    """Format a limit as a person writes it: 11 and 2.5, and 1048576 in full."""
     return str(int(number)) if number == int(number) and abs(number) < 1e15 else f"{number:g}"
 
 
 def listed(values: Any) -> str:
-    """Return values as sentences list them."""
+    """Format values for messages, with commas."""
     return ", ".join(map(shortened, values))

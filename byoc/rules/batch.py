@@ -1,16 +1,16 @@
-"""The batch: dimension 0 of a model's inputs, and the nodes that it reaches."""
+"""The limit on the batch: dimension 0 of a model's inputs, and the nodes that depend on it."""
 
 from collections.abc import Iterator, Mapping
 
 from byoc.graph.index import GraphIndex
 from byoc.rules.host import parent
-from byoc.rules.objections import Kind, Objection
+from byoc.rules.objections import Objection, unknown
 
 
 def batch_objections(index: GraphIndex, most: int, place: str) -> Mapping[int, Objection]:
-    """Return for each node that is computed from an input with more than `most` in its batch why not.
+    """Return the objections to nodes that depend on an input with a batch of more than `most`.
 
-    Inputs of rank 2 or more have a batch. What is in a body of such a node is computed from it, too.
+    Inputs of rank 2 or more have a batch. All nodes in a body of such a node depend on it, too.
     """
     if index.outer is not None:
         around = batch_objections(index.outer, most, place).get(parent(index))
@@ -33,8 +33,7 @@ def _inputs(index: GraphIndex, most: int, place: str) -> Iterator[tuple[str, Obj
             continue
         batch = known.shape[0] if known.shape else None
         if not isinstance(batch, int):
-            text = f"the batch of the model's input '{name}' is not known"
-            yield name, Objection(place, text, Kind.UNKNOWN)
+            yield name, unknown(place, f"the batch of the model's input '{name}'")
         elif batch > most:
             text = f"the batch of the model's input '{name}' is {batch}, at most {most} is supported"
             yield name, Objection(place, text)

@@ -1,4 +1,4 @@
-"""Borders of quantized groups: the nodes that an accelerator with `convert: device` runs of its own."""
+"""Boundary conversions on the device: the nodes that an accelerator with `convert: device` runs."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,11 +8,11 @@ from byoc.graph.unshare import is_dequantize, is_quantize
 
 
 def converts(index: GraphIndex, number: int, quantized: Callable[[int], bool]) -> bool:
-    """Return whether a node quantizes what a group reads, or dequantizes what one makes.
+    """Return whether a node quantizes an input or dequantizes an output of a quantized group.
 
-    `quantized` says of an operator whether a rule takes it between DequantizeLinear and QuantizeLinear.
-    Scale and zero point must be constants: an accelerator is built for these. Those that byoc put in are
-    no units of their own: they go where the tensor crosses (`byoc.boundary.quantized`).
+    `quantized` tells whether a rule accepts a node between DequantizeLinear and QuantizeLinear. Scale
+    and zero point must be constants. Nodes that byoc inserted are not units of their own: the boundary
+    stage places them (`byoc.boundary.quantized`).
     """
     node = index.nodes[number]
     if is_ours(node) or not all(index.is_constant(name) for name in node.input[1:] if name):
@@ -23,7 +23,7 @@ def converts(index: GraphIndex, number: int, quantized: Callable[[int], bool]) -
 
 
 def _behind(index: GraphIndex, number: int) -> Iterator[int]:
-    """Yield what reads a quantized tensor by way of a DequantizeLinear."""
+    """Yield the nodes that read a quantized tensor through a DequantizeLinear."""
     for name in index.nodes[number].output[:1]:
         for reader in index.consumers.get(name, ()):
             node = index.nodes[reader]
@@ -32,7 +32,7 @@ def _behind(index: GraphIndex, number: int) -> Iterator[int]:
 
 
 def _before(index: GraphIndex, number: int) -> Iterator[int]:
-    """Yield what makes the tensor that a DequantizeLinear reads, by way of a QuantizeLinear."""
+    """Yield the node behind the QuantizeLinear whose output a DequantizeLinear reads."""
     maker = index.producer.get(index.nodes[number].input[0], -1)
     if maker >= 0 and is_quantize(index.nodes[maker]):
         source = index.producer.get(index.nodes[maker].input[0], -1)

@@ -1,4 +1,4 @@
-"""The composites of a rule file as patterns, those taken from the library included."""
+"""The patterns of a rule file's composites, those from the library included."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,24 +9,24 @@ from byoc.rules.schema import CompositeRule
 
 
 def patterns(rules: Sequence[CompositeRule]) -> tuple[Pattern, ...]:
-    """Return the patterns of some composites, in their order.
+    """Return the patterns of composites, in their order.
 
-    Raises InputError when a check or a composite of the library is not there, ValueError when a pattern
-    is wrong.
+    Raises InputError when a check function or a composite of the library does not exist, ValueError when
+    a pattern is wrong.
     """
     shelf = shelf_for(rules)
     return tuple(pattern(rule, shelf) for rule in rules)
 
 
 def shelf_for(rules: Iterable[CompositeRule]) -> Library:
-    """Return the library, empty when none of the composites is taken from it."""
+    """Return the library, or an empty one if no composite is taken from it."""
     return library() if any(rule.library is not None for rule in rules) else Library({}, ())
 
 
 def pattern(rule: CompositeRule, shelf: Library) -> Pattern:
-    """Return the pattern of a composite; what it says itself comes after what the library says.
+    """Return the pattern of a composite; its own conditions follow those of the library.
 
-    Raises as `patterns` does; a mistake in a `where` is told as the linter's (`where[1]: ...`).
+    Raises as `patterns`; errors in a `where` have a location as the linter's (`where[1]: ...`).
     """
     texts, where, description = rule.pattern, rule.where, rule.description
     if rule.library is not None:

@@ -1,11 +1,11 @@
-"""Constraints on shapes: dimensions, the number of elements, bytes, and how an input broadcasts."""
+"""Constraints on shapes: dimensions, number of elements, size in bytes, broadcasting."""
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from byoc.graph.types import Dim, TensorType
 from byoc.rules.attributes import bound_objections, listed
-from byoc.rules.objections import Kind, Objection
+from byoc.rules.objections import Kind, Objection, unknown
 from byoc.rules.schema import CountRule, DimRule, TensorRule
 from byoc.rules.values import EACH
 from byoc.rules.view import View
@@ -14,11 +14,11 @@ from byoc.rules.view import View
 def shape_objections(
     place: str, name: str, known: TensorType, rule: TensorRule, view: View
 ) -> Iterator[Objection]:
-    """Yield what a rule has against the shape of a tensor; what is not known is objected to as that."""
+    """Yield the objections to the shape of a tensor; extents that are not known are objected to."""
     shape = known.shape
     if rule.rank is not None:
         if shape is None:
-            yield _unknown(f"{place}.rank", f"the rank of {name}")
+            yield unknown(f"{place}.rank", f"the rank of {name}")
         elif len(shape) not in rule.rank:
             text = f"{name} has rank {len(shape)}; supported: {listed(rule.rank)}"
             yield Objection(f"{place}.rank", text)
@@ -31,7 +31,7 @@ def shape_objections(
         )
     if rule.bytes is not None:
         if known.bytes is None:
-            yield _unknown(f"{place}.bytes", f"the size of {name}")
+            yield unknown(f"{place}.bytes", f"the size of {name}")
         else:
             size = f"the size of {name} in bytes"
             yield from bound_objections(f"{place}.bytes", size, known.bytes, rule.bytes, Kind.TENSOR)
@@ -41,27 +41,20 @@ def shape_objections(
         yield from _broadcast(f"{place}.broadcast", name, shape, rule.broadcast, view)
 
 
-def _unknown(place: str, what: str) -> Objection:
-    return Objection(place, f"{what} is not known", Kind.UNKNOWN)
-
-
 def _dims(
     place: str, name: str, shape: Sequence[Dim] | None, rule: TensorRule, view: View
 ) -> Iterator[Objection]:
     if rule.dims and shape is None:
-        yield _unknown(f"{place}.dims", f"the rank of {name}")
+        yield unknown(f"{place}.dims", f"the rank of {name}")
         return
     extents = shape or ()
     for axis, dim in rule.dims.items():
         if axis == EACH:
-            every = (
-                objection
+            each = (
+                _extent(f"{place}.dims.each", f"dimension {position} of {name}", extent, dim, view)
                 for position, extent in enumerate(extents)
-                for objection in _extent(
-                    f"{place}.dims.each", f"dimension {position} of {name}", extent, dim, view
-                )
             )
-            yield from islice(every, 1)  # one is enough to refuse the tensor
+            yield from islice(chain.from_iterable(each), 1)  # one is enough to refuse the tensor
             continue
         number = int(axis)
         where = f"{place}.dims[{number}]"
@@ -78,7 +71,7 @@ def _extent(place: str, what: str, extent: Dim, rule: DimRule, view: View) -> It
     if (rule.one_of, rule.min, rule.max, rule.multiple_of) == (None, None, None, None):
         return
     if not isinstance(extent, int):
-        yield _unknown(place, what)
+        yield unknown(place, what)
         return
     if rule.one_of is not None and extent not in rule.one_of:
         yield Objection(f"{place}.one_of", f"{what} is {extent}; supported: {listed(rule.one_of)}")
@@ -89,7 +82,7 @@ def _count(place: str, what: str, value: int | None, rule: CountRule) -> Iterato
     if (rule.min, rule.max, rule.multiple_of) == (None, None, None):
         return
     if value is None:
-        yield _unknown(place, what)
+        yield unknown(place, what)
         return
     yield from bound_objections(place, what, value, rule, Kind.TENSOR)
     if rule.multiple_of is not None and value % rule.multiple_of:
@@ -99,7 +92,7 @@ def _count(place: str, what: str, value: int | None, rule: CountRule) -> Iterato
 
 
 def reference(text: str) -> tuple[str, int]:
-    """Return the tensor and the dimension that `W[1]` speaks of."""
+    """Parse a reference such as `W[1]` to a tensor and an axis."""
     name, _, axis = text.removesuffix("]").partition("[")
     return name, int(axis)
 
@@ -113,24 +106,24 @@ def _equals(place: str, what: str, extent: Dim, text: str, view: View) -> Iterat
     known = view.index.types.get(tensor)
     shape = known.shape if known else None
     if shape is None:
-        yield _unknown(place, f"the rank of {name}")
+        yield unknown(place, f"the rank of {name}")
     elif not -len(shape) <= axis < len(shape):
         yield Objection(place, f"{name} has no dimension {axis}: its rank is {len(shape)}")
     elif extent is None or shape[axis] is None:
-        yield _unknown(place, what if extent is None else text)
+        yield unknown(place, what if extent is None else text)
     elif isinstance(extent, int) and isinstance(shape[axis], int):
         if extent != shape[axis]:
             yield Objection(
                 place, f"{what} is {extent}, and {text} is {shape[axis]}; they must be equal"
             )
     elif extent != shape[axis]:  # symbolic, and not by the same name
-        yield _unknown(place, f"whether {what} equals {text}")
+        yield unknown(place, f"whether {what} equals {text}")
 
 
 def _static(place: str, name: str, shape: Sequence[Dim] | None, wanted: bool) -> Iterator[Objection]:
     if shape is None:
         if wanted:
-            yield _unknown(place, f"the rank of {name}")
+            yield unknown(place, f"the rank of {name}")
         return
     free = [position for position, extent in enumerate(shape) if not isinstance(extent, int)]
     if wanted and free:
@@ -142,7 +135,7 @@ def _static(place: str, name: str, shape: Sequence[Dim] | None, wanted: bool) ->
 def _scalar(place: str, name: str, shape: Sequence[Dim] | None, wanted: bool) -> Iterator[Objection]:
     answer = _is_one(shape)
     if answer is None:
-        yield _unknown(place, f"whether {name} has one element")
+        yield unknown(place, f"whether {name} has one element")
     elif answer != wanted:
         yield Objection(place, f"{name} must {'' if wanted else 'not '}have exactly one element")
 
@@ -161,25 +154,25 @@ def _broadcast(
     result = view.result.shape if view.result else None
     kind = None if shape is None or result is None else broadcast_kind(shape, result)
     if kind is None:
-        yield _unknown(place, f"how {name} broadcasts")
+        yield unknown(place, f"how {name} broadcasts")
     elif kind not in allowed and not (
         kind == "channel" and len(result or ()) == 2 and "last" in allowed
     ):
-        said = {
+        texts = {
             "none": f"{name} has the shape of the output",
             "scalar": f"{name} is one element broadcast",
             "channel": f"{name} is broadcast along all but axis 1",
             "last": f"{name} is broadcast along all but the last axis",
             "other": f"{name} is broadcast otherwise than by one element, channel or last axis",
         }
-        yield Objection(place, f"{said[kind]}; supported: {listed(allowed)}")
+        yield Objection(place, f"{texts[kind]}; supported: {listed(allowed)}")
 
 
 def broadcast_kind(shape: Sequence[Dim], result: Sequence[Dim]) -> str | None:
-    """Return how an input of a shape relates to an output; None: unknown.
+    """Return how an input of a shape broadcasts to an output, None if that is not known.
 
-    It is none, scalar, channel, last or other; of a matrix, whose last axis is axis 1, channel. Symbolic
-    extents of one name are equal, and equal to nothing else that is known.
+    The kind is none, scalar, channel, last or other; for a matrix, whose last axis is axis 1, channel.
+    Symbolic extents with one name are equal, and differ from all that are known.
     """
     if None not in shape and tuple(shape) == tuple(result):
         return "none"

@@ -1,4 +1,4 @@
-"""Rules that are never asked: an earlier one takes all that they would."""
+"""Rules that are never tried, since an earlier one accepts all that they would."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,10 +12,10 @@ _AS_SETS = {"rank", "one_of", "length", "broadcast"}
 
 
 def hidden(rules: Sequence[tuple[int, OpRule]], dtypes: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for each rule, or operator of one, that an earlier rule always takes.
+    """Yield a sentence for each rule, or operator of one, that an earlier rule hides.
 
-    Only what is plain to see is found: each constraint of the earlier rule follows from one of the same
-    name in the later. `dtypes` are the file's.
+    Only obvious cases are found: each constraint of the earlier rule follows from one of the same name
+    in the later. `dtypes` are the file's.
     """
     before: dict[str, list[tuple[int, OpRule]]] = {}
     for i, rule in rules:
@@ -33,7 +33,7 @@ def hidden(rules: Sequence[tuple[int, OpRule]], dtypes: Sequence[str]) -> Iterat
 
 
 def _covers(first: OpRule, second: OpRule, dtypes: Sequence[str]) -> bool:
-    """Return whether what the second accepts the first is sure to accept."""
+    """Return whether the first rule accepts everything that the second accepts."""
     if first.quantized != second.quantized or not _implies(second.opset, first.opset):
         return False
     if first.check not in (None, second.check) or not _as_scheme(first, second):
@@ -51,7 +51,7 @@ def _covers(first: OpRule, second: OpRule, dtypes: Sequence[str]) -> bool:
 
 
 def _as_scheme(first: OpRule, second: OpRule) -> bool:
-    """Return whether the file's quantization scheme adds the same to both, if it adds anything."""
+    """Return whether the file's quantization scheme adds the same constraints to both rules."""
     if not first.quantized:
         return True
     own = [
@@ -78,14 +78,14 @@ def _within(narrow: Sequence[str], wide: Sequence[str]) -> bool:
 
 
 def _implies(inner: BaseModel, outer: BaseModel) -> bool:
-    """Return whether what holds to `inner` is sure to hold to `outer`, a rule of the same type."""
+    """Return whether `inner` is at least as strict as `outer`, a rule of the same type."""
     return all(
         name == "dtype" or _follows(name, getattr(inner, name), getattr(outer, name))
         for name in outer.model_fields_set
     )
 
 
-def _follows(name: str, inner: Any, outer: Any) -> bool:  # noqa: PLR0911 - a kind of constraint each
+def _follows(name: str, inner: Any, outer: Any) -> bool:  # noqa: PLR0911 - one return for each kind of constraint
     if outer is None or outer == inner:
         return True
     if isinstance(outer, dict):

@@ -16,16 +16,17 @@ from byoc.rules.schema import Host, Nodes
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A node that `host` speaks of: the place that does, and what it found there."""
+    """A match of a node in `host`: the location of the entry, and a name for the node."""
 
     place: str
     found: str
 
 
 def forced(index: GraphIndex, host: Host, place: Callable[[str], str]) -> Mapping[int, Objection]:
-    """Return for each node that stays on the host why; `place` gives where a merged place is written.
+    """Return the reasons for all nodes that stay on the host.
 
-    What is in a body of a node that is downstream of another is downstream too.
+    `place` maps a location in the merged rules to one in a file. Nodes in the bodies of a downstream
+    node are downstream, too.
     """
     result: dict[int, Objection] = {}
     if host.after.ops or host.after.names:
@@ -73,7 +74,7 @@ def _downstream(index: GraphIndex, after: Nodes, place: Callable[[str], str]) ->
 def _sources(
     index: GraphIndex, number: int, after: Nodes, place: Callable[[str], str]
 ) -> Iterator[_Chosen]:
-    """Yield what `after` names at a node: itself, or what is in its bodies."""
+    """Yield the matches of `after` for a node: itself, then the nodes in its bodies."""
     node = index.nodes[number]
     chosen = _chosen(node, after, "host.after", place)
     if chosen is not None:
@@ -84,22 +85,22 @@ def _sources(
 
 
 def _around(index: GraphIndex, after: Nodes, place: Callable[[str], str]) -> _Chosen | None:
-    """Return what the node is downstream of that the graph is a body of."""
+    """Return the match that the graph's own node is downstream of, None for the main graph."""
     if index.outer is None:
         return None
     return _downstream(index.outer, after, place).get(parent(index))
 
 
 def parent(body: GraphIndex) -> int:
-    """Return the number of the node, in the graph around, that a graph is a body of."""
+    """Return the number of the node that has a graph as its body."""
     around = body.outer.bodies if body.outer is not None else {}
     return next(number for number, inner in around.items() if any(each.index is body for each in inner))
 
 
 def unmatched_host(index: GraphIndex, target: Target) -> list[str]:
-    """Return a sentence for each name pattern of `host` that no node matches, those in bodies included.
+    """Return a sentence for each name pattern of `host` that matches no node, in bodies neither.
 
-    Operators are not asked about: a file names those of all the models that it is for.
+    Operators are not checked: a file lists those of all models that it is for.
     """
     names = [node.name for graph in index.walk() for node in graph.nodes]
     host = target.rules.host

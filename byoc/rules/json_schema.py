@@ -1,4 +1,4 @@
-"""The JSON Schema of rule files, made of the types that they are checked against: for editors."""
+"""The JSON Schema of rule files for editors, made from the types that check them."""
 
 from typing import Any
 
@@ -9,20 +9,19 @@ from byoc.rules.schema import RuleFile
 from byoc.rules.values import ANY, ANY_DTYPE
 
 FILE = "rules.schema.json"
-"""The name of the file in which it is shipped, beside the rule files."""
+"""The name of the shipped file with the schema, next to the rule files."""
 
 _AXES = r"^(each|-?[0-9]+)$"
 # An operator of a domain other than ONNX's own: `com.microsoft.Gelu`.
 _FOREIGN = r"^(?!ai\.onnx\.)[^.].*\."
-# Here null says that what would hold otherwise, as by the file that is extended, does not.
+# In these null removes a key that the extended file has.
 _WITH_NULL = ("Layout", "Limits", "Quantization", "QuantizedTensors", "QuantizedRule")
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a rule file.
+    """Make the JSON Schema (draft 2020-12) of a rule file.
 
-    Of ONNX's own domains it takes the operators and data types of the installed version, and of the
-    library what is installed.
+    It lists the operators and dtypes of the installed ONNX, and the composites of the installed library.
     """
     schema: dict[str, Any] = _simple(RuleFile.model_json_schema())
     del schema["required"]
@@ -53,7 +52,7 @@ def _last_definitions(key: str) -> tuple[bool, str]:
 
 
 def _simple(schema: Any) -> Any:
-    """Return what pydantic gives without titles, defaults that say nothing, and null as a choice."""
+    """Return pydantic's schema without titles, empty defaults, and null as an alternative."""
     if isinstance(schema, list):
         return [_simple(part) for part in schema if part != {"type": "null"}]
     if not isinstance(schema, dict):

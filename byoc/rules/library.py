@@ -1,4 +1,4 @@
-"""The library of composites: what packages bring in their `composites` folders for all rule files.
+"""The library of composites: patterns in the `composites` folders of packages, for all rule files.
 
 A file there holds `composites`, each with name, description, pattern and where. The packages are those
 of the entry-point group byoc.annotations.
@@ -22,7 +22,7 @@ FOLDER = "composites"
 
 
 class LibraryComposite(Strict):
-    """A composite that rule files take by its name."""
+    """A composite that rule files use by its name."""
 
     name: CompositeName
     description: str
@@ -31,14 +31,14 @@ class LibraryComposite(Strict):
 
 
 class LibraryFile(Strict):
-    """Some composites."""
+    """A file of the library."""
 
     composites: Annotated[tuple[LibraryComposite, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A composite of the library and the file that it came from."""
+    """A composite of the library with its file."""
 
     composite: LibraryComposite
     file: File
@@ -46,13 +46,16 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Library:
-    """What is installed, by name and sorted; several under one name are a clash. And what is broken."""
+    """The installed composites by name, sorted, and the problems of broken files.
+
+    Several composites with one name are an error when that name is used.
+    """
 
     entries: Mapping[str, tuple[Entry, ...]]
     problems: tuple[str, ...]
 
     def get(self, name: str) -> LibraryComposite:
-        """Return a composite; raises InputError when there is none of the name, or there are several."""
+        """Return a composite. Raises InputError when there is none of the name, or several."""
         found = self.entries.get(name, ())
         if not found:
             broken = "".join(f"; {problem}" for problem in self.problems)
@@ -64,13 +67,13 @@ class Library:
 
 
 def clash(name: str, entries: tuple[Entry, ...]) -> str:
-    """Return the sentence for several composites of one name."""
+    """Format the error for several composites with one name."""
     there = ", ".join(f"{e.file.path.name} of {distribution(e.file.point)}" for e in entries)
     return f"several composites of the library are called '{name}': {there}"
 
 
 def library() -> Library:
-    """Return all composites that are installed."""
+    """Read all installed composites."""
     found: dict[str, list[Entry]] = {}
     by_name, broken = files(ANNOTATIONS, FOLDER)
     problems = [f"could not look in {problem}" for problem in broken]

@@ -1,4 +1,4 @@
-"""Holding a rule file against ONNX's own operator schemas: every mistake at once, each with its path."""
+"""The linter of rule files: all mistakes at once, each with its location, by ONNX's operator schemas."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(Names)
 
 T = TypeVar("T", bound=BaseModel)
 
-# What other formats and frameworks call them.
+# The names of dtypes in other formats and frameworks.
 _ALIASES = {
     **{"half": "float16", "fp16": "float16", "f16": "float16", "bf16": "bfloat16"},
     **{"float": "float32", "fp32": "float32", "f32": "float32"},
@@ -46,11 +46,11 @@ _ALIASES = {
 def lint(
     content: Mapping[Any, Any], base: RuleFile | None = None, *, unknown_base: bool = False
 ) -> list[str]:
-    """Return a sentence for each thing in a rule file that cannot be: `ops[3].op: ONNX has no ...`.
+    """Return a sentence for each mistake in a rule file: `ops[3].op: ONNX has no ...`.
 
-    `content` is what was read, `base` what the file extends; with `unknown_base` it extends something,
-    of which nothing is known. An operator's rule or a composite that is
-    not even of the right form is passed over: `byoc.yamlfile.check` has said so.
+    `content` is the file as read, `base` the file that it extends; `unknown_base` tells that it extends
+    a file that could not be read. Rules and composites that do not validate are skipped: those mistakes
+    come from `byoc.yamlfile.check`.
     """
     ops = _parts(content.get("ops"), OpRule)
     composites = _parts(content.get("composites"), CompositeRule)
@@ -66,14 +66,14 @@ def lint(
         problems.extend(f"ops[{i}].op: {problem}" for op in rule.op for problem in _operator(op))
         problems.extend(op_problems(f"ops[{i}]", rule))
     problems.extend(hidden(ops, dtypes or (base.dtype if base else ())))
-    said = {op for _, rule in ops for op in rule.op}
+    own = {op for _, rule in ops for op in rule.op}
     drop = check(content.get("drop", {}), Drop)[0] or Drop()
     if base is not None:
         problems.extend(drop_problems(drop, base))
     elif drop != Drop() and "extends" not in content:
-        problems.append("drop: the file extends nothing from which something could be left out")
+        problems.append("drop: the file extends no other, so there is nothing to leave out")
     below = {op for rule in (base.ops if base else ()) for op in rule.op} - {*drop.ops}
-    taken = said | (below if not unknown_base else {ANY})
+    taken = own | (below if not unknown_base else {ANY})
     target = content.get("target", base.target if base else None)
     problems.extend(composite_problems(composites, taken, target if isinstance(target, str) else "?"))
     return problems
@@ -92,17 +92,17 @@ def _names(value: object) -> tuple[str, ...]:
 
 
 def dtype_problems(place: str, names: tuple[str, ...]) -> Iterator[str]:
-    """Yield a sentence for each name that is no data type's."""
+    """Yield a sentence for each name that is not a data type."""
     known = (*DTYPES.values(), ANY_DTYPE)
     for name in names:
         if name not in known:
             hint = f" (did you mean {_ALIASES[name]}?)" if name in _ALIASES else nearest(name, known)
-            told = hint or f"; known: {', '.join(known)}"
-            yield f"{place}: no such data type '{shortened(name)}'{told}"
+            known_names = f"; known: {', '.join(known)}"
+            yield f"{place}: no such data type '{shortened(name)}'{hint or known_names}"
 
 
 def _operator(op: str) -> Iterator[str]:
-    """Yield that an operator of one of ONNX's own domains is none; others are taken on trust."""
+    """Yield a sentence for an unknown operator of ONNX's own domains; others are accepted."""
     if op != ANY and operator(op) is None and op.rpartition(".")[0] in onnx_domains():
         yield f"ONNX has no operator '{shortened(op)}'{nearest(op, operators())}"
 

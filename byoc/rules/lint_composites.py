@@ -1,4 +1,4 @@
-"""What is wrong with the composites of a rule file: patterns, names, and what can never match."""
+"""Lint of composites: wrong patterns, clashing names, and patterns that can never match."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -17,9 +17,9 @@ Numbered = Sequence[tuple[int, CompositeRule]]
 
 
 def composite_problems(rules: Numbered, taken: Collection[str], target: str) -> list[str]:
-    """Return a sentence for each thing wrong with the composites.
+    """Return a sentence for each mistake in composites.
 
-    `taken` are the operators that the rules speak of, `target` the name of the accelerator.
+    `taken` are the operators that have rules, `target` is the name of the accelerator.
     """
     problems = list(_same_names(rules))
     patterns: dict[int, Pattern] = {}
@@ -41,7 +41,7 @@ def composite_problems(rules: Numbered, taken: Collection[str], target: str) -> 
 
 
 def _conditions(found: Pattern, rule: CompositeRule) -> Iterator[str]:
-    """Yield a sentence for each thing wrong with the file's own conditions: the last of the pattern."""
+    """Yield a sentence for each mistake in a composite's own conditions, the last of its pattern."""
     inherited = len(found.where) - len(rule.where)
     for i in range(len(rule.where)):
         for problem in pattern_problems(found, inherited + i):
@@ -49,7 +49,7 @@ def _conditions(found: Pattern, rule: CompositeRule) -> Iterator[str]:
 
 
 def _placed(rule: CompositeRule, problem: str, shelf: Library) -> str:
-    """Return a problem of the parser's behind the key that it stands under."""
+    """Return a problem of the pattern parser with its location in the rule file."""
     key = "library" if rule.library is not None else "pattern"
     place, _, text = problem.partition(": ")
     number = re.fullmatch(r"where\[(\d+)\]", place)
@@ -68,9 +68,9 @@ def _same_names(rules: Numbered) -> Iterator[str]:
 
 
 def _idle(found: Pattern, rules: Numbered, number: int, taken: Collection[str]) -> Iterator[str]:
-    """Yield a sentence for each line that keeps a pattern from ever matching: no rule takes it.
+    """Yield a sentence for each line that keeps a pattern from ever matching, for lack of a rule.
 
-    A variant, or a form without an optional line, that can match is enough.
+    One variant that can match is enough, and so is a form without an optional line.
     """
     if not taken or ANY in taken or any(not _lines(form, taken) for form in found.forms):
         return
@@ -83,7 +83,7 @@ def _idle(found: Pattern, rules: Numbered, number: int, taken: Collection[str]) 
 
 
 def _lines(form: Form, taken: Collection[str]) -> list[tuple[int, Sequence[str]]]:
-    """Return the lines of a form whose operators no rule takes, optional ones excepted."""
+    """Return the required lines of a form whose operators have no rule."""
     return [
         (node.line, node.ops)
         for node in form.nodes
@@ -92,7 +92,7 @@ def _lines(form: Form, taken: Collection[str]) -> list[tuple[int, Sequence[str]]
 
 
 def _taken_names(rules: Numbered, patterns: dict[int, Pattern], target: str) -> Iterator[str]:
-    """Yield a sentence for each composite whose name some other function will have."""
+    """Yield a sentence for each composite whose name another function will have."""
     names = {rule.called for _, rule in rules}
     for i, rule in rules:
         if re.fullmatch(rf"{re.escape(target)}_[0-9]+", rule.called):

@@ -1,4 +1,4 @@
-"""What is wrong with one operator's rule: names and kinds that the operator does not have."""
+"""Lint of operator rules: attributes, tensors and kinds of values that an operator does not have."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ _LISTS = {"INTS", "FLOATS", "STRINGS"}
 
 
 def op_problems(place: str, rule: OpRule) -> Iterator[str]:
-    """Yield a sentence for each thing in a rule that its operators do not have."""
+    """Yield a sentence for each mistake in a rule, according to the schemas of its operators."""
     known = [found for found in map(operator, rule.op) if found is not None]
     for foreign in rule.op:
         domain = foreign.rpartition(".")[0]
@@ -38,7 +38,7 @@ def op_problems(place: str, rule: OpRule) -> Iterator[str]:
 
 
 def check_problems(place: str, name: str | None) -> Iterator[str]:
-    """Yield that a check function is not installed."""
+    """Yield a sentence if a check function is not installed."""
     if name is None:
         return
     there = installed(CHECKS)
@@ -73,14 +73,14 @@ def _attribute(place: str, op: Operator, name: str, rule: AttributeRule) -> Iter
 
 
 def _fitting(value: bool | float | str) -> set[str]:
-    """Return the kinds of attribute that a value can be one of; none is true or false."""
+    """Return the kinds of attribute that can have a value, none for true and false."""
     if isinstance(value, bool):
         return set()
     return {"STRING"} if isinstance(value, str) else _NUMBERS
 
 
 def _written(value: bool | float | str) -> str:
-    """Return a value as a rule file has it."""
+    """Format a value as in a rule file."""
     text = shortened(value)
     return f"'{text}'" if isinstance(value, str) else text.lower()
 
@@ -90,7 +90,7 @@ def _keys(rule: AttributeRule | ElementRule, *names: str) -> list[str]:
 
 
 def _alone(place: str, rule: TensorRule, quantized: bool) -> Iterator[str]:
-    """Yield what cannot be in constraints on a tensor, whatever the operator."""
+    """Yield the mistakes in constraints on a tensor that do not depend on the operator."""
     if rule.quantized is not None and not quantized:
         yield f"{place}.quantized: only a rule with `quantized: true` speaks of quantization"
     if rule.value is not None and rule.constant is False:

@@ -1,7 +1,7 @@
-"""What is wrong with conditions: what they ask of operators and tensors, and what they come to.
+"""Lint of conditions: unknown facts, and conditions that can never hold.
 
-A condition is tried on facts of the kinds that the schemas give. One that is a number there, or that
-puts together what does not go together, never holds.
+A condition is evaluated on sample facts of the kinds in the schemas. A condition that gives a number
+there, or combines values of different kinds, never holds.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ _TENSOR: Mapping[str, Any] = {
 def condition_problems(
     condition: Condition, ops: Sequence[str], known: Sequence[Operator]
 ) -> Iterator[str]:
-    """Yield a sentence for each thing wrong with a condition of a rule for some operators."""
+    """Yield a sentence for each mistake in a condition of a rule for some operators."""
     try:
         expression = compile_expression(condition.expr)
     except ValueError as error:
@@ -71,7 +71,7 @@ def _of_operator(expression: Expression, name: str, op: Operator | None) -> Iter
 
 
 def _members(expression: Expression, op: Operator) -> Iterator[str]:
-    """Yield what is asked of attributes and tensors that there is not."""
+    """Yield a sentence for each unknown attribute, and each unknown fact of a tensor."""
     for name, member in _members_read(expression):
         if name == "attr" and member not in op.attributes:
             yield f"{op.name} has no attribute '{member}'{nearest(member, op.attributes)}"
@@ -81,7 +81,7 @@ def _members(expression: Expression, op: Operator) -> Iterator[str]:
 
 
 def pattern_problems(pattern: Pattern, number: int) -> Iterator[str]:
-    """Yield a sentence for each thing wrong with a condition of a pattern."""
+    """Yield a sentence for each mistake in a condition of a pattern."""
     expression = pattern.where[number].expression
     lines = {
         name: frozenset(
@@ -108,7 +108,7 @@ def pattern_problems(pattern: Pattern, number: int) -> Iterator[str]:
 
 
 def _members_read(expression: Expression, of: str = "") -> list[tuple[str, str]]:
-    """Return the facts that are read and the members asked of them, or of a member `of` of theirs."""
+    """Return the facts that are read, each with its member, or with that of its member `of`."""
     before = 2 if of else 1
     read = (path for path in find_paths(expression.tree) if len(path) > before)
     return list(dict.fromkeys((path[0], path[before]) for path in read if not of or path[1] == of))
@@ -128,7 +128,7 @@ def _outer(expression: Expression, names: Collection[str]) -> Iterator[str]:
 
 
 def _sample(op: Operator) -> dict[str, Any]:
-    """Return facts as a node of the operator may have them; what may be of several kinds is left out."""
+    """Return sample facts of a node; attributes of several kinds are left out."""
     facts: dict[str, Any] = {"op": op.name, "domain": "", "opset": 1, "name": "a"}
     facts["attr"] = {
         name: _SAMPLES[min(kinds)]
@@ -139,7 +139,7 @@ def _sample(op: Operator) -> dict[str, Any]:
 
 
 def _line(ops: Collection[str] | None) -> dict[str, Any]:
-    """Return facts of a name of a pattern, None for an input, else with those of the operator."""
+    """Return sample facts for a name of a pattern, an input if `ops` is None, else a line."""
     if ops is None:
         return {**_TENSOR}
     found = operator(min(ops)) if len(ops) == 1 and ANY not in ops else None
@@ -150,7 +150,7 @@ def _line(ops: Collection[str] | None) -> dict[str, Any]:
 
 
 def _of_kind(expression: Expression, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why a condition never says yes or no, as tried on some facts."""
+    """Yield a sentence if a condition is neither true nor false on sample facts."""
     source = expression.source
     if not expression.names:
         yield f"`{source}` reads nothing of the node"
@@ -168,7 +168,7 @@ def _of_kind(expression: Expression, facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _never_equal(expression: Expression, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield that a text is compared with a number."""
+    """Yield a sentence for each comparison of a text with a number."""
     for part in walk_tree(expression.tree):
         if not (isinstance(part, OperatorCall) and part.operator in ("==", "!=")):
             continue

@@ -1,4 +1,4 @@
-"""Reading a rule file, and those that it extends: a path or an installed name to a checked `Target`."""
+"""Loading of rule files with those that they extend, to a checked `Target`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -30,12 +30,12 @@ _MOST_FILES = 8
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """An accelerator as a rule file describes it; `source` is what the user called the file.
+    """An accelerator as its rule file describes it; `source` is the user's name for the file.
 
-    `rules` hold what the file extends, too; `places` gives for what was inherited (`ops[3]`, `dtype`,
-    `limits.batch`) where it is written (`dla.yaml: ops[1]`); `folder` is that of the file that names
-    the cost model. `compute` is `float16` or `bfloat16` where the float32 tensors of a model are to be
-    taken for that, since the regions will be computed in it.
+    `rules` include those of extended files; `places` maps the location of an inherited part (`ops[3]`,
+    `dtype`, `limits.batch`) to that in its own file (`dla.yaml: ops[1]`); `folder` is that of the file
+    that names the cost model. With `compute` (`float16` or `bfloat16`) float32 tensors are treated as
+    that type, since the regions will compute in it.
     """
 
     source: str
@@ -46,7 +46,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The target's name, which is also the last part of its functions' domain."""
+        """The target's name, which is also the last part of its domain."""
         return self.rules.target
 
     @property
@@ -56,9 +56,9 @@ class Target:
 
     @property
     def cost_model(self) -> str:
-        """The path of its cost model, relative to the file that names it, or the name of a plug-in.
+        """The path of the cost model, relative to the file that names it, or the name of a plug-in.
 
-        Raises InputError when there is neither such a file nor anything installed by that name.
+        Raises InputError when there is neither such a file nor a plug-in of that name.
         """
         name = self.rules.cost_model
         beside = self.folder / name
@@ -74,32 +74,32 @@ class Target:
 
     @cached_property
     def quantized(self) -> bool:
-        """Whether some rule speaks of operators between DequantizeLinear and QuantizeLinear."""
+        """Whether a rule is for operators between DequantizeLinear and QuantizeLinear."""
         return any(rule.quantized for rule in self.rules.ops)
 
     @cached_property
     def patterns(self) -> tuple[Pattern, ...]:
-        """The composites, in the order of the file; those of the library are looked up.
+        """The patterns of the composites, in the order of the file.
 
-        Raises InputError when the library does not have one.
+        Raises InputError when the library lacks a composite.
         """
         return patterns(self.rules.composites)
 
     def place(self, merged_place: str) -> str:
-        """Return where a part of `rules` is written: `ops[3]`, or `dla.yaml: ops[3]` if inherited."""
+        """Return the location of a part of `rules`: `ops[3]`, or `dla.yaml: ops[3]` if inherited."""
         return self.places.get(merged_place, merged_place)
 
 
 def load_rules(name: str) -> Target:
-    """Return the target that a rule file describes; `name` is a path, or an installed file's name.
+    """Load a rule file by its path, or by its name if it is installed.
 
-    Raises InputError with a line for every mistake in the file.
+    Raises InputError with a line for each mistake in the file.
     """
     return replace(_read(find_file(ANNOTATIONS, name), ()).target, source=name)
 
 
 def require_compute(target: Target, dtype: str) -> None:
-    """Raise InputError unless some rule of a target is for a data type, as `float16`."""
+    """Raise InputError unless a rule of the target supports a data type, such as `float16`."""
     listed = dict.fromkeys(
         name for rule in target.rules.ops for name in rule.dtype or target.rules.dtype
     )
@@ -111,9 +111,9 @@ def require_compute(target: Target, dtype: str) -> None:
 
 
 def missing(target: Target) -> list[str]:
-    """Return a sentence for each thing that a rule file names and that is not there to be used.
+    """Return a sentence if the cost model or the codegen of a rule file is not installed.
 
-    Neither is needed to explain a model, nor a codegen to plan it, so that loading does not ask.
+    Loading does not check them: neither is needed to explain a model, nor the codegen to plan it.
     """
     problems = []
     try:
@@ -129,7 +129,7 @@ def missing(target: Target) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """A target, and the keys of its file and of those that it extends, as they were read."""
+    """A target, and the keys of its file and of extended files as they were read."""
 
     target: Target
     content: Mapping[Any, Any]
@@ -160,7 +160,7 @@ def _read(path: Path, chain: tuple[Path, ...]) -> _Read:
 
 
 def _own_problems(content: Mapping[Any, Any]) -> list[str]:
-    """Return what is wrong with a file whatever the file is that it extends, which is wrong itself."""
+    """Return the mistakes of a file that do not depend on the extended file, which is wrong."""
     inherited = {f"{key}: must be given" for key in RuleFile.model_fields}
     problems = [problem for problem in check(content, RuleFile)[1] if problem not in inherited]
     return problems + lint(content, unknown_base=True)

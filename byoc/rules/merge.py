@@ -1,9 +1,9 @@
-"""Building one rule file on another: the nearer file wins, and what is inherited is known as such.
+"""Inheritance of rule files: merging a file with the one that it extends.
 
-What a file says of an operator replaces what the one below says of it; a composite of the same name
-replaces; `host` lists add up; `layout`, `quantization`, `limits` and `codegen_options` go key by key,
-but the last are not inherited by a file that names another codegen. The nearer file's rules and
-composites stand first. What it drops is not inherited.
+The rules for an operator replace the inherited ones; a composite replaces one of the same name; `host`
+lists are joined; `layout`, `quantization`, `limits` and `codegen_options` are merged key by key, but
+options are not inherited if the file names another codegen. Own rules and composites precede inherited
+ones. Parts under `drop` are not inherited.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ _OF_THE_FILE = ("extends", "drop")
 
 
 def defaults(content: Mapping[Any, Any], base: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return what was read with the keys that it leaves to the file below, as that was read."""
+    """Return the keys of a file, with those that it lacks from the file that it extends, as read."""
     base = {key: value for key, value in base.items() if key not in _OF_THE_FILE}
     codegen = base.get("codegen", RuleFile.model_fields["codegen"].default)
     if content.get("codegen", codegen) != codegen:
@@ -36,9 +36,10 @@ def defaults(content: Mapping[Any, Any], base: Mapping[Any, Any]) -> dict[Any, A
 def merged(
     rules: RuleFile, content: Mapping[Any, Any], base: RuleFile
 ) -> tuple[RuleFile, dict[str, str]]:
-    """Return the rules of a file on top of those below, and what was inherited: place to old place.
+    """Merge the rules of a file with those that it extends.
 
-    `rules` are what `defaults` gives of `content`, checked.
+    Returns the rules, and for inherited parts the location in the merged rules to that in `base`.
+    `rules` are the result of `defaults`, checked.
     """
     keys = [key for key in RuleFile.model_fields if key not in (*content, *_BY_PART, *_OF_THE_FILE)]
     for key in _BY_KEY:
@@ -63,7 +64,7 @@ def merged(
 
 
 def drop_problems(drop: Drop, base: RuleFile) -> Iterator[str]:
-    """Yield a sentence for each thing to drop that the file below does not have."""
+    """Yield a sentence for each name under `drop` that the extended file does not have."""
     asked = {
         "ops": (drop.ops, {op for rule in base.ops for op in rule.op}),
         "composites": (drop.composites, {rule.called for rule in base.composites}),
@@ -81,10 +82,10 @@ def drop_problems(drop: Drop, base: RuleFile) -> Iterator[str]:
 def _ops(
     own: Sequence[OpRule], base: Sequence[OpRule], drop: Sequence[str], places: dict[str, str]
 ) -> tuple[OpRule, ...]:
-    said = {*drop, *(op for rule in own for op in rule.op)}
+    hidden = {*drop, *(op for rule in own for op in rule.op)}
     result = list(own)
     for position, rule in enumerate(base):
-        rest = tuple(op for op in rule.op if op not in said)
+        rest = tuple(op for op in rule.op if op not in hidden)
         if rest:
             places[f"ops[{len(result)}]"] = f"ops[{position}]"
             result.append(rule.model_copy(update={"op": rest}))
@@ -107,7 +108,7 @@ def _composites(
 
 
 def _nodes(place: str, own: N, base: N, drop: Nodes, places: dict[str, str]) -> N:
-    """Return both together: operators and names add up."""
+    """Return the joined lists of operators and names."""
     update = {}
     for key in ("ops", "names"):
         whole = list(getattr(own, key))

@@ -1,4 +1,4 @@
-"""What speaks against a node: objections, each with its place in the rule file, worst first."""
+"""Objections: constraints that a node does not meet, with their locations in the rule file."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """How far an objection is from being met; the first is the furthest."""
+    """The kind of an objection, the most severe first."""
 
     OPERATOR = 0
     OPSET = 1
@@ -18,11 +18,11 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """A constraint that does not hold.
+    """A constraint that a node does not meet.
 
-    `place` is its path in the rule file, `ops[0].attributes.kernel_shape.each.max`, behind the name of
-    the file where it was inherited (`dla.yaml: ops[0]...`), empty where no constraint is to blame;
-    `text` is the sentence.
+    `place` is its location in the rule file, `ops[0].attributes.kernel_shape.each.max`, with the name of
+    the file if inherited (`dla.yaml: ops[0]...`), empty if no constraint is to blame; `text` is the
+    sentence.
     """
 
     place: str
@@ -32,11 +32,11 @@ class Objection:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What a rule says of a node: nothing when it accepts it, else its objections, the worst first.
+    """A rule tried on a node: no objections if it accepts the node, else all, most severe first.
 
-    `rule` is the place of the rule, empty when no rule was to be asked; `fits` whether it speaks of
-    such a node at all: one with `quantized: true` of one with DequantizeLinear or QuantizeLinear beside
-    it, any other of one without.
+    `rule` is the location of the rule, empty if there was none to try. `fits` tells whether the rule is
+    for such a node: one with `quantized: true` for a node next to DequantizeLinear or QuantizeLinear,
+    any other for a node that is not.
     """
 
     rule: str
@@ -44,16 +44,21 @@ class Attempt:
     fits: bool = field(default=True, compare=False)
 
 
+def unknown(place: str, subject: str) -> Objection:
+    """Make the objection that something must be known to apply a constraint."""
+    return Objection(place, f"{subject} is not known", Kind.UNKNOWN)
+
+
 def ordered(objections: Iterable[Objection]) -> tuple[Objection, ...]:
-    """Return objections without repetitions, the worst first."""
-    # A variadic input may fail many times for one reason.
+    """Return objections without repetitions, most severe first."""
+    # A variadic input can fail many times for one reason.
     return tuple(sorted(dict.fromkeys(objections), key=lambda objection: objection.kind))
 
 
 def nearness(attempt: Attempt) -> tuple[bool, int, int]:
-    """Return what sorts attempts, the nearest first.
+    """Return a key that sorts attempts, the nearest first.
 
-    Those that fit, of these fewer objections, and of as many lighter ones.
+    Attempts that fit precede others, then those with fewer objections, then with less severe ones.
     """
     kinds = [objection.kind for objection in attempt.objections]
     return not attempt.fits, len(kinds), -min(kinds, default=Kind.UNKNOWN)

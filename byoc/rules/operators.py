@@ -1,4 +1,4 @@
-"""What ONNX's schemas say of operators, in the shapes that rules and the linter ask for."""
+"""ONNX's operator schemas in the form that rules and the linter need."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,18 +8,15 @@ import onnx
 from onnx import NodeProto
 from onnx.defs import OpSchema
 
-from byoc.graph.attributes import open_dtypes
-from byoc.graph.types import NUMBERS
+from byoc.graph.attributes import SCHEMA_TYPES, open_dtypes
 from byoc.graph.walk import is_onnx
 
 _VARIADIC = OpSchema.FormalParameterOption.Variadic
-# Schemas write these two as C does.
-_IN_SCHEMAS = {"float32": "float", "float64": "double"}
 
 
 @dataclass(frozen=True, slots=True)
 class Formal:
-    """A formal parameter: its name, its type variable (or type), whether it stands for several."""
+    """A formal parameter: its name, its type or type variable, whether it stands for several tensors."""
 
     name: str
     type_str: str
@@ -36,14 +33,13 @@ class Signature:
 
     @cached_property
     def formals(self) -> Mapping[str, Formal]:
-        """The formal parameters by name; where an output is called as an input is, the input."""
+        """The formal parameters by name; an input precedes an output of the same name."""
         return {formal.name: formal for formal in (*self.outputs, *self.inputs)}
 
     def computed(self, dtypes: Sequence[str]) -> frozenset[str]:
-        """Return the types of parameters that a target's dtypes are meant for: what is computed with.
+        """Return the types of parameters that a target's dtypes apply to: those it computes with.
 
-        A Gather's indices and a Dropout's flag could never have the dtype that a float target computes
-        in.
+        The indices of a Gather and the flag of a Dropout can never have the dtype of a float target.
         """
         result = self.outputs[0].type_str if self.outputs else ""
         kinds = {formal.type_str for formal in (*self.inputs, *self.outputs)}
@@ -56,7 +52,7 @@ class Signature:
 
 
 def name_of(node: NodeProto) -> str:
-    """Return a node's operator as rule files write it: `Conv`, `com.microsoft.Gelu`."""
+    """Return a node's operator as rule files spell it: `Conv`, `com.microsoft.Gelu`."""
     return node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}"
 
 
@@ -71,11 +67,10 @@ def _formals(parameters: Sequence[OpSchema.FormalParameter]) -> tuple[Formal, ..
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """All versions of an operator together: what any of them has.
+    """All versions of an operator together.
 
-    `attributes` gives the kinds of each (`INT`, `FLOATS`); `dtypes` the data types that each formal
-    parameter may have; `inputs` are the names of those that are read, `variadic` of those that stand for
-    several.
+    `attributes` maps each to its kinds (`INT`, `FLOATS`), `dtypes` each formal parameter to its dtypes;
+    `inputs` are the names of the inputs, `variadic` those of the variadic parameters.
     """
 
     name: str
@@ -92,7 +87,7 @@ class Operator:
 
 @cache
 def operator(name: str) -> Operator | None:
-    """Return what ONNX knows of an operator by the name that rule files use, None when it has none."""
+    """Return an operator of ONNX by its name in rule files, None if there is none."""
     schemas = _schemas().get(name)
     if schemas is None:
         return None
@@ -103,8 +98,8 @@ def operator(name: str) -> Operator | None:
             kind = str(attribute.type).rpartition(".")[2]  # AttrType.INTS
             attributes.setdefault(attribute.name, set()).add(kind)
         for formal in (*schema.inputs, *schema.outputs):
-            spelled = (_dtype(text) for text in formal.types)
-            dtypes.setdefault(formal.name, set()).update(filter(None, spelled))
+            known = (SCHEMA_TYPES[text] for text in formal.types if text in SCHEMA_TYPES)
+            dtypes.setdefault(formal.name, set()).update(known)
     return Operator(
         name,
         {key: frozenset(kinds) for key, kinds in attributes.items()},
@@ -120,23 +115,14 @@ def operator(name: str) -> Operator | None:
 
 
 @cache
-def _spelling() -> Mapping[str, str]:
-    return {f"tensor({_IN_SCHEMAS.get(name, name)})": name for name in NUMBERS}
-
-
-def _dtype(text: str) -> str:
-    return _spelling().get(text, "")
-
-
-@cache
 def operators() -> tuple[str, ...]:
-    """Return the names of all operators that ONNX defines, as rule files write them, sorted."""
+    """Return the names of all operators of ONNX as rule files spell them, sorted."""
     return tuple(sorted(_schemas()))
 
 
 @cache
 def _schemas() -> Mapping[str, Sequence[OpSchema]]:
-    """Return every version of every operator, by the name that rule files use."""
+    """Return the schemas of all versions of all operators, by name in rule files."""
     found: dict[str, list[OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         name = schema.name if not schema.domain else f"{schema.domain}.{schema.name}"

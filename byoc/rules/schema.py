@@ -1,8 +1,8 @@
-"""The rule file: what an accelerator takes, as types that YAML is checked against.
+"""The types of the rule file, which pydantic checks.
 
-Every key is documented in docs/rules.md; `byoc.rules.json_schema` makes a JSON Schema of these types.
-The types say what the keys are; `byoc.rules.lint` holds the file against ONNX's own operator schemas,
-and `byoc.rules.annotate` applies it to a model.
+All keys are documented in docs/rules.md; `byoc.rules.json_schema` makes a JSON Schema from these types.
+`byoc.rules.lint` checks a file against ONNX's operator schemas, and `byoc.rules.annotate` applies it to
+a model.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -27,18 +27,18 @@ from byoc.yamlfile import Strict
 
 
 def _told(text: str) -> Any:
-    """Return a field that may be left out, with its description."""
+    """Return an optional field with a description."""
     return Field(default=None, description=text)
 
 
 class ElementRule(Bounds):
-    """What each element of a list may be."""
+    """A constraint on each element of a list."""
 
     one_of: Values | None = _told("One value or several, one of which it must be.")
 
 
 class AttributeRule(Bounds):
-    """What an attribute may be. All that is given must hold."""
+    """A constraint on an attribute. All given keys must hold."""
 
     one_of: Values | None = _told("One value or several, one of which it must be.")
     each: ElementRule | None = _told("What every element of a list attribute may be.")
@@ -47,13 +47,13 @@ class AttributeRule(Bounds):
 
 
 class CountRule(Bounds):
-    """What a number of elements may be."""
+    """A constraint on a number of elements."""
 
     multiple_of: Count | None = _told("Must be a multiple of this.")
 
 
 class DimRule(CountRule):
-    """What a dimension may be. A number stands for exactly that, a list for one of several."""
+    """A constraint on a dimension. A number stands for that extent, a list for one of several."""
 
     one_of: Integers | None = _told("One extent or several, one of which it must be.")
     equals: Reference | None = _told(
@@ -74,7 +74,7 @@ _Dim = Annotated[
 
 
 class QuantizedRule(Strict):
-    """What the quantization of a tensor may be: the scale and zero point next to it."""
+    """A constraint on the quantization of a tensor: its scale and zero point."""
 
     per_channel: bool | None = _told("true: a scale for each channel; false: one for the tensor.")
     symmetric: bool | None = _told("true: the zero points are 0; false: they are not all 0.")
@@ -93,7 +93,7 @@ _Broadcasts = Annotated[
 
 
 class TensorRule(Strict):
-    """What an input or output may be, by its name in ONNX's operator schema. All given must hold."""
+    """A constraint on an input or output, by its name in ONNX's schema. All given keys must hold."""
 
     dtype: Dtypes | None = _told("The data types it may have, instead of the rule's.")
     rank: Integers | None = _told("The number of dimensions, one or several.")
@@ -116,7 +116,7 @@ class TensorRule(Strict):
 
 
 class Condition(Strict):
-    """An expression that must hold, and what to say when it does not."""
+    """An expression that must hold, and the sentence for the user when it does not."""
 
     expr: str = Field(description="A condition in CEL over the facts of the node or the match.")
     reason: str = Field(default="", description="The sentence for the user when it does not hold.")
@@ -176,7 +176,7 @@ _Library = Annotated[str, Field(json_schema_extra={"x-offered": "library"})]
 
 
 class CompositeRule(Strict):
-    """Operators that the accelerator runs as one: a pattern, or one of the library."""
+    """Several operators that the accelerator runs as one: a pattern, or one of the library."""
 
     name: CompositeName = Field(
         default="", description="The name of the function; that of the library's composite if left out."
@@ -199,23 +199,23 @@ class CompositeRule(Strict):
 
     @property
     def called(self) -> str:
-        """The name that the composite goes by."""
+        """The name of the composite."""
         return self.name or self.library or ""
 
 
-# Which words are layouts `byoc.rules.lint` says; editors are told nearly as much.
+# `byoc.rules.lint` checks layouts; this pattern for editors is nearly as strict.
 _Layout = Annotated[str, Field(json_schema_extra={"pattern": "^[A-Z]{4}([0-9]+[a-z])*$"})]
 
 
 class Layout(Strict):
-    """How the accelerator wants tensors of rank 4; as ONNX has them unless given."""
+    """The accelerator's layouts of tensors of rank 4; ONNX's own by default."""
 
     activations: _Layout | None = _told("Of images that cross its border, such as NHWC or NCHW16c.")
     weights: _Layout | None = _told("Of the weights of convolutions, such as OHWI or OIHW16i16o.")
 
 
 class QuantizedTensors(Strict):
-    """How one kind of tensor is quantized, unless a rule with `quantized: true` says more."""
+    """The quantization of one kind of tensor; rules with `quantized: true` can say more."""
 
     dtype: Dtypes | None = _told("The data types it may have.")
     symmetric: bool | None = _told("true: the zero points must be 0; false: they need not be.")
@@ -223,7 +223,7 @@ class QuantizedTensors(Strict):
 
 
 class Quantization(Strict):
-    """The quantization scheme of the accelerator: what holds in rules with `quantized: true`."""
+    """The quantization scheme of the accelerator, which applies to rules with `quantized: true`."""
 
     activations: QuantizedTensors | None = _told("What is computed.")
     weights: QuantizedTensors | None = _told("Constants that are no bias.")
@@ -238,7 +238,7 @@ class Quantization(Strict):
 
 
 class Limits(Strict):
-    """What the accelerator has no more of."""
+    """Limits on the resources of the accelerator."""
 
     regions: Count | None = _told("The most regions in a graph.")
     min_nodes: Count | None = _told("The fewest nodes in a region.")
@@ -265,7 +265,7 @@ class Nodes(Strict):
 
 
 class Host(Nodes):
-    """Nodes that stay on the host whatever the rules say."""
+    """Nodes that stay on the host, even if a rule accepts them."""
 
     after: Nodes = Field(
         default=Nodes(), description="All that is downstream of such nodes, but not they themselves."
@@ -273,7 +273,7 @@ class Host(Nodes):
 
 
 class Drop(Strict):
-    """What is not taken over from the file that this one extends."""
+    """Parts of the extended file that are not inherited."""
 
     ops: Operators = Field(default=(), description="Operators whose rules are left out.")
     composites: Names = Field(default=(), description="Names of composites that are left out.")
@@ -286,12 +286,12 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, (int, float)) else value
 
 
-# Codegens read their options from text, wherever they were given.
+# Codegens read their options from text.
 _OptionText = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | bool | int | float)]
 
 
 class RuleFile(Strict):
-    """A target: its operators, its composites, and what it uses unless told otherwise."""
+    """A rule file: a target, its operators and composites, its cost model and codegen."""
 
     extends: str | None = _told("The rule file to build on: a path from this one, or an installed name.")
     drop: Drop = Field(default=Drop(), description="What is not taken over from the file it extends.")

@@ -1,7 +1,7 @@
-"""The file's quantization scheme, which holds in rules for quantized operators unless they say more.
+"""The file's quantization scheme, which applies to rules with `quantized: true` unless they say more.
 
-What the scheme names is the most that the accelerator can do: where weights may have a scale for each
-channel, one for all of them is fine, and where zero points need not be 0, they may be.
+The scheme gives the most that the accelerator supports: if weights may have a scale for each channel, a
+single scale is accepted, too, and if zero points need not be 0, they may be.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 
 from byoc.graph.outer import Outer
 from byoc.graph.values import constant_value
-from byoc.rules.objections import Kind, Objection
+from byoc.rules.objections import Kind, Objection, unknown
 from byoc.rules.quantized import outer, quantization_objections
 from byoc.rules.schema import Quantization, QuantizedRule, QuantizedTensors, TensorRule
 from byoc.rules.view import Use, View
@@ -21,20 +21,20 @@ _BIAS = "int32"
 
 @dataclass(frozen=True, eq=False)
 class Scheme:
-    """A quantization scheme; `place` gives where a merged place is written."""
+    """A quantization scheme; `place` maps a location in the merged rules to one in a file."""
 
     quantization: Quantization
     place: Callable[[str], str]
 
     def dtypes(self, use: Use, view: View) -> tuple[str, Sequence[str]] | None:
-        """Return where the scheme names the data types of a tensor, and these; None if it does not."""
+        """Return the dtypes that the scheme allows for a tensor, with their location, None if all."""
         if outer(view.index, use) is None:
             return None
         role, part = self._part(use, view)
         return (f"{self.place(f'quantization.{role}')}.dtype", part.dtype) if part.dtype else None
 
     def objections(self, use: Use, rule: TensorRule | None, view: View) -> Iterator[Objection]:
-        """Yield what the scheme has against how a tensor is quantized, where its rule says nothing."""
+        """Yield the objections of the scheme to a tensor's quantization, where its rule has none."""
         if outer(view.index, use) is None:
             return
         role, part = self._part(use, view)
@@ -47,9 +47,9 @@ class Scheme:
             yield from self._held("quantization.scales", QuantizedRule(power_of_two=True), use, view)
 
     def between(self, view: View) -> Iterator[Objection]:
-        """Yield that inputs and output of a node have not the same scale, where they must.
+        """Yield the objections to different scales of a node's inputs and output, where one is required.
 
-        Constants count where they are quantized, as what is concatenated does.
+        Constants count if they are quantized, as an input of Concat may be.
         """
         ops = self.quantization.same_scale or ()
         if view.op not in ops:
@@ -59,22 +59,19 @@ class Scheme:
         known = [(use, one) for use, one in found if one is not None]
         for use, one in known[1:]:
             first, other = known[0]
-            name, much = _told(first, known), _told(use, known)
+            name, other_name = _told(first, known), _told(use, known)
             for what, mine, theirs in (
                 ("scale", other.scale, one.scale),
                 ("zero point", other.zero_point, one.zero_point),
             ):
                 same = _same(view, mine, theirs)
                 if same is None:
-                    text = f"whether {name} and {much} have one {what} is not known"
-                    yield Objection(place, text, Kind.UNKNOWN)
+                    yield unknown(place, f"whether {name} and {other_name} have one {what}")
                 elif not same:
-                    yield Objection(place, f"{name} and {much} must have the same {what}")
+                    yield Objection(place, f"{name} and {other_name} must have the same {what}")
             if one.kind is not None and other.kind is not None and one.kind.dtype != other.kind.dtype:
-                text = (
-                    f"{name} is {other.kind.dtype} and {much} is {one.kind.dtype}, and must be the same"
-                )
-                yield Objection(place, text, Kind.DTYPE)
+                dtypes = f"{name} is {other.kind.dtype} and {other_name} is {one.kind.dtype}"
+                yield Objection(place, f"{dtypes}, and must be the same", Kind.DTYPE)
 
     def _held(self, key: str, rule: QuantizedRule, use: Use, view: View) -> Iterator[Objection]:
         place = self.place(key)
@@ -88,10 +85,10 @@ class Scheme:
 
 
 def role_of(use: Use, view: View) -> str:
-    """Return whether a quantized tensor is of the `activations`, the `weights` or a `bias`.
+    """Return the role of a quantized tensor: `activations`, `weights` or `bias`.
 
-    What is computed is an activation. A constant is a bias if it is int32, or has one dimension and
-    stands beside a constant of more.
+    A tensor that is computed is an activation. A constant is a bias if it is int32, or has one dimension
+    and another constant of the node has more.
     """
     index = view.index
     if use.output or not index.is_constant(use.tensor):
@@ -105,13 +102,13 @@ def role_of(use: Use, view: View) -> str:
 
 
 def _told(use: Use, known: Sequence[tuple[Use, Outer]]) -> str:
-    """Return how a tensor is called among those of a node: of several of one name, the tensor's own."""
+    """Return a name for a tensor in messages: its formal name, or its own if that is not unique."""
     alike = [other for other, _ in known if other.formal == use.formal]
     return f"'{use.tensor}'" if len(alike) > 1 else use.formal
 
 
 def _same(view: View, one: str, other: str) -> bool | None:
-    """Return whether two scales or zero points are equal, None where that is not known."""
+    """Return whether two scales or zero points are equal, None if that is not known."""
     if one == other:
         return True
     values = [constant_value(view.index, name) if name else np.zeros(()) for name in (one, other)]

@@ -1,4 +1,4 @@
-"""Constraints on the tensors of a node: what they object to."""
+"""Constraints on the tensors of a node."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from byoc.graph.facts import plain_elements
 from byoc.graph.values import constant_value
 from byoc.rules.attributes import listed, value_objections
 from byoc.rules.dims import shape_objections
-from byoc.rules.objections import Kind, Objection
+from byoc.rules.objections import Kind, Objection, unknown
 from byoc.rules.quantized import is_inner, outer, quantization_objections
 from byoc.rules.schema import ElementRule, TensorRule
 from byoc.rules.values import ANY_DTYPE
@@ -23,10 +23,10 @@ def tensor_objections(  # noqa: PLR0913, PLR0917 - one tensor against all that a
     view: View,
     quantized: bool,
 ) -> Iterator[Objection]:
-    """Yield what a rule has against a tensor.
+    """Yield the objections to a tensor.
 
-    `place` is that of the tensor's constraints, `rule` what they are, None without any; `dtypes` the
-    place and the names of the data types that it is held to unless the constraints name others.
+    `place` is the location of its constraints `rule` (None if there are none); `dtypes` are the location
+    and the names of the dtypes that apply unless the constraints name others.
     """
     if rule is not None and rule.absent:
         yield Objection(f"{place}.absent", f"{use.formal} is given, but must be absent")
@@ -34,7 +34,7 @@ def tensor_objections(  # noqa: PLR0913, PLR0917 - one tensor against all that a
     known = view.kind(use)
     if known is None:
         where = place if rule is not None else dtypes[0]
-        yield Objection(where, f"the type of {use.formal} is not known", Kind.UNKNOWN)
+        yield unknown(where, f"the type of {use.formal}")
         return
     where, allowed = dtypes
     if rule is not None and rule.dtype:
@@ -62,7 +62,7 @@ def _dtype(
     found = outer(view.index, use) if quantized else None
     if found is not None:
         if found.kind is None:
-            yield Objection(place, f"the quantized type of {use.formal} is not known", Kind.UNKNOWN)
+            yield unknown(place, f"the quantized type of {use.formal}")
         elif found.kind.dtype not in allowed:
             text = f"{use.formal} is {found.kind.dtype} outside; supported: {listed(allowed)}"
             yield Objection(place, text, Kind.DTYPE)
@@ -79,7 +79,7 @@ def _dtype(
 def _value(place: str, use: Use, rule: ElementRule, view: View) -> Iterator[Objection]:
     value = constant_value(view.index, use.tensor)
     if value is None:
-        yield Objection(place, f"the value of {use.formal} is not known", Kind.UNKNOWN)
+        yield unknown(place, f"the value of {use.formal}")
         return
     for element in plain_elements(value):
         yield from value_objections(place, f"an element of {use.formal}", element, rule, Kind.TENSOR)

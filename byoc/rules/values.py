@@ -1,4 +1,4 @@
-"""The small forms that values in rule files have: one or a list, sizes in bytes, limits."""
+"""The types of values in rule files: one or a list, sizes in bytes, limits."""
 
 import re
 from math import isfinite
@@ -9,11 +9,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from byoc.yamlfile import Strict, shortened
 
 ANY = "*"
-"""As an operator: whichever."""
+"""The operator that stands for all."""
 ANY_DTYPE = "any"
-"""As a dtype: whichever."""
+"""The dtype that stands for all."""
 EACH = "each"
-"""Among dimensions: every one."""
+"""The key for all dimensions."""
 
 _UNITS = {
     **{"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9},
@@ -29,7 +29,7 @@ def _as_list(value: object) -> object:
 
 
 def as_list_of_parts(value: object) -> object:
-    """Return a list for one text or mapping that stands alone."""
+    """Return a single text or mapping as a list."""
     return [value] if isinstance(value, (str, dict)) else value
 
 
@@ -139,7 +139,7 @@ _Limit = Annotated[float, BeforeValidator(_no_truth), AfterValidator(_a_number)]
 
 
 class Bounds(Strict):
-    """A number's limits, both included."""
+    """Limits of a number, both inclusive."""
 
     min: _Limit | None = Field(default=None, description="At least this.")
     max: _Limit | None = Field(default=None, description="At most this.")
@@ -152,7 +152,7 @@ class Bounds(Strict):
 
 
 class SizeBounds(Strict):
-    """Limits of a number of bytes, both included."""
+    """Limits of a number of bytes, both inclusive."""
 
     min: Size | None = Field(default=None, description="At least this: bytes, or text such as 512KiB.")
     max: Size | None = Field(default=None, description="At most this: bytes, or text such as 512KiB.")

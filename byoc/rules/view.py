@@ -1,4 +1,4 @@
-"""A node as rules see it: its tensors by formal name, its attributes, facts for expressions."""
+"""A node as rules see it: tensors by formal name, attributes, facts for conditions."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ FLOAT32 = "float32"
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A tensor that a node reads or makes: what the schema calls it, which side, its name."""
+    """A tensor that a node reads or makes: its formal name and type, its side, its own name."""
 
     formal: str
     type_str: str
@@ -32,8 +32,7 @@ class Use:
 class View:
     """A node of a graph; `signature` is None for an operator that ONNX does not define.
 
-    With `compute` float32 tensors are taken for that type, but for those that the operator has in none
-    but float32.
+    With `compute`, float32 tensors are treated as that type, unless the operator supports only float32.
     """
 
     index: GraphIndex
@@ -44,7 +43,7 @@ class View:
     compute: str | None = None
 
     def kind(self, use: Use) -> TensorType | None:
-        """Return the type that rules see of a tensor, None where it is not known."""
+        """Return the type of a tensor as rules see it, None if it is not known."""
         known = self.index.types.get(use.tensor)
         if known is None or known.dtype != FLOAT32 or not self._has(use, self.compute):
             return known
@@ -57,14 +56,14 @@ class View:
 
     @cached_property
     def attributes(self) -> Mapping[str, Any]:
-        """Every attribute that has a value, written or not."""
+        """The attributes with all defaults."""
         if self.signature is None:
             return written(self.node)
         return effective(self.node, self.signature.schema, self.index.types)
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
-        """The tensors in use, inputs first; without a schema they are called by their position."""
+        """The tensors of the node, inputs first; without a schema their formal names are positions."""
         found = self.signature
         inputs = self._uses(self.node.input, found.inputs if found else (), output=False)
         outputs = self._uses(self.node.output, found.outputs if found else (), output=True)
@@ -83,14 +82,14 @@ class View:
 
     @cached_property
     def quantized(self) -> bool:
-        """Whether a DequantizeLinear makes what it reads, or QuantizeLinear reads what it makes."""
+        """Whether DequantizeLinear makes an input, or QuantizeLinear reads an output."""
         return any(
             (outer_of_made if use.output else outer_of_read)(self.index, use.tensor) is not None
             for use in self.uses
         )
 
     def tensor(self, formal: str) -> str | None:
-        """Return the first tensor in use under a formal name, None when it is left out."""
+        """Return the first tensor with a formal name, None if it is omitted."""
         return next((use.tensor for use in self.uses if use.formal == formal), None)
 
     @cached_property
@@ -100,24 +99,24 @@ class View:
 
     @cached_property
     def facts(self) -> "Facts":
-        """What expressions and check functions are given."""
+        """The facts for conditions and check functions."""
         return Facts(self)
 
 
 class Facts(Mapping[str, Any]):
-    """The facts of a node, each made when it is asked for.
+    """The facts of a node, computed on demand.
 
-    Keys: op, domain, opset, name, attr, and the formal parameters: a mapping as `tensor_facts` gives, a
-    list of them for a variadic parameter.
+    Keys: op, domain, opset, name, attr, and the formal parameters: a mapping as `tensor_facts` returns,
+    a list of them for a variadic parameter.
     """
 
     def __init__(self, view: View) -> None:
-        """Remember the node; nothing is looked up yet."""
+        """Wrap a node; nothing is looked up yet."""
         self._view = view
         self._known: dict[str, Any] = {}
 
     def __getitem__(self, key: str) -> Any:
-        """Return a fact; KeyError when there is none of the name."""
+        """Return a fact. Raises KeyError when there is none of the name."""
         if key not in self._known:
             self._known[key] = self._fact(key)
         return self._known[key]
@@ -131,7 +130,7 @@ class Facts(Mapping[str, Any]):
         yield from (*NODE_FACTS, *self._formals)
 
     def __len__(self) -> int:
-        """Return how many facts there are."""
+        """Return the number of facts."""
         return len(NODE_FACTS) + len(self._formals)
 
     @property
@@ -173,4 +172,4 @@ class Facts(Mapping[str, Any]):
 
 
 NODE_FACTS = ("op", "domain", "opset", "name", "attr")
-"""What is known of every node, whatever its operator."""
+"""The keys of the facts that nodes of all operators have."""
