@@ -1,1 +1,1 @@
-"""Memory: live ranges, orders of execution, offsets in an arena, and proofs that nothing is wasted."""
+"""Memory planning: arenas, striped execution, scratchpads, lower bounds and reports."""

@@ -1,4 +1,4 @@
-"""What lives when: lifetimes, bytes at each step and in-place take-over, for an order of the steps."""
+"""Live ranges of buffers, and bytes in use at each step, for a given order of the steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ BEFORE = -1
 
 @dataclass(frozen=True)
 class Live:
-    """What lives when, for one order of the steps.
+    """The live ranges for one order of the steps.
 
-    `over` is for each buffer the one that it is written over, or None. A buffer is there from position
-    `first` to position `last` of the order, both included; inputs from `BEFORE` on, and what nobody
-    reads only where it is made. `bytes_at` are bytes at each position, scratch included; `peak` is the
-    most of them, the inputs before the first step included.
+    `over` gives for each buffer the one it overwrites, or None. A buffer is live from position `first`
+    to position `last` of the order, both included; an input from `BEFORE` on, and a buffer without
+    readers only where it is written. `bytes_at` are the bytes in use at each position, scratch included.
+    `peak` is their maximum, with the inputs before the first step.
     """
 
     problem: Problem
@@ -29,9 +29,10 @@ class Live:
 
 
 def live(problem: Problem, order: Sequence[int], last_operand: bool = False) -> Live:
-    """Tell what lives when. Where a step can write over several operands, the first of them is taken.
+    """Compute the live ranges for an order.
 
-    With `last_operand` the last one is: the peak is the same, the lifetimes are others.
+    A step that may overwrite several operands overwrites the first of them, or the last one with
+    `last_operand`: the peak is the same, the live ranges differ.
     """
     position = {step: at for at, step in enumerate(order)}
     end = len(order) - 1

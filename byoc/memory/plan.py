@@ -1,4 +1,4 @@
-"""The plan of an arena: an order of the steps, offsets, and bytes that no arena can be below."""
+"""Planning of an arena: an order of the steps, offsets, and a lower bound on its size."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _MOST_ORDERS = 4
 
 @dataclass(frozen=True)
 class _Known:
-    """The order found for a problem and what is proven of all orders."""
+    """The order found for a problem, and the lower bound proven for all orders."""
 
     order: tuple[int, ...]
     bound: int
@@ -32,24 +32,23 @@ class _Known:
 
 
 def plan(problem: Problem, method: str = "exact", time_limit: float = 10.0) -> Plan:
-    """Plan the arena of a problem. The bound is of the problem and the same for all methods.
+    """Plan the arena of a problem. The lower bound belongs to the problem, whatever the method.
 
     The same problem gives the same plan, unless the search reaches `time_limit`, in seconds: then the
     plan is the best found until then, and `is_minimal` says whether it is proven.
 
-    Raises:
-        InputError: there is no such method.
-        ValueError: the problem is none: steps in no order that can be executed, a size or scratch that
-            is no multiple of the alignment, an operand to write over of another size, links that
-            contradict each other.
+    Raises InputError for an unknown method, and ValueError for an invalid problem: steps in an order
+    that cannot be executed, a size or scratch that is not a multiple of the alignment, an operand to
+    overwrite of another size, or links that contradict each other.
     """
     return plans(problem, (method,), time_limit)[method]
 
 
 def plans(problem: Problem, methods: Sequence[str], time_limit: float = 10.0) -> dict[str, Plan]:
-    """Plan the arena of a problem by several methods, for each of which `plan` says more.
+    """Plan the arena of a problem by several methods, as `plan` does by one.
 
-    The order is searched for once, and all plans have its bound. `time_limit` is for each plan.
+    The order is searched once, and all plans have the same bound. `time_limit` is in seconds for each
+    plan.
     """
     for method in methods:
         if method not in METHODS:
@@ -106,7 +105,7 @@ def _known(problem: Problem, time_limit: float) -> _Known:
 
 
 def _best(known: _Known, problem: Problem, deadline: float) -> Plan:
-    """Return the smallest arena of several orders with the least peak; most often the first is it."""
+    """Return the smallest arena over several orders with the least peak; usually the first has it."""
     best: Plan | None = None
     for lives in _lives(problem, known.order):
         left = deadline - monotonic()
@@ -154,7 +153,7 @@ def _placed(known: _Known, lives: Live, place: Callable[[Packing], list[int]]) -
 
 
 def _apart(known: _Known, lives: Live) -> Plan:
-    """Return a plan in which only scratch, of one step and the next, is at one place."""
+    """Return a plan without reuse: only the scratch of different steps shares bytes."""
     alone = replace(lives, over=(None,) * len(lives.over))
 
     def placed(packing: Packing) -> list[int]:

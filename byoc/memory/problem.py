@@ -1,7 +1,7 @@
-"""What is to be planned: steps that make buffers and read them. Numbers alone, no ONNX.
+"""The arena planning problem and its plan: buffers and the steps that write and read them.
 
-A tensor of a model is one buffer here, or several: a Concat that is written in place is the row of its
-operands' buffers, which `links` keeps together, and a view is the buffer of what it views.
+Only numbers, no ONNX. A tensor of a model is one buffer, or several: a Concat computed in place is a row
+of its operands' buffers, which `links` keeps adjacent, and a view has the buffer of the tensor it views.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +15,11 @@ Buffer = int
 
 @dataclass(frozen=True)
 class Step:
-    """One operation: the buffers that it reads and those that it makes.
+    """One operation, with the buffers it reads and the buffers it writes.
 
-    `over` are buffers among `reads` over which the first of `makes` can be written, element by element,
-    where this step is the last to read them; each is of the same size as it. `scratch` are bytes that
-    the step needs while it runs, and `after` steps that have to run before it although it reads
-    nothing of theirs.
+    `over` are buffers in `reads` that the first buffer of `makes` may overwrite, element by element, if
+    this step is their last reader; their sizes are equal to its size. `scratch` are bytes the step needs
+    while it runs. `after` are steps that have to run before it for another reason than a buffer.
     """
 
     name: str
@@ -33,11 +32,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Problem:
-    """Buffers by number, and the steps that make and read them, in an order that can be executed.
+    """Numbered buffers and the steps that write and read them, in an executable order.
 
-    `sizes` are bytes, rounded up to `alignment` already, and `names` are for people. `inputs` are made
-    before the first step and `outputs` read after the last one. Each other buffer is made by one step.
-    Each of `links` is a row of buffers that have to lie one right behind the other, in that order.
+    `sizes` are in bytes, already rounded up to `alignment`; `names` are for messages. `inputs` exist
+    before the first step, `outputs` are read after the last one, and every other buffer is written by
+    one step. Each of `links` is a row of buffers that have to be adjacent in memory, in that order.
     """
 
     names: tuple[str, ...]
@@ -50,7 +49,7 @@ class Problem:
 
     @cached_property
     def maker(self) -> Sequence[int]:
-        """For each buffer the step that makes it, -1 for an input."""
+        """For each buffer the step that writes it, -1 for an input."""
         makers = [-1] * len(self.sizes)
         for number, step in enumerate(self.steps):
             for buffer in step.makes:
@@ -59,7 +58,7 @@ class Problem:
 
     @cached_property
     def readers(self) -> Sequence[tuple[int, ...]]:
-        """For each buffer the steps that read it, in their given order."""
+        """For each buffer the steps that read it, in the given order."""
         readers: list[list[int]] = [[] for _ in self.sizes]
         for number, step in enumerate(self.steps):
             for buffer in dict.fromkeys(step.reads):
@@ -68,17 +67,17 @@ class Problem:
 
     @cached_property
     def before(self) -> Sequence[frozenset[int]]:
-        """For each step those that have to run before it, only the nearest."""
+        """For each step its direct predecessors."""
         return [
             frozenset({self.maker[b] for b in step.reads if self.maker[b] >= 0} | set(step.after))
             for step in self.steps
         ]
 
     def part(self, steps: Sequence[int]) -> "Problem":
-        """Return the problem of some of the steps, in their given order, as if nothing else were there.
+        """Return the problem of some of the steps, in their given order, on their own.
 
-        What they read of others is an input, what others read of theirs an output. Links are kept
-        as far as both neighbours are there.
+        Buffers from other steps become inputs, buffers that other steps read become outputs. Links are
+        kept where both neighbours are part of the result.
         """
         chosen = set(steps)
         order = sorted(chosen)
@@ -107,14 +106,14 @@ class Problem:
 
     @property
     def total(self) -> int:
-        """Bytes when nothing is used twice: every buffer has a place of its own."""
+        """Bytes without any reuse of memory: every buffer has its own offset."""
         return sum(self.sizes) + max((step.scratch for step in self.steps), default=0)
 
 
 def _runs(
     links: Sequence[tuple[Buffer, ...]], kept: Mapping[Buffer, Buffer]
 ) -> Iterator[tuple[Buffer, ...]]:
-    """Yield the pieces of links whose buffers are all kept, by their new numbers."""
+    """Yield the pieces of links whose buffers are all kept, with their new numbers."""
     for link in links:
         for there, run in groupby(link, kept.__contains__):
             piece = tuple(kept[b] for b in run) if there else ()
@@ -124,14 +123,13 @@ def _runs(
 
 @dataclass(frozen=True)
 class Plan:
-    """An order of the steps and a place for each buffer.
+    """An order of the steps and an offset for each buffer.
 
-    `order` are numbers of steps. `over` is for each buffer the one that it is written over, or None;
-    such a pair shares its offset. `offsets` and `size` are bytes; what a step needs as scratch lies at
-    `scratch`, one offset a step of the problem. `bound` are bytes below which no arena can be,
-    whatever the order and the places; `proof` says how that is known: `cut` (a minimum cut at one
-    step), `search` (all orders were tried or ruled out), `total` (what is there before the first
-    step). `witness` is the step of the cut.
+    `order` are step numbers. `over` gives for each buffer the one it overwrites, or None; such a pair
+    has the same offset. `offsets` and `size` are in bytes; `scratch` has one offset for each step of the
+    problem. `bound` is a lower bound in bytes on the size of any arena, for any order and any offsets.
+    `proof` names its origin: `cut` (a minimum cut at one step, `witness`), `search` (all orders were
+    tried or ruled out) or `total` (the inputs together).
     """
 
     problem: Problem
@@ -146,5 +144,5 @@ class Plan:
 
     @property
     def is_minimal(self) -> bool:
-        """Whether no smaller arena is possible, proven."""
+        """Whether the arena is proven to be as small as possible."""
         return self.size == self.bound

@@ -1,1 +1,1 @@
-"""Bytes below which no arena can be."""
+"""Lower bounds on the size of an arena."""

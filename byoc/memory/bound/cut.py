@@ -1,9 +1,9 @@
-"""LB_cut: the fewest bytes that can be there while one step runs, by a minimum cut.
+"""Lower bound on an arena: the fewest bytes that can be live while one step runs, by a minimum cut.
 
-While a step runs, the steps that have run are a down-set with all its ancestors and none of its
-descendants. A buffer is there when its maker is in the set and one of its readers is not. The set with
-the fewest such bytes is a minimum cut (Picard, Management Science 22, 1976): source side has run, sink
-side has not. The most that any step needs in this way is a bound for every order.
+While a step runs, the steps executed so far form a down-set with all its ancestors and none of its
+descendants. A buffer is live if its maker is in the set and one of its readers is not. The set with the
+fewest live bytes is a minimum cut (Picard, Management Science 22, 1976): the source side has run, the
+sink side has not. The maximum over all steps is a lower bound for every order.
 """
 
 from collections import deque
@@ -20,28 +20,31 @@ ENDLESS = 1 << 100
 
 
 class Network:
-    """Nodes 0 (source), 1 (sink) and as many more as are asked for, joined by arcs with capacities."""
+    """A flow network: node 0 is the source, node 1 the sink, and arcs have integer capacities.
+
+    Maximum flow by Dinic (Soviet Mathematics Doklady 11, 1970), in integers of any size.
+    """
 
     def __init__(self) -> None:
-        """Begin with no arcs."""
+        """Start with no arcs."""
         self._arcs: list[list[int]] = [[], []]
         self._head: list[int] = []
         self._left: list[int] = []
 
     def node(self) -> int:
-        """Return a new node."""
+        """Add a node and return it."""
         self._arcs.append([])
         return len(self._arcs) - 1
 
     def arc(self, tail: int, head: int, capacity: int) -> None:
-        """Join two nodes."""
+        """Add an arc."""
         for start, end, room in ((tail, head, capacity), (head, tail, 0)):
             self._arcs[start].append(len(self._head))
             self._head.append(end)
             self._left.append(room)
 
     def maximum_flow(self) -> int:
-        """Return the most that flows from source to sink, which is what a minimum cut holds."""
+        """Return the maximum flow from source to sink, equal to the capacity of a minimum cut."""
         total = 0
         while (levels := self._levels())[1] >= 0:
             used = [0] * len(self._arcs)
@@ -63,7 +66,7 @@ class Network:
         return levels
 
     def _push(self, levels: list[int], used: list[int]) -> int:
-        """Send what fits along one shortest way; `used` are arcs of each node that lead nowhere now."""
+        """Push flow along one shortest path; `used` counts the exhausted arcs of each node."""
         way: list[int] = []
         node = 0
         while node != 1:
@@ -92,15 +95,15 @@ _SOURCE, _SINK = 0, 1
 
 
 def cut_at(problem: Problem, step: int) -> int:
-    """Return the fewest bytes that can be there while the step runs, whatever the order."""
+    """Return the fewest bytes that can be live while the step runs, in any order."""
     segment = next(s for s in segments(problem) if step < s.start + s.count)
     return least_at(segment, step - segment.start)
 
 
 def witness(lives: Live, at_least: int) -> int | None:
-    """Return a step at which no order is below `at_least`, None where no cut shows that.
+    """Return a step at which every order needs at least `at_least` bytes, None if no cut proves it.
 
-    Only steps that need as much in the given order can be one.
+    Only steps that need as much in the given order are candidates.
     """
     for segment in segments(lives.problem):
         for step, _ in _highest_first(lives, segment, at_least):
@@ -110,11 +113,11 @@ def witness(lives: Live, at_least: int) -> int | None:
 
 
 def cut_bound(lives: Live, at_least: int = 0, deadline: float = inf) -> tuple[int, int | None]:
-    """Return the most that any step needs, whatever the order, and that step.
+    """Return the largest cut over all steps, in bytes, and its step.
 
-    Only what is above `at_least` is looked for; without it the step is None. A step needs no more than
-    it does in the given order, which spares most steps their flow. At the deadline, a time of
-    `time.monotonic`, the most until then is returned.
+    Only cuts above `at_least` are searched; without one the step is None. A step never needs more than
+    in the given order, which saves most flow computations. At the deadline, a time of `time.monotonic`,
+    the largest cut so far is returned.
     """
     found: tuple[int, int | None] = (at_least, None)
     for segment in segments(lives.problem):
@@ -128,7 +131,7 @@ def cut_bound(lives: Live, at_least: int = 0, deadline: float = inf) -> tuple[in
 
 
 def _highest_first(lives: Live, segment: Segment, at_least: int) -> Iterator[tuple[int, int]]:
-    """Yield steps of a segment that need as much in the given order, those that need most first."""
+    """Yield steps of a segment that need at least `at_least` bytes in the given order, largest first."""
     # Every order runs the steps of a segment at the positions of that segment.
     positions = range(segment.start, segment.start + segment.count)
     for at in sorted(positions, key=lambda at: -lives.bytes_at[at]):
@@ -138,7 +141,7 @@ def _highest_first(lives: Live, segment: Segment, at_least: int) -> Iterator[tup
 
 
 def least_at(segment: Segment, step: int) -> int:
-    """Return the fewest bytes that can be there while a step of the segment runs."""
+    """Return the fewest bytes that can be live while a step of the segment runs."""
     ancestors, descendants = _related(segment, step)
     never = descendants | 1 << step
     makes = [segment.items[i] for i in segment.makes[step]]
@@ -162,7 +165,7 @@ def _related(segment: Segment, step: int) -> tuple[int, int]:
 
 
 def _closed(segment: Segment, steps: int) -> int:
-    """Return the steps with all that have to run before them."""
+    """Return a set of steps with all their ancestors."""
     for step in reversed(range(segment.count)):
         if steps >> step & 1:
             steps |= segment.before[step]
@@ -170,7 +173,7 @@ def _closed(segment: Segment, steps: int) -> int:
 
 
 def _fewest(segment: Segment, ran: int, never: int) -> int:
-    """Return the fewest bytes live where `ran` have run and `never` have not."""
+    """Return the fewest bytes live if all of `ran` and none of `never` have run."""
     network = Network()
     free = [s for s in range(segment.count) if not (ran | never) >> s & 1]
     nodes = {step: network.node() for step in free}

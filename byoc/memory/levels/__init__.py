@@ -1,8 +1,8 @@
-"""Two levels: a scratchpad of a given size and system memory; what is loaded, stored and streamed when.
+"""Scratchpad residency: which buffers stay in a scratchpad, and what is loaded, stored and streamed.
 
-`plan_levels(schedule, size)` decides what stays in the scratchpad so that the fewest bytes move, with a
-bound that no plan for that order falls below, and gives the actions with all addresses. `check` replays
-them. Numbers alone.
+`plan_levels(schedule, size)` decides what stays in a scratchpad of the given size beside system memory
+so that the fewest bytes move, with a lower bound for every plan in that order, and returns all actions
+with their addresses. Only numbers, no ONNX.
 """
 
 from byoc.memory.levels.levels import Action, Levels, Load, Residency, Run, Store

@@ -1,4 +1,7 @@
-"""The actions of a plan in their order: each load as early as its place is free, each store at once."""
+"""Actions of a scratchpad plan in order, and the offsets of buffers in system memory.
+
+Each load is as early as its address is free, each store follows the write at once.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +18,7 @@ from byoc.memory.problem import Buffer
 def actions(
     schedule: Schedule, choice: Choice, residencies: Sequence[Residency], areas: Sequence[int]
 ) -> list[Action]:
-    """Return what is done: before a turn the loads that begin there, then the turn, then its stores."""
+    """Return the actions: for each turn the loads that begin there, its run, and its stores."""
     loads: list[list[Load]] = [[] for _ in schedule.turns]
     stores: list[list[Store]] = [[] for _ in schedule.turns]
     for buffer, keep in enumerate(choice):
@@ -67,12 +70,11 @@ _Life = tuple[int, int]
 def homes(
     schedule: Schedule, actions: Sequence[Action], counted: bool
 ) -> tuple[tuple[int | None, ...], int]:
-    """Return for each buffer its offset in system memory, None where it has none, and the bytes in all.
+    """Return for each buffer its offset in system memory (None without one), and the bytes of all.
 
-    With `counted`, inputs have a place from the beginning until they are last read, and outputs one
-    from when they are written to the end; otherwise these are the caller's and have none here. A buffer
-    that is streamed takes over the place of one of the same turn, where that one is streamed, too, and
-    its last reader says so.
+    With `counted`, inputs are stored from the beginning to their last read, and outputs from their write
+    to the end; otherwise they belong to the caller and have no offset here. A streamed buffer overwrites
+    another one streamed in the same turn if the turn allows it and is the last reader.
     """
     lives = _lives(schedule, actions)
     if not counted:
@@ -90,7 +92,7 @@ def homes(
 
 
 def _lives(schedule: Schedule, actions: Sequence[Action]) -> dict[Buffer, _Life]:
-    """For each buffer with a home its life there, counted in actions, the first of which is number 1."""
+    """Return for each buffer in system memory its live range in actions, numbered from 1."""
     lives: dict[Buffer, _Life] = dict.fromkeys(schedule.inputs, (0, 0))
     for time, action in enumerate(actions, 1):
         for buffer in _touched(schedule, action):
@@ -101,7 +103,7 @@ def _lives(schedule: Schedule, actions: Sequence[Action]) -> dict[Buffer, _Life]
 
 
 def _touched(schedule: Schedule, action: Action) -> list[Buffer]:
-    """The buffers whose home an action reads or writes."""
+    """Return the buffers that an action reads or writes in system memory."""
     if isinstance(action, Run):
         accesses = schedule.turns[action.turn].accesses
         return [a.buffer for a, place in zip(accesses, action.places, strict=True) if place is None]
@@ -111,7 +113,7 @@ def _touched(schedule: Schedule, action: Action) -> list[Buffer]:
 def _home_chains(
     schedule: Schedule, actions: Sequence[Action], lives: dict[Buffer, _Life]
 ) -> list[list[Buffer]]:
-    """Buffers with a home, each behind the one whose place it takes over."""
+    """Return chains of buffers in system memory, each overwriting the one before."""
     times = {a.turn: time for time, a in enumerate(actions, 1) if isinstance(a, Run)}
     behind: dict[Buffer, Buffer] = {}
     for turn, written, read in schedule.takeovers:

@@ -1,4 +1,4 @@
-"""What is resident when, and what that moves."""
+"""Choices of resident buffers: the bytes they move, the bytes they occupy, and greedy improvement."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,28 +13,27 @@ from byoc.memory.problem import Buffer
 
 @dataclass(frozen=True)
 class Keep:
-    """A buffer's part of a choice.
+    """The residency of one buffer.
 
-    `resident` says for each access whether the buffer is in the scratchpad while that turn runs,
-    `kept` for each pair of consecutive accesses whether it stays there in between (both are resident
-    then).
+    `resident` tells for each access whether the buffer is in the scratchpad during that turn; `kept` for
+    each pair of consecutive accesses whether it stays there in between (then it is resident at both).
     """
 
     resident: tuple[bool, ...]
     kept: tuple[bool, ...]
 
     def without(self, event: int) -> "Keep":
-        """The same with that access streamed, and nothing kept before and after it."""
+        """Return the same with that access streamed, and nothing kept before and after it."""
         resident = tuple(here and n != event for n, here in enumerate(self.resident))
         kept = tuple(here and n not in (event - 1, event) for n, here in enumerate(self.kept))
         return Keep(resident, kept)
 
     def dropped(self, gap: int) -> "Keep":
-        """The same with nothing kept between access `gap` and the next one."""
+        """Return the same with nothing kept between access `gap` and the next one."""
         return replace(self, kept=tuple(here and n != gap for n, here in enumerate(self.kept)))
 
     def stays(self) -> Iterator[tuple[int, int]]:
-        """Yield the first and the last access of each time that the buffer is resident."""
+        """Yield the first and last access of each period of residency."""
         first = None
         for event, here in enumerate(self.resident):
             if not here:
@@ -51,7 +50,7 @@ Choice = Sequence[Keep]
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a buffer moves: accesses before which it is loaded and after which it is stored; bytes."""
+    """Transfers of a buffer: the accesses it is loaded before and stored after, and bytes streamed."""
 
     loads: tuple[int, ...]
     stores: tuple[int, ...]
@@ -59,7 +58,7 @@ class Traffic:
 
 
 def nothing_kept(schedule: Schedule) -> list[Keep]:
-    """Return the choice in which a buffer is resident only where it has to be, and kept nowhere."""
+    """Return the choice in which a buffer is resident only where it must be, and never kept."""
     return [
         Keep(tuple(e.access.pinned for e in events), (False,) * max(len(events) - 1, 0))
         for events in schedule.events
@@ -67,10 +66,10 @@ def nothing_kept(schedule: Schedule) -> list[Keep]:
 
 
 def traffic(schedule: Schedule, buffer: Buffer, keep: Keep) -> Traffic:
-    """Return what a buffer moves under a choice.
+    """Return the transfers of a buffer under a choice.
 
-    A buffer is stored once after it was written while resident, and only where its content is asked for
-    in system memory later: when it has been dropped and is used again, or at the end, for an output.
+    A buffer written while resident is stored once, and only if its content is needed in system memory
+    later: when it was dropped and is used again, or at the end, for an output.
     """
     loads, stores, streamed = [], [], 0
     written: int | None = None  # the access that wrote what only the scratchpad holds
@@ -103,7 +102,7 @@ def moved(schedule: Schedule, choice: Choice) -> int:
 
 
 def taken_over(schedule: Schedule, choice: Choice) -> dict[Buffer, Buffer]:
-    """Return the resident buffers that are written over others, with these, each at most once."""
+    """Return the resident buffers that overwrite others, with these, each at most once."""
     over: dict[Buffer, Buffer] = {}
     for _, written, read in schedule.takeovers:
         free = written not in over and read not in over.values()
@@ -113,7 +112,7 @@ def taken_over(schedule: Schedule, choice: Choice) -> dict[Buffer, Buffer]:
 
 
 def staging(schedule: Schedule, choice: Choice) -> list[int]:
-    """Return for each turn the bytes of the scratchpad that it streams through."""
+    """Return for each turn the bytes of the scratchpad used for streaming."""
     needs = [turn.staging for turn in schedule.turns]
     for events, keep in zip(schedule.events, choice, strict=True):
         for event, here in zip(events, keep.resident, strict=True):
@@ -122,7 +121,7 @@ def staging(schedule: Schedule, choice: Choice) -> list[int]:
 
 
 def occupied(schedule: Schedule, choice: Choice) -> NDArray[np.int64]:
-    """Return for each turn the bytes of the scratchpad in use: those of buffers and of staging."""
+    """Return for each turn the bytes of the scratchpad in use, by buffers and staging."""
     used = np.array(staging(schedule, choice), dtype=np.int64)
     for buffer, keep in enumerate(choice):
         events = schedule.events[buffer]
@@ -138,8 +137,9 @@ _MOST_ACCESSES = 10
 
 
 def smallest(schedule: Schedule) -> list[Keep]:
-    """Return the choice that takes the fewest bytes of the scratchpad: what is smaller than its staging
-    is resident, as is what has to be, and nothing is kept.
+    """Return the choice that occupies the fewest bytes of the scratchpad.
+
+    Buffers smaller than their staging are resident, as are pinned ones, and nothing is kept.
     """
     choice = nothing_kept(schedule)
     for buffer, events in enumerate(schedule.events):
@@ -151,9 +151,10 @@ def smallest(schedule: Schedule) -> list[Keep]:
 def grown(
     schedule: Schedule, size: int, choice: Choice, fits: Callable[[Choice], bool] | None = None
 ) -> list[Keep]:
-    """Return a choice that moves no more bytes than `choice` and needs at most `size` in each turn.
+    """Return a choice that moves no more bytes than `choice`, in at most `size` bytes in each turn.
 
-    `fits` is asked about each change that saves bytes, once it is known to fit by its sum.
+    Changes are made greedily, the most bytes saved for each byte occupied first. `fits` is asked about
+    each change that saves bytes and fits by its sum.
     """
     best = list(choice)
     used = occupied(schedule, best)
@@ -173,7 +174,7 @@ def grown(
 
 
 def _keeps(keep: Keep) -> Iterator[Keep]:
-    """Yield what could be kept: from one access to a later one, and all of it; or just made resident."""
+    """Yield the possible periods of residency: from one access to a later one, or a single access."""
     count = len(keep.resident)
     pairs = combinations(range(count), 2) if count <= _MOST_ACCESSES else _neighbours(count)
     for first, last in [*pairs, *((n, n) for n in range(count))]:
@@ -191,7 +192,7 @@ def _joined(one: Keep, other: Keep) -> Keep:
 
 
 def _worth(schedule: Schedule, choice: Choice, buffer: Buffer, wanted: Keep) -> float:
-    """Bytes saved a byte of the scratchpad and turn."""
+    """Return the bytes saved for each byte of the scratchpad and turn."""
     keep = _joined(choice[buffer], wanted)
     saved = bytes_of(schedule, buffer, choice[buffer]) - bytes_of(schedule, buffer, keep)
     more = _held(schedule, buffer, keep) - _held(schedule, buffer, choice[buffer])
@@ -199,7 +200,7 @@ def _worth(schedule: Schedule, choice: Choice, buffer: Buffer, wanted: Keep) -> 
 
 
 def _held(schedule: Schedule, buffer: Buffer, keep: Keep) -> NDArray[np.int64]:
-    """For each turn the bytes that a buffer takes, staging included."""
+    """Return for each turn the bytes that a buffer occupies, staging included."""
     held = np.zeros(len(schedule.turns), dtype=np.int64)
     events = schedule.events[buffer]
     for event, here in zip(events, keep.resident, strict=True):

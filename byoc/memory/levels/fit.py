@@ -1,4 +1,4 @@
-"""A choice that fits by its addresses, too: where sums fit and places do not, the least is given up."""
+"""Choices with addresses: if no addresses are found, the cheapest residency is given up."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _PASSES = 3
 
 @dataclass(frozen=True)
 class Fit:
-    """A choice, and places of its residencies."""
+    """A choice with addresses for its residencies."""
 
     schedule: Schedule
     choice: Choice
@@ -41,10 +41,10 @@ class Fit:
 def fitted(
     schedule: Schedule, size: int, choice: Choice, until: float, fill: bool = False
 ) -> Fit | None:
-    """Return a choice whose residencies have places, `choice` itself where they are found.
+    """Return a choice with addresses, `choice` itself if they are found.
 
-    None where a turn needs more than the scratchpad has whatever is given up. With `fill`, what there is
-    room for is kept as well. The longer searches end at the time `until`, of `time.monotonic`.
+    None if a turn needs more than the scratchpad has, whatever is given up. With `fill`, remaining room
+    is used as well. The longer searches end at the time `until`, of `time.monotonic`.
     """
     fit = _packed(schedule, size, choice)
     if fit is None:
@@ -72,7 +72,7 @@ def _packed(schedule: Schedule, size: int, choice: Choice) -> Fit | None:
 
 
 def _searched(schedule: Schedule, size: int, choice: Choice, until: float) -> Fit | None:
-    """Search for places, with each turn's staging anywhere."""
+    """Search for addresses, with the staging of each turn anywhere."""
     seconds = min(_SECONDS, until - monotonic())
     if seconds <= 0 or _crowded(schedule, size, choice) is not None:
         return None
@@ -92,7 +92,7 @@ def _searched(schedule: Schedule, size: int, choice: Choice, until: float) -> Fi
 
 
 def _single(schedule: Schedule, size: int, choice: Choice, until: float) -> Fit | None:
-    """Give up one thing, where that is enough."""
+    """Give up one residency, if that is enough."""
     if len(units(schedule, choice)) > _MOST_UNITS:
         return None
     ways = sorted(_ways(schedule, choice, 0, len(schedule.turns)), key=lambda way: way[0])
@@ -105,7 +105,7 @@ def _single(schedule: Schedule, size: int, choice: Choice, until: float) -> Fit 
 
 
 def _several(schedule: Schedule, size: int, choice: Choice, until: float) -> Fit | None:
-    """Give up what finds no place until all the rest has one, and keep again what can be."""
+    """Give up residencies without an address until the rest fits, and keep again what can be."""
     while (turn := _crowded(schedule, size, choice)) is not None:
         if (way := _cheapest(schedule, choice, turn, turn)) is None:
             return None
@@ -132,7 +132,7 @@ def _several(schedule: Schedule, size: int, choice: Choice, until: float) -> Fit
 def _cheapest(
     schedule: Schedule, choice: Choice, first: int, last: int, buffers: Sequence[Buffer] | None = None
 ) -> _Way | None:
-    """Return what loses the fewest bytes for its size."""
+    """Return the change that loses the fewest bytes for its size."""
     ways = _ways(schedule, choice, first, last, buffers)
     return min(ways, key=lambda way: way[0] / schedule.sizes[way[1]], default=None)
 
@@ -150,7 +150,7 @@ def _regrown(size: int, fit: Fit) -> Fit:
 
 
 class _Anchored:
-    """Tells whether a choice fits while all that has a place stays there; gives places to the rest."""
+    """A test of whether a choice fits while every residency with an address keeps it."""
 
     def __init__(self, schedule: Schedule, size: int, fit: Fit) -> None:
         self.schedule = schedule
@@ -182,7 +182,7 @@ def _ceilings(schedule: Schedule, size: int, choice: Choice) -> list[int]:
 
 
 def _crowded(schedule: Schedule, size: int, choice: Choice) -> int | None:
-    """Return the turn that needs the most bytes, where these are more than there are."""
+    """Return the turn that needs the most bytes if these are more than the scratchpad has."""
     used = occupied(schedule, choice)
     return int(used.argmax()) if used.max(initial=0) > size else None
 
@@ -193,7 +193,7 @@ def _with(choice: Choice, way: _Way) -> Choice:
 
 
 def _loss(schedule: Schedule, choice: Choice, unit: Unit) -> float:
-    """About the bytes lost when a unit is given up; very many where nothing of it can be."""
+    """Return about the bytes lost by giving up a unit; very many if it cannot be given up."""
     ways = _ways(schedule, choice, unit.first, unit.last, tuple(buffer for buffer, _, _ in unit.stays))
     return 1.0 + max((way[0] for way in ways), default=_NEVER)
 
@@ -201,7 +201,7 @@ def _loss(schedule: Schedule, choice: Choice, unit: Unit) -> float:
 def _ways(
     schedule: Schedule, choice: Choice, first: int, last: int, buffers: Sequence[Buffer] | None = None
 ) -> Iterator[_Way]:
-    """Yield all that can be given up between two turns."""
+    """Yield all residencies that can be given up between two turns."""
     for buffer in range(len(choice)) if buffers is None else buffers:
         keep, events = choice[buffer], schedule.events[buffer]
         before = bytes_of(schedule, buffer, keep)

@@ -1,4 +1,4 @@
-"""The plan of two memories: the actions in their order, and where everything lies."""
+"""The plan of a scratchpad: actions in order, and all addresses."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from byoc.memory.problem import Buffer
 
 @dataclass(frozen=True)
 class Load:
-    """Copies a whole buffer from system memory to an address of the scratchpad, for turn `needed`."""
+    """Copy of a whole buffer from system memory to an address of the scratchpad, for turn `needed`."""
 
     buffer: Buffer
     address: int
@@ -17,7 +17,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Store:
-    """Copies a whole buffer from an address of the scratchpad to its home in system memory."""
+    """Copy of a whole buffer from an address of the scratchpad to its offset in system memory."""
 
     buffer: Buffer
     address: int
@@ -25,11 +25,11 @@ class Store:
 
 @dataclass(frozen=True)
 class Run:
-    """Executes a turn.
+    """Execution of a turn.
 
-    `places` are addresses in the scratchpad, one an access of the turn; None where the buffer is
-    streamed to or from its home through the staging area: `staging` bytes of the scratchpad at address
-    `area`, which is 0 wherever all finds its place like that.
+    `places` are addresses in the scratchpad, one for each access of the turn; None if the buffer is
+    streamed to or from system memory through the staging area: `staging` bytes of the scratchpad at
+    address `area`, which is 0 unless the residencies need the beginning of the scratchpad.
     """
 
     turn: int
@@ -43,7 +43,7 @@ Action = Load | Store | Run
 
 @dataclass(frozen=True)
 class Residency:
-    """A buffer lies at an address of the scratchpad, from turn `first` to turn `last`, both included."""
+    """A buffer at an address of the scratchpad, from turn `first` to turn `last`, both included."""
 
     buffer: Buffer
     first: int
@@ -55,12 +55,12 @@ class Residency:
 class Levels:
     """A plan of a schedule for a scratchpad of `size` bytes.
 
-    `homes` are offsets in system memory, None for a buffer that never goes there, or, where `counted`
-    is false, for an input or output, whose place is the caller's; `arena` bytes hold all homes.
-    `loaded` and `stored` are bytes of whole buffers, `streamed` those that pass through staging. No
-    plan for this order and these accesses moves fewer than `bound` bytes; `is_exact` says that the
-    search for it ended. For people: `unkept` bytes move when nothing is kept in the scratchpad,
-    `unlimited` when it has no end.
+    `homes` are offsets in system memory, None for a buffer that never goes there or, unless `counted`,
+    for an input or output, which the caller stores; `arena` bytes hold all of them. `loaded` and
+    `stored` are bytes of whole buffers, `streamed` bytes that pass through staging. `bound` is a lower
+    bound on the bytes moved by any plan for this order and these accesses; `is_exact` tells whether the
+    search for it was finished. For comparison, `unkept` bytes move if nothing is kept in the scratchpad,
+    and `unlimited` if it is of unlimited size.
     """
 
     schedule: Schedule
@@ -85,15 +85,15 @@ class Levels:
 
     @property
     def loads(self) -> int:
-        """How many whole buffers are loaded."""
+        """The number of whole buffers loaded."""
         return sum(isinstance(action, Load) for action in self.actions)
 
     @property
     def stores(self) -> int:
-        """How many whole buffers are stored."""
+        """The number of whole buffers stored."""
         return sum(isinstance(action, Store) for action in self.actions)
 
     @property
     def gap(self) -> float:
-        """What is moved above the bound, as a part of what is moved; 0 where the plan is proven."""
+        """Bytes moved above the lower bound, relative to the bytes moved; 0 if the plan is proven."""
         return (self.moved - self.bound) / self.moved if self.moved else 0.0

@@ -1,4 +1,4 @@
-"""Offsets of blocks that live from turn to turn, below a ceiling that each turn has: first fit."""
+"""Offsets of blocks below a ceiling for each turn, by first fit."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ _WORK = 4000
 
 @dataclass(frozen=True)
 class Block:
-    """Bytes that are in use from turn `first` to turn `last`, both included."""
+    """Bytes in use from turn `first` to turn `last`, both included."""
 
     first: int
     last: int
@@ -23,16 +23,16 @@ Offsets = Sequence[int | None]
 def packed(
     blocks: Sequence[Block], ceilings: Sequence[int], losses: Sequence[float] | None = None
 ) -> Offsets:
-    """Return offsets at which every block ends below the ceilings of its turns, where such are found.
+    """Return offsets at which every block ends below the ceilings of its turns, if any are found.
 
-    Where they are not, those that leave out what loses least; `losses` are 1 a block by default. Several
-    orders are tried, and in each the blocks that find no place go to the front of the next try.
+    Otherwise blocks with the smallest losses are left out; `losses` are 1 for each block by default.
+    Several sequences are tried; blocks without an offset move to the front of the next one.
     """
     return _Packer(blocks, ceilings).packed(losses or [1.0] * len(blocks))
 
 
 def lowest_free(spans: Iterable[tuple[int, int]], size: int) -> int:
-    """Return the lowest offset at which `size` bytes lie beside all spans (begin, end)."""
+    """Return the lowest offset of `size` bytes that does not overlap the spans (begin, end)."""
     offset = 0
     for begin, end in sorted(span for span in spans if span[0] < span[1]):
         if offset + size <= begin:
@@ -42,11 +42,13 @@ def lowest_free(spans: Iterable[tuple[int, int]], size: int) -> int:
 
 
 def peak(blocks: Sequence[Block]) -> int:
-    """Return the most bytes in use at any turn, below which no offsets can be."""
+    """Return the most bytes in use at any turn, a lower bound on any packing."""
     return max((sum(b.size for b in blocks if b.first <= a.first <= b.last) for a in blocks), default=0)
 
 
 class _Packer:
+    """First fit of blocks below their ceilings, in several sequences."""
+
     def __init__(self, blocks: Sequence[Block], ceilings: Sequence[int]) -> None:
         self.blocks = blocks
         self.ceilings = [min(ceilings[b.first : b.last + 1]) for b in blocks]
@@ -56,7 +58,7 @@ class _Packer:
         ]
 
     def orders(self) -> Iterator[list[int]]:
-        """Yield the orders to begin with: by size, by room left, by bytes x turns, by time."""
+        """Yield the initial sequences: by size, by remaining room, by bytes x turns, by time."""
         blocks, numbers = self.blocks, range(len(self.blocks))
         yield sorted(numbers, key=lambda n: (-blocks[n].size, blocks[n].first, n))
         yield sorted(numbers, key=lambda n: (self.ceilings[n] - blocks[n].size, -blocks[n].size, n))
@@ -83,7 +85,7 @@ class _Packer:
         return best
 
     def tried(self, order: Sequence[int]) -> Offsets:
-        """Give each block, in that order, the lowest offset that is free in all of its turns."""
+        """Return offsets, with each block in sequence at the lowest one free in all its turns."""
         offsets: list[int | None] = [None] * len(self.blocks)
         for number in order:
             beside = (

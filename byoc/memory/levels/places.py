@@ -1,4 +1,4 @@
-"""Where resident buffers lie in the scratchpad: from its high end down, staging at its low end."""
+"""Addresses of resident buffers: from the end of the scratchpad downwards, above the staging."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,10 @@ Stay = tuple[Buffer, int, int]
 
 @dataclass(frozen=True)
 class Unit:
-    """Residencies that share an address, each buffer written over the one before it.
+    """Residencies that share an address, each buffer overwriting the one before it.
 
-    `earliest` is the first turn before which the first of them can be loaded, its own where it is made.
+    `earliest` is the first turn before which the first buffer can be loaded; its own turn if it is made
+    there.
     """
 
     stays: tuple[Stay, ...]
@@ -26,23 +27,24 @@ class Unit:
 
     @property
     def first(self) -> int:
-        """The turn with which the first residency begins."""
+        """The first turn of the first residency."""
         return self.stays[0][1]
 
     @property
     def last(self) -> int:
-        """The turn with which the last residency ends."""
+        """The last turn of the last residency."""
         return self.stays[-1][2]
 
     def block(self, first: int) -> Block:
-        """Return what it takes when it is there from that turn on."""
+        """Return the block of bytes if the unit is resident from that turn on."""
         return Block(first, self.last, self.size)
 
 
 def units(schedule: Schedule, choice: Choice, prefetch: int = 0) -> Sequence[Unit]:
-    """Return the residencies of a choice, joined where one is written over another.
+    """Return the residencies of a choice, joined if one buffer overwrites another.
 
-    What is loaded can be there up to `prefetch` turns earlier, after the turn that touched it last.
+    A loaded buffer can be resident up to `prefetch` turns earlier, after the turn of its previous
+    access.
     """
     chains: dict[tuple[Buffer, int], list[Stay]] = {}
     earliest: dict[tuple[Buffer, int], int] = {}
@@ -72,10 +74,10 @@ Areas = tuple[int, ...]
 def residencies(
     schedule: Schedule, size: int, choice: Choice, known: tuple[Depths, Areas], prefetch: int
 ) -> tuple[tuple[Residency, ...], Areas]:
-    """Return an address for each residency of a choice, in a scratchpad of `size` bytes, and areas.
+    """Return an address for each residency in a scratchpad of `size` bytes, and the staging areas.
 
-    `known` are places that fit. A buffer that is loaded is there up to `prefetch` turns earlier,
-    where its place is free then; places that allow all that the bytes allow are preferred.
+    `known` are addresses that fit. A loaded buffer is resident up to `prefetch` turns earlier if its
+    address is free then; addresses that allow all prefetching that fits by bytes are preferred.
     """
     all_units = units(schedule, choice, prefetch)
     staged = staging(schedule, choice)
@@ -96,7 +98,7 @@ def residencies(
 
 
 def staged_at(size: int, staged: Sequence[int], areas: Areas) -> list[tuple[int, int]]:
-    """Return for each turn where its staging lies, counted from the end of the scratchpad."""
+    """Return for each turn the span of its staging, counted from the end of the scratchpad."""
     return [(size - a - bytes_, size - a) for a, bytes_ in zip(areas, staged, strict=True)]
 
 
@@ -107,7 +109,7 @@ def _packed(
 
 
 def _wished(all_units: Sequence[Unit], used: list[int], size: int) -> list[int]:
-    """Return the turn before which each unit is to be loaded, as early as the sums of bytes allow."""
+    """Return for each unit the turn to load it before, as early as the sums of bytes allow."""
     firsts = []
     for unit in all_units:
         first = unit.first
@@ -124,7 +126,7 @@ def _earlier(
     offsets: Sequence[int],
     staged: Sequence[tuple[int, int]],
 ) -> list[int]:
-    """Return earlier turns, where a unit's place is free before it is taken."""
+    """Return earlier turns for units whose address is free before."""
     firsts = list(firsts)
     for number, (unit, offset) in enumerate(zip(all_units, offsets, strict=True)):
         beside = [

@@ -1,4 +1,4 @@
-"""A scratchpad and a system memory: what is where, and what moves when."""
+"""Planning of a scratchpad beside system memory."""
 
 from collections.abc import Iterable
 from time import monotonic
@@ -26,12 +26,12 @@ def plan_levels(
     counted: bool = True,
     seconds: float = 5.0,
 ) -> Levels:
-    """Return the plan of a schedule for a scratchpad of `size` bytes that moves the fewest bytes found.
+    """Return the plan for a scratchpad of `size` bytes that moves the fewest bytes found.
 
-    A buffer is loaded up to `prefetch` turns before it is needed, as early as its place is free. With
-    `counted`, inputs and outputs have a place in the arena of system memory. Searches stop after so
-    many `seconds`, and what is quick follows; `Levels.bound` says then what is proven. Raises
-    InputError, which names the turn, where a turn needs more than the scratchpad has.
+    A buffer is loaded up to `prefetch` turns before it is needed, as early as its address is free. With
+    `counted`, inputs and outputs are stored in the arena of system memory. Searches end after `seconds`,
+    followed by quick heuristics; `Levels.bound` tells what is proven. Raises InputError, naming the
+    turn, if a turn needs more than the scratchpad has.
     """
     room = size - size % schedule.alignment
     until = monotonic() + seconds
@@ -66,8 +66,8 @@ def plan_levels(
 def _fitted(schedule: Schedule, room: int, first: Solution, until: float) -> Fit | None:
     """Return the best choice found that has addresses.
 
-    Where what moves the fewest bytes finds no places for all of it, choices for less room are tried,
-    too: they leave room to place things, and what is left of it is filled.
+    If the optimal choice has no addresses, choices for less room are tried as well: they leave room to
+    place buffers, and the rest of it is filled.
     """
     best = _better(
         None, [fitted(schedule, room, choice, until) for choice in _choices(schedule, room, first)]
@@ -85,7 +85,7 @@ def _fitted(schedule: Schedule, room: int, first: Solution, until: float) -> Fit
 
 
 def _choices(schedule: Schedule, room: int, solution: Solution) -> list[Choice]:
-    """Return what to begin with: the program's choice, and where it did not end, one that grows."""
+    """Return the choices to begin with: the optimal one, or a greedy one if the solver was stopped."""
     if solution.choice is not None and solution.is_exact:
         return [solution.choice]
     found = [grown(schedule, room, smallest(schedule))]
@@ -100,7 +100,7 @@ def _better(best: Fit | None, others: Iterable[Fit | None]) -> Fit | None:
 
 
 def _unlimited(schedule: Schedule) -> int:
-    """Return the bytes that move when everything fits."""
+    """Return the bytes that move if everything fits."""
     everything = sum(schedule.sizes) + max(
         (_most(schedule, n) for n in range(len(schedule.turns))), default=0
     )
@@ -108,6 +108,7 @@ def _unlimited(schedule: Schedule) -> int:
 
 
 def _most(schedule: Schedule, turn: int) -> int:
+    """Return the staging of a turn at most."""
     return schedule.turns[turn].staging + sum(a.staging for a in schedule.turns[turn].accesses)
 
 

@@ -1,8 +1,8 @@
-"""What is to be resident, so that the fewest bytes move: a 0-1 program that HiGHS solves, and its bound.
+"""Optimal scratchpad residency as a 0-1 program, solved by HiGHS, with its lower bound.
 
-Variables: r[e] an access finds its buffer resident; k[g] a buffer is kept between two consecutive
-accesses; w[e] what a turn wrote while resident is stored; s[p] a buffer is written over one that dies.
-An access loads when r[e] - k[e-1] = 1. Each turn has one row: buffers and staging fit together.
+Variables: r[e], the buffer is resident at an access; k[g], it is kept between two consecutive accesses;
+w[e], a result written while resident is stored; s[p], a buffer overwrites one that dies. An access loads
+if r[e] - k[e-1] = 1. One row for each turn says that buffers and staging fit together.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _INFEASIBLE = 2
 
 @dataclass(frozen=True)
 class Solution:
-    """A choice, or None where none was found in time or there is none, and a bound of bytes moved."""
+    """The best choice, None if none was found, and a lower bound on the bytes moved."""
 
     choice: Choice | None
     bound: int
@@ -35,7 +35,7 @@ class Solution:
 
 
 class _Rows:
-    """Columns with their costs and rows with their limits, as they are written down."""
+    """A mixed integer program under construction: columns with costs, and rows with limits."""
 
     def __init__(self) -> None:
         self.costs: list[int] = []
@@ -51,14 +51,14 @@ class _Rows:
         return len(self.costs) - 1
 
     def row(self, entries: Sequence[tuple[int, int]], limit: int) -> None:
-        """The sum of factor x column is at most `limit`."""
+        """Require that the sum of factor x column is at most `limit`."""
         self.entries += [(len(self.limits), column, factor) for column, factor in entries]
         self.limits.append(limit)
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """A buffer's columns: r for each access, k for each pair of consecutive ones."""
+    """The columns of a buffer: r for each access, k for each pair of consecutive ones."""
 
     resident: list[int]
     kept: list[int]
@@ -67,8 +67,8 @@ class _Columns:
 def fewest_bytes(schedule: Schedule, size: int, seconds: float) -> Solution:
     """Return the choice that moves the fewest bytes with a scratchpad of `size` bytes, and the bound.
 
-    Stops after so many seconds with the best choice found. The bound holds for every choice, whatever
-    the addresses: it comes from the solver's dual bound, rounded up to what bytes moved can be.
+    Stops after `seconds` with the best choice found. The bound holds for every choice, whatever the
+    addresses: it is the solver's dual bound, rounded up to a possible number of bytes.
     """
     rows = _Rows()
     constant = sum(e.streamed for events in schedule.events for e in events)
@@ -101,7 +101,7 @@ def fewest_bytes(schedule: Schedule, size: int, seconds: float) -> Solution:
 
 
 def _buffer(schedule: Schedule, buffer: Buffer, size: int, rows: _Rows) -> _Columns:
-    """Write down the columns of a buffer and what ties them together."""
+    """Add the columns of a buffer and the rows between them."""
     events, bytes_ = schedule.events[buffer], schedule.sizes[buffer]
     most = int(bytes_ <= size)
     resident = []
@@ -127,7 +127,7 @@ def _buffer(schedule: Schedule, buffer: Buffer, size: int, rows: _Rows) -> _Colu
 def _shares(
     schedule: Schedule, columns: Sequence[_Columns], rows: _Rows
 ) -> list[tuple[int, Buffer, int]]:
-    """Write down who can be written over whom; (turn, buffer, column) of each such pair."""
+    """Add a column for each pair of buffers that can overwrite; return (turn, buffer, column)."""
     shares, same = [], dict[tuple[str, Buffer], list[int]]()
     for turn, written, read in schedule.takeovers:
         share = rows.column(0)
@@ -149,7 +149,7 @@ def _capacity(
     shares: Sequence[tuple[int, Buffer, int]],
     rows: _Rows,
 ) -> None:
-    """Write down one row a turn, where not everything fits anyway."""
+    """Add a row for each turn in which not everything fits anyway."""
     needs: list[list[tuple[int, int]]] = [[] for _ in schedule.turns]
     fixed = [turn.staging for turn in schedule.turns]
     for buffer, events in enumerate(schedule.events):

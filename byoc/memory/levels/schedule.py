@@ -1,4 +1,4 @@
-"""What two levels of memory are planned for: steps in a fixed order and what each touches."""
+"""The scratchpad problem: steps in a fixed order, and the buffers each one accesses."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from byoc.memory.problem import Buffer
 
 @dataclass(frozen=True)
 class Access:
-    """A buffer that a turn touches, resident in the scratchpad or streamed to and from system memory.
+    """Access of a turn to a buffer, resident in the scratchpad or streamed to and from system memory.
 
-    `writes` says that the turn makes the buffer or a part of it. `streamed` are the bytes that move
-    when the buffer is not resident, its size by default (more where it is streamed more than once,
-    fewer where a part is touched); `staging` the bytes of the scratchpad that streaming it takes while
-    the turn runs. What cannot be streamed is `pinned`: it has to be resident while the turn runs.
+    `writes` tells whether the turn writes the buffer or a part of it. `streamed` are the bytes that move
+    if the buffer is not resident, by default its size (more if it is streamed repeatedly, fewer if only
+    a part is accessed); `staging` are the bytes of the scratchpad that streaming needs during the turn.
+    A `pinned` buffer cannot be streamed: it has to be resident during the turn.
     """
 
     buffer: Buffer
@@ -27,11 +27,11 @@ class Access:
 
 @dataclass(frozen=True)
 class Turn:
-    """A step at its place in the order, with one access a buffer.
+    """A step at its position in the order, with one access for each buffer.
 
-    `staging` are bytes of the scratchpad that it needs in any case: weights, accumulators, tiles. `over`
-    are pairs (written, read) of its buffers, of the same size: the turn writes the one, only reads the
-    other, and can write over it when it is the last to touch it.
+    `staging` are bytes of the scratchpad needed in any case: weights, accumulators, tiles. `over` are
+    pairs (written, read) of its buffers, of equal size: the turn may overwrite the one it only reads
+    with the one it writes if it is the last to access it.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Event:
-    """An access, the turn that has it, and its place among the accesses of that turn."""
+    """An access, the turn it belongs to, and its position among the accesses of that turn."""
 
     turn: int
     place: int
@@ -52,11 +52,11 @@ class Event:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Buffers by number and turns in their order.
+    """Numbered buffers, and turns in order.
 
-    `sizes` and all `staging` are bytes, rounded up to `alignment` already. `inputs` lie in system memory
-    before the first turn, `outputs` after the last one; the first access of any other buffer writes it.
-    Raises InputError, which names the buffer or the turn, where that is not so.
+    `sizes` and all `staging` are in bytes, already rounded up to `alignment`. `inputs` are in system
+    memory before the first turn, `outputs` after the last one; the first access of any other buffer
+    writes it. Raises InputError, naming the buffer or turn, if the schedule is inconsistent.
     """
 
     names: tuple[str, ...]
@@ -67,13 +67,13 @@ class Schedule:
     alignment: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be executed."""
+        """Check the schedule."""
         if complaint := next(_complaints(self), None):
             raise InputError(complaint)
 
     @cached_property
     def events(self) -> Sequence[Sequence[Event]]:
-        """For each buffer its accesses in their order."""
+        """For each buffer its accesses in order."""
         events: list[list[Event]] = [[] for _ in self.sizes]
         for number, turn in enumerate(self.turns):
             for place, access in enumerate(turn.accesses):
@@ -84,7 +84,7 @@ class Schedule:
 
     @cached_property
     def takeovers(self) -> Sequence[tuple[int, Buffer, Buffer]]:
-        """(turn, written, read): the buffers that can be written over one that dies there."""
+        """(turn, written, read): buffers that can overwrite another one at its last access."""
         return [
             (number, written, read)
             for number, turn in enumerate(self.turns)
@@ -96,7 +96,7 @@ class Schedule:
         ]
 
     def has_content(self, buffer: Buffer, event: int) -> bool:
-        """Tell whether the buffer holds something already before its access of that number."""
+        """Tell whether the buffer has content before its access of that number."""
         return event > 0 or buffer in self.inputs
 
 

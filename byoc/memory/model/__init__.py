@@ -1,4 +1,4 @@
-"""From ONNX to the memory planner's numbers: what is counted, what shares bytes, who reads and makes.
+"""Reading of ONNX models for the memory planners.
 
 >>> from byoc.memory.model import CONVENTIONS, memory_problem
 >>> problem = memory_problem(model, CONVENTIONS["C"], alignment=64)

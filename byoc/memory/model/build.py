@@ -1,4 +1,4 @@
-"""From a model to a problem: which tensors need bytes, which share them, who reads and makes them."""
+"""The arena planning problem of a model, under a convention about the tensors that count."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,13 +19,12 @@ from byoc.memory.problem import Buffer, Problem, Step
 
 @dataclass(frozen=True)
 class Convention:
-    """What of a model has a place in the arena, and which tensors share one. Weights never count.
+    """The tensors that count as activation memory, and those that share bytes. Weights never count.
 
-    `inputs`: graph inputs lie in the arena until they are last read, and may then be written over.
-    `views`: an operator that only gives bytes another shape makes no buffer. `in_place`: an operator
-    that works element by element may write over an operand of the same size that nothing reads after
-    it. `concat`: the operands of a Concat are made where its result is to lie, where that is one run of
-    bytes for each operand.
+    `inputs`: graph inputs are in the arena until their last read, and may then be overwritten. `views`:
+    an operator that only changes the shape has no buffer of its own. `in_place`: an elementwise operator
+    may overwrite an operand of the same size that nothing reads later. `concat`: the operands of a
+    Concat are computed in place, where each is one contiguous range of its result.
     """
 
     name: str
@@ -35,7 +34,7 @@ class Convention:
     concat: bool = False
 
     def __str__(self) -> str:
-        """Return what is counted, in words."""
+        """Describe the convention in words."""
         shared = {
             "views": self.views,
             "in-place operators": self.in_place,
@@ -59,7 +58,7 @@ CONVENTIONS = {
 
 
 def convention_named(name: str) -> Convention:
-    """Return a convention by its letter. Raises InputError for another name."""
+    """Return a convention by its letter. Raises InputError for an unknown one."""
     if name not in CONVENTIONS:
         near = nearest(name, CONVENTIONS)
         raise InputError(f"no convention is named '{name}'{near}: there are {', '.join(CONVENTIONS)}")
@@ -68,12 +67,12 @@ def convention_named(name: str) -> Convention:
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """A problem and what it says of a graph.
+    """A planning problem and its relation to the graph.
 
-    `nodes` are the nodes of each step. `rows` are for each tensor that has bytes in the arena the
-    buffers that it consists of: one, or those of a Concat in place, one right behind the other; a view
-    has those of what it views. `tensors` are for each buffer the tensors that it holds, the one that is
-    made first in front. `notes` say what is not counted.
+    `nodes` are the nodes of each step. `rows` gives for each tensor in the arena its buffers: one, or
+    those of a Concat in place, adjacent to each other; a view has those of the tensor it views.
+    `tensors` gives for each buffer its tensors, the first one made in front. `notes` tell what does not
+    count.
     """
 
     problem: Problem
@@ -90,7 +89,7 @@ def memory_problem(
     alignment: int = 1,
     groups: Sequence[Sequence[int]] = (),
 ) -> Problem:
-    """Return the activation memory problem of a model. Arguments and errors are `read_memory`'s."""
+    """Return the arena planning problem of a model, with the arguments and errors of `read_memory`."""
     if isinstance(model, ModelProto):
         model = prepare(model, model.graph.name or "model").index
     return read_memory(model, convention, alignment, groups).problem
@@ -103,20 +102,19 @@ def read_memory(
     groups: Sequence[Sequence[int]] = (),
     source: str = "model",
 ) -> MemoryModel:
-    """Return the activation memory problem of a graph, with what it says of it.
+    """Return the arena planning problem of a graph, and its relation to the graph.
 
-    Sizes are bytes, rounded up to multiples of `alignment`. Each of `groups` are nodes that one step
-    computes, such as a convolution with its activation or an operator between DequantizeLinear and
-    QuantizeLinear; what is made and read inside of it alone takes no bytes. A node with bodies, or one
-    that calls a function, is one step, and what is inside of it is not counted.
+    Sizes are in bytes, rounded up to multiples of `alignment`. Each of `groups` are nodes computed as
+    one step, such as a convolution with its activation or an operator between DequantizeLinear and
+    QuantizeLinear; tensors written and read only inside take no bytes. A node with bodies, or a call of
+    a function, is one step, and what is inside does not count.
 
-    Not counted either: weights (all that is stored, even where a caller may override it), what is
-    computed of constants or of shapes alone, inputs and optional outputs that nothing reads. Any other
-    output that nothing reads is there while its step runs. An output of the graph may be among what is
-    not counted, and a note says so then.
+    Weights do not count either (all stored tensors, even those a caller may override), nor do tensors
+    computed from constants or shapes alone, or inputs and optional outputs that nothing reads. Any other
+    unread output is live during its step. A note tells if an output of the graph does not count.
 
-    Raises InputError, beginning with `source`, for a tensor whose bytes are not known; ValueError for an
-    alignment below 1 and for groups that overlap or would have to wait for themselves.
+    Raises InputError, beginning with `source`, for a tensor of unknown size; ValueError for an alignment
+    below 1 and for groups that overlap or depend on themselves.
     """
     if alignment < 1:
         raise ValueError(f"alignment is {alignment}, but must be at least 1 byte")
@@ -130,7 +128,7 @@ def read_memory(
 
 @dataclass
 class _Builder:
-    """Walks the steps of a graph in order, and gives out buffers."""
+    """Creates buffers and steps from the steps of a graph, in order."""
 
     tensors: Tensors
     convention: Convention
@@ -156,7 +154,7 @@ class _Builder:
                 self._new(name)
 
     def add(self, nodes: tuple[int, ...]) -> None:
-        """Add what some nodes do: a step, or where it is a view, nothing but another name."""
+        """Add the step of some nodes, or only another name for the buffers if it is a view."""
         made = self._made(nodes)
         shared = self._shared(nodes, made)
         if shared is not None:
@@ -201,7 +199,7 @@ class _Builder:
         )
 
     def _possible(self) -> Iterator[Step]:
-        """Yield the steps without take-overs between buffers of one row, which lie side by side."""
+        """Yield the steps without overwriting between adjacent buffers of one row."""
         row_of = {buffer: row for row in self.joins.links for buffer in row}
         for step in self.steps:
             beside = row_of.get(step.makes[0], ()) if step.makes else ()
@@ -215,7 +213,7 @@ class _Builder:
         return self.rows[name][0]
 
     def _made(self, nodes: Sequence[int]) -> list[str]:
-        """Return what is made and is not between these nodes alone, the first output in front."""
+        """Return the tensors made and read by other nodes as well, the first output in front."""
         index, inside = self.index, set(nodes)
         names = [name for node in nodes for name in outputs_made(index, index.nodes[node])]
         return [
@@ -232,9 +230,9 @@ class _Builder:
         return [name for name in names if name not in own and not self.tensors.is_constant(name)]
 
     def _shared(self, nodes: Sequence[int], made: Sequence[str]) -> Row | None:
-        """Return the buffers that the first output of a single node needs not make, None where it does.
+        """Return existing buffers that hold the first output of a single node, None if there are none.
 
-        A view of what is not counted makes a buffer, and so does one whose shape is only computed.
+        A view of a tensor that does not count has a buffer of its own, as has one whose shape is data.
         """
         node = self.index.nodes[nodes[0]]
         if len(nodes) > 1 or not made or made[0] != node.output[0]:
@@ -246,7 +244,7 @@ class _Builder:
     def _over(
         self, nodes: Sequence[int], made: Sequence[str], read: Sequence[str]
     ) -> tuple[Buffer, ...]:
-        """Return buffers that are read element by element, and only for the first of what is made."""
+        """Return buffers read element by element, and only for the first tensor made."""
         if not self.convention.in_place or not made:
             return ()
         found = needs([self.index.nodes[node] for node in nodes], self._functions)
@@ -271,7 +269,7 @@ class _Builder:
         return {(f.domain, f.name, f.overload): f for f in self.index.proto.functions}
 
     def _notes(self) -> list[str]:
-        """Return what is not counted: outputs known before a run, and what bodies and functions need."""
+        """Return notes on outputs known before a run, and on bodies and functions."""
         notes = [
             f"the output '{name}' is stored, or computed of constants or shapes, and is not counted"
             for name in self.index.outputs

@@ -1,4 +1,4 @@
-"""Concat in place: its operands made right behind one another, so that nothing is left to do."""
+"""Concat in place: operands computed directly behind one another, so that nothing has to be copied."""
 
 from collections.abc import Mapping
 from math import prod
@@ -15,10 +15,10 @@ Row = tuple[Buffer, ...]
 
 
 class Rows:
-    """The rows of buffers that have to lie behind one another, as Concats ask for them in turn.
+    """Rows of buffers that have to be adjacent, collected from Concats.
 
-    A buffer is in one row only. A row may become a piece of a longer one, as where a Concat reads the
-    result of another, but only as a whole.
+    A buffer is in one row only. A row may become part of a longer one if a Concat reads the result of
+    another, but only as a whole.
     """
 
     def __init__(self, tensors: Tensors, alignment: int) -> None:
@@ -33,10 +33,10 @@ class Rows:
         return tuple(sorted(set(self._row_of.values())))
 
     def join(self, node: NodeProto, rows: Mapping[str, Row]) -> Row | None:
-        """Return the row that a node's result is, None where it is no Concat that can be in place.
+        """Return the row that a Concat's result consists of, None if it cannot be computed in place.
 
-        `rows` are the buffers of each tensor that has some. A result that nobody reads needs no bytes
-        and asks for no row: its own is empty.
+        `rows` gives the buffers of each tensor that has some. A result that nobody reads takes no bytes,
+        and its row is empty.
         """
         if not is_onnx(node) or node.op_type != "Concat" or not self._is_contiguous(node):
             return None
@@ -56,13 +56,13 @@ class Rows:
         return joined
 
     def _is_free(self, piece: Row) -> bool:
-        """Return whether some buffers are in no row yet, or are one from end to end."""
+        """Tell whether some buffers are in no row yet, or are a complete row."""
         return self._row_of.get(piece[0], piece) == piece and all(
             len(piece) > 1 or buffer not in self._row_of for buffer in piece
         )
 
     def _is_contiguous(self, node: NodeProto) -> bool:
-        """Return whether each operand of a Concat is one run of whole bytes in its result."""
+        """Tell whether each operand of a Concat is one range of whole bytes in its result."""
         kind = self._tensors.types.get(node.output[0])
         if kind is None or not kind.shape or bits(kind.dtype) % 8:
             return False

@@ -1,4 +1,4 @@
-"""Which operators make no bytes of their own, and which may write over what they read."""
+"""Operators that are views, and operators that can overwrite an operand."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,14 +43,14 @@ _TRAINING_MODE, _IS_TEST = 12, 7
 
 
 def is_view(index: GraphIndex, node: NodeProto) -> bool:
-    """Return whether a node's first output is the bytes of its first input."""
+    """Tell whether a node's first output is the bytes of its first input."""
     if not is_onnx(node) or node.op_type not in VIEWS:
         return False
     return node.op_type != "Dropout" or not _trains(index, node)
 
 
 def outputs_made(index: GraphIndex, node: NodeProto) -> list[str]:
-    """Return what a node writes: not the optional outputs that nothing reads."""
+    """Return the outputs that a node writes, without optional ones that nothing reads."""
     schema = index.schema(node)
     optional = {
         name
@@ -61,9 +61,9 @@ def outputs_made(index: GraphIndex, node: NodeProto) -> list[str]:
 
 
 def pointwise_inputs(node: NodeProto) -> tuple[int, ...]:
-    """Return the positions of the inputs of which element i is read for nothing but element i made.
+    """Return the inputs, by position, whose element i is read only for element i of the output.
 
-    For inputs of as many elements as the first output; the others are broadcast.
+    This holds for inputs with as many elements as the first output; others are broadcast.
     """
     if not is_onnx(node):
         return ()
@@ -90,10 +90,10 @@ Functions = Mapping[tuple[str, str, str], FunctionProto]
 
 @dataclass(frozen=True)
 class Needs:
-    """What one tensor is made of: outer tensors read element by element, and those read otherwise.
+    """The origin of a tensor: outer tensors read element by element (`same`), and the other ones.
 
-    An operator never makes fewer elements than one that it reads element by element, so a tensor of as
-    many elements as the result is in the same order all along the way.
+    An operator never makes fewer elements than an operand it reads element by element, so a tensor with
+    as many elements as the result has the same order all along the way.
     """
 
     same: frozenset[str] = field(default_factory=frozenset)
@@ -101,9 +101,9 @@ class Needs:
 
 
 def needs(nodes: Sequence[NodeProto], functions: Functions) -> dict[str, Needs]:
-    """Return for each tensor that some nodes make what it is made of, `nodes` being sorted.
+    """Return the origin of each tensor that some sorted nodes make.
 
-    A call of a function is taken for what is inside it.
+    A function call is treated as the nodes of the function.
     """
     found: dict[str, Needs] = {}
     for node in nodes:
@@ -133,7 +133,7 @@ def _joined(same: Iterable[str], other: Iterable[str], found: Mapping[str, Needs
 
 
 def _called(call: NodeProto, function: FunctionProto, inner: Needs, found: Mapping[str, Needs]) -> Needs:
-    """Return what an output of a call is made of, in the names of those who call."""
+    """Return the origin of an output of a call, in the names of the caller."""
     outer = dict(zip(function.input, call.input, strict=False))
     same = [outer.get(name, "") for name in inner.same]
     return _joined(same, [outer.get(name, "") for name in inner.other], found)

@@ -1,13 +1,13 @@
-"""From ONNX to layers that go by rows, for striped execution.
+"""The striping problem of a model: layers that can be computed row by row.
 
     >>> from byoc.memory.model.rows import row_model
     >>> from byoc.memory.stripes import stripe
     >>> model = row_model(index)
     >>> plan = stripe(model.tensors, model.layers, model.inputs, model.outputs)
 
-Counted is what convention C counts: inputs until their last use, no weights, views for nothing. An image
-(batch of one) is `[H][C][W]` in memory, and so many rows; any other tensor is one row in ONNX's order.
-A Reshape from the one to the other moves bytes, and is a layer then.
+The same tensors count as in convention C: inputs until their last read, no weights, no views. An image
+(a batch of one) is `[H][C][W]` in memory, with H rows; any other tensor is one row in the order of ONNX.
+A Reshape between the two moves bytes, and is then a layer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ from byoc.memory.stripes import ALL, SAME, Layer, Tensor
 
 @dataclass(frozen=True)
 class RowModel:
-    """What `stripe` is asked, and what it says of the graph.
+    """The arguments of `stripe`, and their relation to the graph.
 
-    `nodes` are for each layer, by name, the numbers of the nodes that it computes. `storage` is for
-    each tensor of the graph that has bytes in the arena the tensor among `tensors` that holds it.
+    `nodes` gives for each layer, by name, the nodes it computes. `storage` gives for each tensor in the
+    arena the tensor among `tensors` that holds it.
     """
 
     tensors: tuple[Tensor, ...]
@@ -41,8 +41,8 @@ class RowModel:
 def row_model(index: GraphIndex, source: str = "model") -> RowModel:
     """Return the row-wise layers of a graph whose extents are all known.
 
-    Nodes that compute constants, or from shapes alone, are left out, and so are inputs that nothing
-    reads. Raises InputError, beginning with `source`, for a tensor whose bytes are not known.
+    Nodes that compute constants, or from shapes alone, are left out, as are inputs that nothing reads.
+    Raises InputError, beginning with `source`, for a tensor of unknown size.
     """
     index = settled(index)
     reader = _Reader(index, Tensors(index, source))
@@ -65,7 +65,7 @@ def row_model(index: GraphIndex, source: str = "model") -> RowModel:
 
 
 class _Reader:
-    """What has been read so far."""
+    """Converts nodes to layers, in order."""
 
     def __init__(self, index: GraphIndex, sizes: Tensors) -> None:
         self.index, self.sizes = index, sizes
@@ -76,7 +76,7 @@ class _Reader:
         self.skipped: set[int] = set()
 
     def add_tensor(self, name: str) -> None:
-        """A tensor with bytes of its own."""
+        """Add a tensor with bytes of its own."""
         size = self.sizes.bytes(name)
         shape = self.index.types[name].shape or ()
         rows = shape[2] if len(shape) == 4 and shape[0] == 1 else 1
@@ -85,7 +85,7 @@ class _Reader:
         self.storage[name] = name
 
     def add(self, number: int) -> None:
-        """A node."""
+        """Add a node."""
         node = self.index.nodes[number]
         if number in self.skipped:
             return
@@ -104,7 +104,7 @@ class _Reader:
             self._layer((number,), node, rule_of(look) or whole)
 
     def _shuffle(self, look: Look, number: int) -> tuple[int, ...]:
-        """The three nodes that permute channels, if this is the first of them."""
+        """Return the three nodes of a channel shuffle that begins here, if there is one."""
         numbers = [number]
         while len(numbers) < 3:
             made = self.index.nodes[numbers[-1]].output[0]
@@ -116,7 +116,7 @@ class _Reader:
         return tuple(numbers) if found else ()
 
     def _same_bytes(self, look: Look, node: NodeProto) -> bool:
-        """Whether a view's elements lie in memory as those of what it views."""
+        """Tell whether a view's elements have the same order in memory as those it views."""
         source, made = look.shape(node.input[0]), look.shape(node.output[0])
         if source == made:
             return True

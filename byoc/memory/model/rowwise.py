@@ -1,6 +1,11 @@
-"""Operators that make a row of their result out of few rows of their operands.
+"""Operators that compute a row of their result from a few rows of their operands.
 
-An image is a tensor of four axes, the first of extent 1, and lies in memory row after row: `[H][C][W]`.
+An image is a tensor of four axes, the first of extent 1, stored row by row: `[H][C][W]`.
+
+Scratch is what a kernel for one row writes and reads again. A convolution adds up products of matrices,
+tap by tap, and a product is stored before it is added: for a block of channels at a time, so that 16 KiB
+are enough. A row read with a stride is gathered first, since a matrix product reads contiguous data.
+Elementwise additions and comparisons happen in the result itself and need no scratch.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +25,7 @@ from byoc.memory.stripes.problem import Mode
 
 @dataclass(frozen=True)
 class Rule:
-    """How a node goes by rows: `reads` and `over` are its inputs, by their names in the model."""
+    """Row-wise execution of a node: `reads` and `over` are its inputs, by their names in the model."""
 
     reads: tuple[tuple[str, Rows], ...]
     mode: Mode = "rows"
@@ -30,7 +35,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Look:
-    """A node, what it reads that is no constant, and the extents of tensors."""
+    """A node, its inputs that are not constant, and the extents of tensors."""
 
     index: GraphIndex
     node: NodeProto
@@ -42,17 +47,17 @@ class Look:
         return attribute_facts(self.index, self.node)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The extents; none for a tensor of which nothing is known."""
+        """Return the extents, empty for an unknown tensor."""
         kind = self.index.types.get(name)
         return tuple(dim for dim in (kind and kind.shape) or () if isinstance(dim, int))
 
     def is_image(self, name: str) -> bool:
-        """Whether a tensor lies row after row."""
+        """Tell whether a tensor is stored row by row."""
         shape = self.shape(name)
         return len(shape) == 4 and shape[0] == 1
 
     def constant(self, position: int) -> list[Any] | None:
-        """A small constant among the inputs."""
+        """Return a small constant input as a list."""
         if position >= len(self.node.input) or not self.node.input[position]:
             return None
         value = constant_value(self.index, self.node.input[position])
@@ -60,7 +65,7 @@ class Look:
 
 
 def rule_of(look: Look) -> Rule | None:
-    """How the node goes by rows; None if it needs all of its operands at once."""
+    """Return the row-wise execution of a node, None if it needs its operands completely."""
     node = look.node
     if not is_onnx(node) or not look.data or is_view(look.index, node):
         return None  # a view that moves bytes moves them all
@@ -99,7 +104,7 @@ def _is_data(look: Look, name: str) -> bool:
 
 
 def _window(look: Look) -> Rows | None:
-    """The rows of a convolution or a pooling; None if something about it is not known."""
+    """Return the rows of a convolution or pooling, None if its attributes are not all known."""
     attributes, height = look.attributes, look.shape(look.data[0])[2]
     kernel = attributes.get("kernel_shape")
     if kernel is None or len(kernel) != 2:
@@ -160,7 +165,7 @@ def _split(look: Look) -> Rule | None:
 
 
 def _resize(look: Look) -> Rule | None:
-    """Only pixels repeated a whole number of times: the nearest pixel is then the same by any rule."""
+    """Accept only whole-number repetition of pixels: every rule selects the same nearest pixel then."""
     attributes = look.attributes
     source, made = look.shape(look.data[0]), look.shape(look.node.output[0])
     if 0 in source:
@@ -193,7 +198,7 @@ _RULES: dict[str, Callable[[Look], Rule | None]] = {
 
 
 def shuffled(index: GraphIndex, look: Look, nodes: Sequence[NodeProto]) -> bool:
-    """Whether Reshape, Transpose and Reshape only give the channels of an image another order."""
+    """Tell whether Reshape, Transpose and Reshape only permute the channels of an image."""
     first, middle, last = nodes
     if [node.op_type for node in nodes] != ["Reshape", "Transpose", "Reshape"]:
         return False
@@ -218,16 +223,16 @@ _FLOAT_BYTES = 4
 
 
 def channels_at_once(width: int, channels: int) -> int:
-    """Channels whose rows of `width` elements fit the limit, at least one."""
+    """Return the number of channels whose rows of `width` elements fit the limit, at least one."""
     return min(max(_SCRATCH_LIMIT // max(width * _FLOAT_BYTES, 1), 1), channels)
 
 
 def convolution_scratch(width: int, out_channels: int, in_channels: int, stride: int) -> int:
-    """Bytes for a convolution's row of `width` elements a channel; channels are those of one group."""
+    """Return the scratch bytes for a row of `width` elements of each channel of a group."""
     gathered = channels_at_once(width, in_channels) if stride > 1 else 0
     return (channels_at_once(width, out_channels) + gathered) * width * _FLOAT_BYTES
 
 
 def reduction_scratch(channels: int) -> int:
-    """Bytes for the sums of one row, or its maxima, before they join those of the rows before."""
+    """Return the bytes for the sums or maxima of one row, before they join those of earlier rows."""
     return channels * _FLOAT_BYTES

@@ -1,4 +1,4 @@
-"""The steps of a model: which nodes each consists of, in an order that can be executed."""
+"""The steps of a model: its nodes, grouped and in an executable order."""
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
@@ -12,11 +12,11 @@ from byoc.memory.model.operators import pointwise_inputs
 def staged(
     index: GraphIndex, left_out: frozenset[int], groups: Iterable[Sequence[int]]
 ) -> list[tuple[int, ...]]:
-    """Return the nodes of each step: the groups given, and every other node by itself.
+    """Return the nodes of each step: the given groups, and every other node on its own.
 
-    The nodes in `left_out` are in none. The order is that of the nodes, except where a group has to wait
-    for what stands behind its first node. Raises ValueError for a node in two groups, and when a group
-    would have to wait for itself.
+    The nodes in `left_out` are in no step. Steps are in the order of the nodes, except that a group
+    waits for its operands. Raises ValueError for a node in two groups, and for a group that depends on
+    itself.
     """
     stages: list[tuple[int, ...]] = []
     taken: set[int] = set()
@@ -32,7 +32,7 @@ def staged(
 
 
 def _sorted(index: GraphIndex, stages: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return stages sorted topologically, by the place of their last node where there is a choice."""
+    """Sort steps topologically, by the position of their last node where there is a choice."""
     of = {node: number for number, nodes in enumerate(stages) for node in nodes}
     before = [
         {
@@ -69,12 +69,12 @@ _NO_DATA = frozenset({"Shape", "Size"})
 
 
 def quantized_groups(index: GraphIndex) -> tuple[tuple[int, ...], ...]:
-    """Return the nodes of each QDQ group of a graph.
+    """Return the nodes of each QDQ group of a graph, which an integer accelerator computes as one step.
 
-    A group is an operator with those behind it that work element by element on what only they read (an
-    activation, the addition of a residual), the DequantizeLinear of each of its activations, and the
-    QuantizeLinear of what it makes. There is none where a floating-point tensor would enter or leave.
-    A DequantizeLinear that several groups would need is in none; `byoc.graph.unshare` makes copies.
+    A group is an operator with the elementwise operators that alone read its results (an activation, the
+    addition of a residual), the DequantizeLinear of each of its activations and the QuantizeLinear of
+    its results. There is none if a floating-point tensor would enter or leave. A DequantizeLinear that
+    several groups would need is in none; `byoc.graph.unshare` makes copies.
     """
     together: dict[int, list[int]] = {}
     for number, root in _roots(index).items():
@@ -84,9 +84,9 @@ def quantized_groups(index: GraphIndex) -> tuple[tuple[int, ...], ...]:
 
 
 def _roots(index: GraphIndex) -> dict[int, int]:
-    """Return for each node that computes the last one of those that are computed with it.
+    """Return for each computing node the last one computed together with it.
 
-    Nothing leaves such nodes but from the last one, so no path can leave them and come back.
+    Only the last one's results leave these nodes, so no path can leave them and come back.
     """
     roots: dict[int, int] = {}
     for number in reversed(range(len(index.nodes))):
@@ -103,7 +103,7 @@ def _roots(index: GraphIndex) -> dict[int, int]:
 
 
 def _is_followed(index: GraphIndex, name: str) -> bool:
-    """Return whether whoever reads a tensor does so element by element, and none is outside."""
+    """Tell whether a tensor is read element by element only, and not by a caller."""
     if name in index.outputs or not is_float(index, name):
         return False
     for reader in index.consumers.get(name, ()):
@@ -115,7 +115,7 @@ def _is_followed(index: GraphIndex, name: str) -> bool:
 
 
 def _group(index: GraphIndex, nodes: Sequence[int]) -> tuple[int, ...]:
-    """Return some nodes with what is quantized around them, nothing where that is not all."""
+    """Return some nodes with the quantization around them, empty if it is incomplete."""
     inside = set(nodes)
     made = {name for number in nodes for name in index.nodes[number].output if name}
     around: set[int] = set()

@@ -1,4 +1,9 @@
-"""What a model's tensors take, and which of them are known before it runs."""
+"""Sizes of a model's tensors, and the tensors known before it runs.
+
+Extents that a model computes (exporters write `Reshape(x, Concat(Shape(x)[0], 64))`) are inferred here:
+ONNX's inference follows values through a few operators only. One pass over the graph infers node by node
+and evaluates small tensors that depend on shapes alone with ONNX's reference implementation.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,19 +31,19 @@ _OF_SHAPES = frozenset({"Shape", "Size"})
 
 @dataclass(frozen=True, eq=False)
 class Tensors:
-    """The tensors of a graph; `source` is what messages call the model."""
+    """The tensors of a graph; `source` names the model in messages."""
 
     index: GraphIndex
     source: str
 
     @cached_property
     def types(self) -> Mapping[str, TensorType]:
-        """The types that are known, extents that follow from others included."""
+        """The known types, with extents that follow from others."""
         return settled_types(self.index)
 
     @cached_property
     def constant_nodes(self) -> frozenset[int]:
-        """Nodes whose outputs are known before the model runs, given that every extent is."""
+        """Nodes whose outputs are known before the model runs, given all extents."""
         index = self.index
         found, known = set(index.constant_nodes), set[str]()
         for number, node in enumerate(index.nodes):
@@ -57,7 +62,7 @@ class Tensors:
         return frozenset(found)
 
     def is_constant(self, name: str) -> bool:
-        """Return whether a tensor is stored, or computed of what is stored alone."""
+        """Tell whether a tensor is stored, or computed from stored tensors alone."""
         return self.index.is_constant(name) or self.index.producer.get(name) in self.constant_nodes
 
     def elements(self, name: str) -> int:
@@ -67,8 +72,7 @@ class Tensors:
     def bytes(self, name: str) -> int:
         """Return the bytes of a tensor, not rounded.
 
-        Raises InputError when an extent is not known, and for what has no bytes of its own: strings,
-        sequences, maps and optionals.
+        Raises InputError for an unknown extent, and for strings, sequences, maps and optionals.
         """
         return self._known(name).bytes or 0
 
@@ -124,8 +128,8 @@ def settled_types(index: GraphIndex) -> dict[str, TensorType]:
 def settled(index: GraphIndex) -> GraphIndex:
     """Return an index of the same nodes with the types of `settled_types`.
 
-    What is stored is a constant there, even where a caller may override it. The index itself where
-    there is nothing to settle.
+    Stored tensors are constants there, even those a caller may override. The index itself is returned if
+    nothing changes.
     """
     types = settled_types(index)
     stored = {tensor.name for tensor in index.graph.initializer}
@@ -153,7 +157,7 @@ def _value(index: GraphIndex, values: Mapping[str, Array], name: str) -> Array |
 def _inferred(
     index: GraphIndex, node: NodeProto, types: Mapping[str, TensorType], given: Mapping[str, Array]
 ) -> dict[str, TensorType]:
-    """Return what ONNX infers of a node's outputs from types and values of its inputs."""
+    """Infer the types of a node's outputs by ONNX from the types and values of its inputs."""
     schema = index.schema(node)
     if schema is None or any(name and name not in types for name in node.input):
         return {}
@@ -175,7 +179,7 @@ def _inferred(
 def _computed(
     index: GraphIndex, node: NodeProto, types: Mapping[str, TensorType], given: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return the values of a node's outputs, where they are small and follow from shapes alone."""
+    """Return the values of a node's outputs if they are small and follow from shapes alone."""
     if node.op_type == "Shape" and not _unknown(types, node.input[0]):
         extents = np.array(types[node.input[0]].shape or (), np.int64)
         part = written(node)

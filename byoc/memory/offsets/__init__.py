@@ -1,1 +1,1 @@
-"""Where buffers lie in the arena."""
+"""Offsets of buffers in an arena."""

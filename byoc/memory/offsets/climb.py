@@ -1,4 +1,4 @@
-"""Better offsets by trying other sequences: a hill climb, the same for the same problem."""
+"""Search for low offsets: compounds that end too high are placed earlier."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -12,7 +12,7 @@ _MOST_PLACED = 100_000
 
 
 def quick(packing: Packing, goal: int) -> list[int]:
-    """Return the best offsets of a few sequences, the first ones that need no more than `goal` bytes."""
+    """Return the lowest offsets of a few fixed sequences, the first that need at most `goal` bytes."""
     best = None
     for sequence in _sequences(packing):
         for best_fit in (True, False):
@@ -25,11 +25,11 @@ def quick(packing: Packing, goal: int) -> list[int]:
 
 
 def climbed(packing: Packing, goal: int, deadline: float = inf) -> list[int]:
-    """Return offsets that need at most `goal` bytes where such are found, else the lowest found.
+    """Return offsets that need at most `goal` bytes if any are found, else the lowest found.
 
     Compounds are placed again and again; each time, one that ended above the goal is placed earlier
-    ("squeaky wheel" optimization, Joslin and Clements, JAIR 10, 1999). The search is deterministic
-    unless it reaches the deadline, a time of `time.monotonic`.
+    (squeaky wheel optimization: Joslin and Clements, JAIR 10, 1999). The search is deterministic unless
+    it reaches the deadline, a time of `time.monotonic`.
     """
     best = quick(packing, goal)
     if packing.height(best) > goal and len(packing.compounds) <= FEW:
@@ -93,11 +93,12 @@ FEW = 4
 
 
 def lowest(packing: Packing) -> list[int]:
-    """Return offsets that need as few bytes as any.
+    """Return offsets of minimum height for a few compounds, by exhaustive search.
 
-    Placing one after another, each as low as it goes, finds the lowest for compounds of one part, in
-    some sequence. One of several parts can lie around another, so here each also goes on top of any
-    that it may not meet: pushed down as far as they go, all stand on the ground or on one that does.
+    Placing compounds one after another as low as possible is optimal, in some sequence, for compounds of
+    one part. A compound of several parts can surround another, so here each is also tried directly above
+    any other that it conflicts with: in a solution where nothing can move down, each lies at 0 or
+    directly above another.
     """
     best = _best(packing, {}, sum(compound.size for compound in packing.compounds) + 1)
     assert best is not None
@@ -105,7 +106,7 @@ def lowest(packing: Packing) -> list[int]:
 
 
 def _best(packing: Packing, there: Mapping[int, int], below: int) -> dict[int, int] | None:
-    """Return the lowest offsets for all, where some are there and it takes less than `below` bytes."""
+    """Return the lowest offsets that extend `there` within fewer than `below` bytes, None if none do."""
     if max((at + packing.sizes[n] for n, at in there.items()), default=0) >= below:
         return None
     if len(there) == len(packing.compounds):

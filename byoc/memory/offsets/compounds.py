@@ -1,4 +1,4 @@
-"""Buffers that can only be moved together: take-overs share a place, links lie side by side."""
+"""Compounds: buffers that share one offset because of overwriting, or are adjacent because of links."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from byoc.memory.problem import Buffer
 
 @dataclass(frozen=True)
 class Part:
-    """Bytes `[at, at + size)` of a compound, there from position `first` to `last` of the order."""
+    """Bytes `[at, at + size)` of a compound, live from position `first` to `last` of the order."""
 
     at: int
     size: int
@@ -18,13 +18,16 @@ class Part:
     last: int
 
     def meets(self, other: "Part") -> bool:
-        """Tell whether both are there at some position."""
+        """Tell whether both are live at some position."""
         return self.first <= other.last and other.first <= self.last
 
 
 @dataclass(frozen=True)
 class Compound:
-    """What has one offset: `members` are buffers and their offsets in it; `step` needs it as scratch."""
+    """Memory with a single offset: `members` are buffers with their offsets in it.
+
+    If `step` is given, it is the scratch of that step.
+    """
 
     parts: tuple[Part, ...]
     members: tuple[tuple[Buffer, int], ...] = ()
@@ -32,25 +35,23 @@ class Compound:
 
     @property
     def size(self) -> int:
-        """Bytes from its beginning to its end."""
+        """Bytes from the beginning to the end."""
         return max(part.at + part.size for part in self.parts)
 
 
 @dataclass(frozen=True)
 class Compounds:
-    """Everything that wants a place, and the take-overs that were possible beside the links."""
+    """All compounds of a problem, and the overwriting that is compatible with the links."""
 
     all: tuple[Compound, ...]
     over: tuple[Buffer | None, ...]
 
 
 def compounds(lives: Live) -> Compounds:
-    """Put together what has to stay together.
+    """Join buffers that have to move together.
 
-    A take-over that contradicts a link, so that two living buffers would meet, is not done.
-
-    Raises:
-        ValueError: the links of the problem contradict each other.
+    A buffer does not overwrite another if that contradicts a link, so that two live buffers would
+    overlap. Raises ValueError if the links of the problem contradict each other.
     """
     problem, over = lives.problem, list(lives.over)
     bodies = _Bodies(lives)
@@ -71,7 +72,7 @@ def compounds(lives: Live) -> Compounds:
 
 
 class _Bodies:
-    """Buffers joined so far: for each its body and its offset in it, and for each body its buffers."""
+    """A union-find structure with distances: for each buffer its body and its offset in the body."""
 
     def __init__(self, lives: Live) -> None:
         self._lives = lives
@@ -81,7 +82,7 @@ class _Bodies:
         self._members: list[list[Buffer]] = [[buffer] for buffer in range(count)]
 
     def join(self, left: Buffer, right: Buffer, distance: int) -> bool:
-        """Fix `right` at `distance` behind the beginning of `left`, unless living buffers would meet."""
+        """Fix `right` at `distance` bytes above `left`, unless live buffers would overlap."""
         shift = self._at[left] + distance - self._at[right]
         keep, lost = self._body[left], self._body[right]
         if keep == lost:
@@ -118,7 +119,7 @@ class _Bodies:
 
 
 def _merged(parts: Iterable[Part]) -> Iterator[Part]:
-    """Make one part of those at the same bytes that follow each other without a gap in time."""
+    """Merge parts at the same bytes whose live ranges touch."""
     now: Part | None = None
     for part in sorted(parts, key=lambda p: (p.at, p.size, p.first)):
         if not part.size:

@@ -1,4 +1,4 @@
-"""Placing compounds one after another, each where it still fits."""
+"""Greedy placement of compounds, one after another."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -8,16 +8,16 @@ from byoc.memory.offsets.compounds import Compound, Part
 
 
 class Packing:
-    """Compounds, and which of them may not lie where."""
+    """Compounds with their conflicts."""
 
     def __init__(self, compounds: Sequence[Compound]) -> None:
-        """Take the compounds, numbered as they come."""
+        """Number the compounds in the given order."""
         self.compounds = tuple(compounds)
         self.sizes = [compound.size for compound in self.compounds]
 
     @cached_property
     def conflicts(self) -> list[list[tuple[int, int, int]]]:
-        """For each compound (other, low, high): its offset less the other's is not between the two."""
+        """For each compound (other, low, high): its offset minus the other's is outside (low, high)."""
         owned = [(part, number) for number, c in enumerate(self.compounds) for part in c.parts]
         owned.sort(key=lambda own: own[0].first)
         conflicts: list[list[tuple[int, int, int]]] = [[] for _ in self.compounds]
@@ -32,9 +32,9 @@ class Packing:
         return conflicts
 
     def placed(self, sequence: Iterable[int], best_fit: bool = False) -> list[int]:
-        """Return offsets, the compounds of `sequence` placed in that order, each as low as it fits.
+        """Return offsets, with the compounds of `sequence` placed in that order, as low as possible.
 
-        With `best_fit` each goes where the least room is left above it.
+        With `best_fit` each goes into the gap that leaves the least room above it.
         """
         return self.place_below(sequence, best_fit, inf)[0]
 
@@ -61,23 +61,23 @@ class Packing:
         return [at or 0 for at in offsets], above
 
     def height(self, offsets: Sequence[int]) -> int:
-        """Return the bytes that an arena needs for these offsets."""
+        """Return the size of the arena for these offsets."""
         return max((at + size for at, size in zip(offsets, self.sizes, strict=True)), default=0)
 
     def by_start(self) -> list[int]:
-        """Return the compounds in the order in which they are first needed, larger ones first."""
+        """Sort the compounds by the first position at which they are live, larger ones first."""
         return sorted(range(len(self.compounds)), key=lambda n: (self._first(n), -self.sizes[n]))
 
     def by_size(self) -> list[int]:
-        """Return the compounds from the largest to the smallest, what is there longer first."""
+        """Sort the compounds by size, largest first, then by duration."""
         return sorted(range(len(self.compounds)), key=lambda n: (-self.sizes[n], -self._duration(n)))
 
     def by_area(self) -> list[int]:
-        """Return the compounds by bytes times steps, most first."""
+        """Sort the compounds by bytes times steps, largest first."""
         return sorted(range(len(self.compounds)), key=lambda n: (-self._area(n), -self.sizes[n]))
 
     def by_duration(self) -> list[int]:
-        """Return the compounds by the steps for which they are there, most first."""
+        """Sort the compounds by the number of steps for which they are live, longest first."""
         return sorted(range(len(self.compounds)), key=lambda n: (-self._duration(n), -self.sizes[n]))
 
     def _first(self, number: int) -> int:

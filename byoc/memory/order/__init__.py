@@ -1,1 +1,1 @@
-"""The order of the steps with the least peak."""
+"""Search for an order of the steps with the least peak."""

@@ -1,4 +1,4 @@
-"""The order with the least peak, segment by segment, and bytes that no order's peak is below."""
+"""Search for the order with the least peak, segment by segment, with a lower bound on all peaks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _MOST_DOUBTS = 4
 
 @dataclass(frozen=True)
 class Ordered:
-    """An order, and the bytes that no order's peak is below; where both are one, it is proven best."""
+    """An order, its peak, and a lower bound on the peak of any order, in bytes."""
 
     order: tuple[int, ...]
     peak: int
@@ -25,11 +25,10 @@ class Ordered:
 
 
 def best_order(problem: Problem, most_states: int = _MOST_STATES, deadline: float = inf) -> Ordered:
-    """Return an order of the steps with the least peak.
+    """Return an order of the steps with the least peak found.
 
-    States of the search are limited in each segment and for each budget to `most_states`; beyond, the
-    order may not be the best, and `bound` is what is proven. So it is at the deadline, a time of
-    `time.monotonic`.
+    The search visits at most `most_states` states for each segment and budget, and ends at the deadline,
+    a time of `time.monotonic`; then the order may not be optimal, and `bound` is what is proven.
     """
     floor = sum(problem.sizes[buffer] for buffer in problem.inputs)
     order: list[int] = []
@@ -43,7 +42,7 @@ def best_order(problem: Problem, most_states: int = _MOST_STATES, deadline: floa
 
 
 def _alone(segment: Segment) -> Iterator[int]:
-    """Yield for each step the bytes that are there while it runs, whatever the order."""
+    """Yield for each step the bytes that its own operands and results need, in any order."""
     items = segment.items
     for reads, makes, over, scratch in zip(
         segment.reads, segment.makes, segment.over, segment.scratch, strict=True
@@ -55,7 +54,7 @@ def _alone(segment: Segment) -> Iterator[int]:
 def _walked(
     segment: Segment, proven: int, most_states: int, deadline: float
 ) -> tuple[tuple[int, ...], int]:
-    """Return the steps in an order, and the proven bytes below which none is."""
+    """Return the steps of a segment in order, and a proven lower bound on their peak."""
     forward, backward = Forward(segment), Backward(segment)
     best = tuple(range(segment.count))
     (high, _), low = _peak(forward, best), proven
@@ -79,7 +78,7 @@ def _walked(
 
 
 def _peak(forward: Forward, steps: tuple[int, ...]) -> tuple[int, int]:
-    """Return the most bytes that are there at a step, and that step."""
+    """Return the peak of a sequence of steps and the step at which it occurs."""
     peak, now, state = (-1, -1), forward.start, 0
     for step in steps:
         peak = max(peak, (now + forward.extra(step, state), step))
@@ -92,9 +91,9 @@ _ROUNDS = 16
 
 
 def varied(lives: Live, seed: int) -> Live:
-    """Return another order whose peak is not higher, by swapping steps that do not wait for each other.
+    """Return another order without a higher peak, by swapping independent neighbouring steps.
 
-    The same seed gives the same order; it may be the one that went in.
+    The same seed gives the same order; it may be the given one.
     """
     random = Random(seed)
     for _ in range(_ROUNDS):

@@ -1,16 +1,16 @@
-"""Whether a segment can be walked within a budget of bytes: a search over sets of steps.
+"""Search for an order of a segment within a budget of bytes, over sets of executed steps.
 
-One fact keeps the number of states small. Let `live` be submodular in the set of steps walked, and what
-a step needs beside it fall as the set grows (`directions` has both).
+One property keeps the number of states small. Live bytes are a submodular function of the set of
+executed steps, and the additional bytes of a step shrink as the set grows (see `Direction`).
 
-From a state a chain of steps, each freed by the one before, leads to a set at which no more is live than
-at the state, and the budget holds all the way. Let it be the first such set on the chain. Then, where
-any way from the state stays within the budget, one that begins with the chain does: cut the chain's
-steps out of that way, and at each of its states no more is live than was. So the chain is walked at
-once and nothing else is tried. A single step that does not grow memory is the shortest such chain.
+Take a state and a chain of steps, each made ready by the one before, that ends with no more live bytes
+than the state has and stays within the budget; let it be the shortest such prefix. If any path from the
+state stays within the budget, so does one that begins with the chain: remove the steps of the chain from
+the path, and none of its states has more live bytes than before. So the chain is executed at once and no
+alternative is tried. A single step that does not increase live bytes is the shortest such chain.
 
-The fact holds in both directions, so that first all is walked at once from the beginning, then all from
-the end, and only what is left between the two is searched.
+The property holds in both directions. The search first follows chains from the beginning, then from the
+end, and explores only the steps in between.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _FIRST_STATES = 100
 
 @dataclass(frozen=True)
 class Place:
-    """A state on the way: what is walked, what is live there, and the steps that are free to walk."""
+    """A state of the search: executed steps, live bytes, and the steps that are ready."""
 
     state: State
     live: int
@@ -36,9 +36,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a search: the steps walked, or None, and the least budget that could change that.
+    """The result of a search: the steps in order, or None and the smallest budget worth trying.
 
-    `next_budget` is None where the search was not finished.
+    `next_budget` is None if the search was not finished.
     """
 
     walked: tuple[int, ...] | None
@@ -46,28 +46,28 @@ class Answer:
 
 
 class Walker:
-    """Walks in one direction, within a budget, among the steps of `inside`."""
+    """Executes steps of `inside` in one direction, within a budget."""
 
     def __init__(self, way: Direction, budget: int, inside: State) -> None:
-        """Take a way through a segment, bytes, and the steps that may be walked."""
+        """Take a direction through a segment, a budget in bytes and the steps allowed."""
         self._way, self._budget, self._inside = way, budget, inside
         self.blocked: float = inf
         """The least bytes, above the budget, that a step would have needed where it was free."""
 
     def begin(self) -> Place:
-        """Return the state at which nothing is walked."""
+        """Return the state in which no step is executed."""
         free = (s for s, needs in enumerate(self._way.needs) if not needs)
         return Place(0, self._way.start, tuple(s for s in free if self._inside >> s & 1))
 
     def fits(self, place: Place, step: int) -> bool:
-        """Tell whether a free step stays within the budget."""
+        """Tell whether a ready step stays within the budget."""
         needed = place.live + self._way.extra(step, place.state)
         if needed > self._budget:
             self.blocked = min(self.blocked, needed)
         return needed <= self._budget
 
     def walk(self, place: Place, step: int) -> Place:
-        """Walk a free step."""
+        """Execute a ready step."""
         state = place.state | 1 << step
         freed = self._freed(step, state)
         return Place(
@@ -77,7 +77,7 @@ class Walker:
         )
 
     def hurry(self, place: Place) -> tuple[Place, list[int]]:
-        """Walk all chains that need not be thought about; return where that ends, and their steps."""
+        """Execute all chains that need no alternative; return the state reached and the steps."""
         walked: list[int] = []
         going = True
         while going:
@@ -97,7 +97,7 @@ class Walker:
         return [s for s in self._way.frees[step] if inside >> s & 1 and not needs[s] & ~state]
 
     def _chain(self, place: Place, step: int) -> list[int]:
-        """Return the steps of a chain that begins with `step` and ends no higher than it began."""
+        """Return a chain that begins with `step` and does not increase live bytes, or no steps."""
         way, budget = self._way, self._budget
         state, live, chain = place.state, place.live, [step]
         needed = live + way.extra(step, state)
@@ -121,10 +121,10 @@ class Walker:
 def search(
     forward: Direction, backward: Direction, budget: int, most_states: int, deadline: float = inf
 ) -> Answer:
-    """Look for a walk through all steps within a budget.
+    """Search for an order of all steps within a budget.
 
-    Where there is none, `next_budget` says which budget is the least that may have one. The search gives
-    up at `most_states` in each direction, and at the deadline, a time of `time.monotonic`.
+    If there is none, `next_budget` is the smallest budget that may have one. The search gives up after
+    `most_states` states in each direction, and at the deadline, a time of `time.monotonic`.
     """
     everything = (1 << len(forward.needs)) - 1
     front = Walker(forward, budget, everything)
@@ -148,7 +148,7 @@ def search(
 
 
 def _limits(most_states: int) -> Iterator[int]:
-    """Yield limits that grow: one direction may need a few states where the other needs very many."""
+    """Yield growing limits: one direction may need few states where the other needs very many."""
     limit = _FIRST_STATES
     while limit < most_states:
         yield limit
@@ -157,7 +157,7 @@ def _limits(most_states: int) -> Iterator[int]:
 
 
 def _explore(walker: Walker, start: Place, goal: State, limits: tuple[int, float]) -> Answer:
-    """Try all states, those with the fewest bytes live and the most steps walked first."""
+    """Explore states, those with the fewest live bytes and the most executed steps first."""
     parents: dict[State, tuple[State, tuple[int, ...]]] = {start.state: (start.state, ())}
     start = Place(start.state, start.live, tuple(s for s in start.free if goal >> s & 1))
     waiting: list[tuple[int, int, int, Place]] = [(start.live, 0, 0, start)]

@@ -1,7 +1,7 @@
-"""A problem in segments that every order runs one after the other.
+"""Segments of a problem that every order executes one after the other, and two directions through them.
 
-A step that each other step either precedes or follows is a gate: whatever the order, the same steps
-stand in front of it. Between gates each segment is a problem of its own, and small.
+A step that every other step either precedes or follows is a gate: in any order, the same steps run
+before it. Segments between gates are independent, smaller problems.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ from byoc.memory.problem import Buffer, Problem
 
 @dataclass(frozen=True)
 class Item:
-    """A buffer inside a segment: the steps there that make it and read it, as masks.
+    """A buffer in a segment, with masks of the steps that write and read it there.
 
-    `made` is 0 for one that is there from the beginning. `stays` says that it outlives the segment.
+    `made` is 0 for a buffer that exists before the segment. `stays` tells whether it outlives it.
     """
 
     size: int
@@ -28,9 +28,9 @@ class Item:
 class Segment:
     """Steps `[start, start + count)` of a problem; step `start + i` is bit `i` of all masks.
 
-    `base` are the bytes live before the first of them, `left` after the last, `before` direct
-    predecessors. `reads` and `makes` are items of each step, `over` those among its reads that the
-    first of its makes can be written over.
+    `base` are the live bytes before the first step, `left` those after the last one. `before` are direct
+    predecessors. `reads` and `makes` are the items of each step, `over` those among its reads that its
+    first result may overwrite.
     """
 
     start: int
@@ -45,12 +45,12 @@ class Segment:
 
     @property
     def count(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         return len(self.before)
 
 
 def segments(problem: Problem) -> Iterator[Segment]:
-    """Yield the segments in their order."""
+    """Yield the segments in order."""
     last_read = [
         len(problem.steps) if b in problem.outputs else max(readers, default=-1)
         for b, readers in enumerate(problem.readers)
@@ -70,7 +70,7 @@ def segments(problem: Problem) -> Iterator[Segment]:
 
 
 def _ends(problem: Problem) -> list[int]:
-    """Return where segments end: behind and in front of each gate, and behind the last step."""
+    """Return the positions at which segments end: before and after each gate, and at the end."""
     count = len(problem.steps)
     earliest = [count] * count
     latest = [max(before, default=-1) for before in problem.before]
@@ -129,7 +129,11 @@ State = int
 
 
 class Direction(Protocol):
-    """What the search asks of a way through a segment."""
+    """A direction through a segment, as the search sees it.
+
+    A state is the set of executed steps, one bit each. Live bytes are submodular in the set, and the
+    additional bytes of a step (`extra`) shrink as the set grows; the search relies on both.
+    """
 
     start: int
     """Live bytes where nothing has been walked."""
@@ -139,17 +143,17 @@ class Direction(Protocol):
     """For each step those that need it."""
 
     def extra(self, step: int, state: State) -> int:
-        """Return the bytes that the step needs beside what is live."""
+        """Return the bytes that the step needs in addition to the live bytes."""
 
     def change(self, step: int, state: State) -> int:
-        """Return by how many bytes `live` grows with the step."""
+        """Return the increase of live bytes by the step."""
 
 
 class Forward:
-    """From the beginning: steps run."""
+    """The direction of execution."""
 
     def __init__(self, segment: Segment) -> None:
-        """Prepare what is asked again and again."""
+        """Precompute the sums that the search needs again and again."""
         self.start = segment.base
         self.needs = list(segment.before)
         self.frees = _inverse(self.needs)
@@ -173,14 +177,14 @@ class Forward:
         self._first = [items[makes[0]].size if makes else 0 for makes in segment.makes]
 
     def extra(self, step: int, state: State) -> int:
-        """Return the bytes that the step makes, and its scratch, less what it writes over."""
+        """Return the bytes of results and scratch, minus those of an overwritten operand."""
         for others in self._over[step]:
             if not others & ~state:
                 return self._makes[step] - self._first[step]
         return self._makes[step]
 
     def change(self, step: int, state: State) -> int:
-        """Return the bytes that the step leaves less those that it was the last to read."""
+        """Return the bytes of live results minus those of operands read for the last time."""
         grown = self._grows[step]
         for size, others in self._dies[step]:
             if not others & ~state:
@@ -189,10 +193,10 @@ class Forward:
 
 
 class Backward:
-    """From the end: steps are taken back. A buffer comes with its last reader, goes with its maker."""
+    """The reverse direction: a buffer appears with its last reader and disappears with its maker."""
 
     def __init__(self, segment: Segment) -> None:
-        """Prepare what is asked again and again."""
+        """Precompute the sums that the search needs again and again."""
         self.start = segment.left
         self.frees = [_bits(before) for before in segment.before]
         self.needs = [sum(1 << other for other in each) for each in _inverse(list(segment.before))]
@@ -216,7 +220,7 @@ class Backward:
         self._first = [items[makes[0]].size if makes else 0 for makes in segment.makes]
 
     def extra(self, step: int, state: State) -> int:
-        """Return the bytes that come with the step and its scratch, less what it writes over."""
+        """Return the bytes that appear with the step and its scratch, minus those it overwrites."""
         extra = self._unread[step] + self._coming(step, state)
         for readers in self._over[step]:
             if not readers & state:
@@ -224,7 +228,7 @@ class Backward:
         return extra
 
     def change(self, step: int, state: State) -> int:
-        """Return the bytes that come with the step, which reads them, less those that it makes."""
+        """Return the bytes of operands that appear with the step minus those of its results."""
         return self._coming(step, state) - self._goes[step]
 
     def _coming(self, step: int, state: State) -> int:

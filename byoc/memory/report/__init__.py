@@ -1,4 +1,4 @@
-"""Memory plans told: rows of a table, a document for programs, a picture."""
+"""Reports on memory plans: a table, a document for programs, pictures."""
 
 from byoc.memory.report.document import (
     MemoryDocument,

@@ -1,4 +1,4 @@
-"""The report as data: what `byoc plan-memory --format json` prints."""
+"""The memory report as data, printed by `byoc plan-memory --format json`."""
 
 from typing import TypedDict
 
@@ -10,10 +10,10 @@ from byoc.memory.report.striped import Striped
 
 
 class RowDocument(TypedDict):
-    """One way to plan. Bytes; `ratio` is arena over bound, None where both are 0.
+    """One way to plan, in bytes; `ratio` is arena over bound, None if both are 0.
 
-    Striped execution has no bound of its own, and so neither `ratio` nor `proof`: there `of_c_bound` is
-    the arena over the bound of convention C, None for all others.
+    Striped execution has no bound of its own, hence neither `ratio` nor `proof`; `of_c_bound` is its
+    arena over the bound of convention C, None for all others.
     """
 
     name: str
@@ -28,9 +28,9 @@ class RowDocument(TypedDict):
 
 
 class BufferDocument(TypedDict):
-    """A buffer: the tensors in it, its bytes, and when it is there, in places of the order from 0 on.
+    """A buffer: its tensors, its bytes, and its live range in positions of the order from 0 on.
 
-    `over` is the name of the buffer that it is written over.
+    `over` is the name of the buffer that it overwrites.
     """
 
     name: str
@@ -52,9 +52,9 @@ class StepDocument(TypedDict):
 
 
 class PlanDocument(TypedDict):
-    """The plan that was asked for; `links` are names of buffers that lie right behind one another.
+    """The plan asked for; `links` are names of buffers that are adjacent.
 
-    `witness` is the step at which the minimum cut is that proves the bound, where one does.
+    `witness` is the step of the minimum cut that proves the bound, if one does.
     """
 
     convention: str
@@ -81,9 +81,9 @@ class PlaceDocument(TypedDict):
 
 
 class StripedDocument(TypedDict):
-    """Striped execution: what is counted, the layers of each cascade, the number of bands, windows.
+    """Striped execution: what counts, the layers of each cascade, the number of bands, windows.
 
-    `live` are the most bytes of rows, scratch included, that are there at any moment.
+    `live` is the peak of the bytes in use, scratch included.
     """
 
     counts: str
@@ -95,11 +95,11 @@ class StripedDocument(TypedDict):
 
 
 class LevelsDocument(TypedDict):
-    """Two levels: bytes that move between a scratchpad of `size` bytes and system memory.
+    """Bytes that move between a scratchpad of `size` bytes and system memory.
 
-    `loaded` and `stored` are whole buffers, `loads` and `stores` how many; `streamed` passes through in
-    pieces. No plan for this order moves fewer than `bound`; `unkept` moves when nothing is kept. `arena`
-    are the bytes of system memory.
+    `loaded` and `stored` are whole buffers, `loads` and `stores` their number; `streamed` passes through
+    in pieces. `bound` is a lower bound for this order; `unkept` moves if nothing is kept. `arena` are
+    the bytes of system memory.
     """
 
     size: int
@@ -116,7 +116,7 @@ class LevelsDocument(TypedDict):
 
 
 class MemoryDocument(TypedDict):
-    """One model: all ways to plan it, and the one that was asked for."""
+    """One model: all ways to plan it, and the plan asked for."""
 
     name: str
     rows: list[RowDocument]
@@ -127,12 +127,12 @@ class MemoryDocument(TypedDict):
 
 
 def conventions_document() -> dict[str, str]:
-    """Return what each convention counts, by letter."""
+    """Describe each convention, by letter."""
     return {letter: str(convention) for letter, convention in CONVENTIONS.items()}
 
 
 def memory_document(report: MemoryReport, size: int | None = None) -> MemoryDocument:
-    """Return a report as data; with `size`, in bytes, each row says whether its arena fits in it."""
+    """Return a report as data; with `size`, in bytes, each row tells whether its arena fits."""
     return MemoryDocument(
         name=report.name,
         rows=[_row(row, size) for row in report.rows],

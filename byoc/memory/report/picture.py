@@ -1,4 +1,4 @@
-"""What a picture of a plan shows: boxes of bytes over steps, and lines."""
+"""Pictures of memory plans as data: boxes of bytes over steps, and lines."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -12,9 +12,9 @@ Kind = Literal["input", "output", "between", "scratch"]
 
 @dataclass(frozen=True)
 class Box:
-    """Bytes `offset` up to `offset + bytes`, from step `first` up to and with step `last`.
+    """Bytes `[offset, offset + bytes)` from step `first` to step `last`, both included.
 
-    Steps are places in the order of execution. `detail` is what a tooltip says below the name.
+    Steps are positions in the order of execution. `detail` is a line of the tooltip.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Line:
-    """A level in bytes worth knowing."""
+    """A horizontal line at a number of bytes."""
 
     bytes: int
     name: str
@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Span:
-    """Steps `first` to `last`, both included, that go by one name below the plane."""
+    """Steps `first` to `last`, both included, with one name on the axis."""
 
     name: str
     first: int
@@ -46,7 +46,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Picture:
-    """A title, how many steps there are and what one is called, their names, boxes and lines."""
+    """A title, the number of steps and the name of one, spans, boxes and lines."""
 
     title: str
     steps: int
@@ -57,9 +57,9 @@ class Picture:
 
 
 def lives(plan: Plan) -> list[tuple[int, int]]:
-    """Return for each buffer the places in the order at which it is first and last there.
+    """Return for each buffer the first and last position in the order at which it is live.
 
-    One that is written over ends where the next begins; a graph input is there from the first step on.
+    A buffer that is overwritten ends before the next begins; a graph input begins at the first step.
     """
     found = live(plan.problem, plan.order)
     starts = {under: found.first[b] for b, under in enumerate(plan.over) if under is not None}
@@ -70,7 +70,7 @@ def lives(plan: Plan) -> list[tuple[int, int]]:
 
 
 def picture(plan: Plan, title: str) -> Picture:
-    """Return the picture of a plan under a title."""
+    """Return the picture of a plan."""
     problem = plan.problem
     boxes = []
     for buffer, (first, last) in enumerate(lives(plan)):

@@ -1,4 +1,4 @@
-"""A model planned in every way of the table, and told in full in the one that was asked for."""
+"""Reports on a model: plans by every method of the table, striped execution, a scratchpad."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,10 +31,10 @@ _WAYS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One way to plan: its arena in bytes, and bytes below which none can be under its convention.
+    """One way to plan: its arena in bytes, and the lower bound under its convention.
 
-    `proof` says how that bound is known, as in `Plan`. Striped execution has none of its own: it is
-    compared with `bound_of_c`, below which no plan with whole tensors is, and which it can be below.
+    `proof` is that of `Plan`. Striped execution has no bound of its own: it is compared with
+    `bound_of_c`, the lower bound for whole tensors, and can be below it.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Row:
 
     @property
     def of_c(self) -> float | None:
-        """The arena of striped execution over the bound of convention C; None for all others."""
+        """The arena of striped execution over the bound of convention C; None for other rows."""
         return self.size / self.bound_of_c if self.bound_of_c else None
 
 
 def ways(asked: Way) -> dict[str, list[str]]:
-    """Return for each convention the methods by which it is planned."""
+    """Return for each convention the methods to plan by."""
     found: dict[str, list[str]] = {}
     for convention, method in dict.fromkeys((asked, *(way[1:] for way in _WAYS))):
         found.setdefault(convention, []).append(method)
@@ -65,7 +65,7 @@ def ways(asked: Way) -> dict[str, list[str]]:
 
 
 def rows(plans: Mapping[Way, Plan], asked: Way) -> Iterator[Row]:
-    """Yield a row for each way of the table, and for what is asked where it is none of them."""
+    """Yield the rows of the table, and one for the plan asked for if it is not among them."""
     table = [*_WAYS]
     if not any(asked == way[1:] for way in _WAYS):
         table.append((f"{asked[1]}, as asked", *asked))
@@ -75,7 +75,7 @@ def rows(plans: Mapping[Way, Plan], asked: Way) -> Iterator[Row]:
 
 
 def striped_row(size: int, bound_of_c: int) -> Row:
-    """Return the row of striped execution: its arena, and the bound of convention C, in bytes."""
+    """Return the row of striped execution from its arena and the bound of convention C, in bytes."""
     return Row(STRIPED, "C", STRIPED, size, bound_of_c=bound_of_c)
 
 
@@ -85,11 +85,10 @@ _PART, _MOST = 16, 4096
 
 
 def two_levels(plan: Plan, size: int, seconds: float = 5.0) -> Levels:
-    """Return what a plan's order moves with a scratchpad of `size` bytes, as few bytes as was found.
+    """Plan a scratchpad of `size` bytes for the order of a plan, and move as few bytes as possible.
 
-    Each step reads its operands and writes its results in the scratchpad, or streams them through a
-    sixteenth of it (at most 4 KiB), once. Weights are not counted. Raises InputError where a step does
-    not fit.
+    Each step accesses its operands and results in the scratchpad, or streams them once through a
+    sixteenth of it (at most 4 KiB). Weights do not count. Raises InputError if a step does not fit.
     """
     unit = plan.problem.alignment
     piece = max(min(size // _PART, _MOST) // unit, 1) * unit
@@ -97,9 +96,9 @@ def two_levels(plan: Plan, size: int, seconds: float = 5.0) -> Levels:
 
 
 def schedule(plan: Plan, piece: int) -> Schedule:
-    """Return a plan's steps in their order, with what each touches, `piece` bytes at a time or whole.
+    """Return the scratchpad problem of a plan; buffers not resident are streamed in `piece` bytes.
 
-    Raises ValueError for a problem in which buffers have to lie in rows.
+    Raises ValueError for a problem with links.
     """
     problem = plan.problem
     if problem.links:
@@ -140,10 +139,10 @@ def _rounded(size: int, alignment: int) -> int:
 
 @dataclass(frozen=True)
 class Asked:
-    """How to plan: `convention` and `method` of the plan that is told in full, the rest for all.
+    """Options of a report: `convention` and `method` select the plan reported in full.
 
-    `size` are the bytes of memory there are; with it two levels are planned, in convention C's best
-    order. `time_limit` are seconds for each plan. Without `striped` there is no striped execution.
+    With `size`, the bytes of memory available, a scratchpad is planned for the best order of convention
+    C. `time_limit` is in seconds for each plan. Without `striped` there is no striped execution.
     """
 
     convention: Convention = CONVENTIONS["C"]
@@ -158,9 +157,9 @@ class Asked:
 class MemoryReport:
     """A graph planned in several ways.
 
-    `rows` compare them; `model` and `plan` are what was asked for in full. `striped` and `levels` are
-    there where they were asked for and can be; where striped execution was and cannot be, `unstriped`
-    says why. `notes` say what is not counted, and what cannot be, that included.
+    `rows` compare them; `model` and `plan` are the plan asked for. `striped` and `levels` are given if
+    asked for and possible; `unstriped` tells why striped execution is impossible. `notes` tell what does
+    not count, and what is impossible.
     """
 
     name: str
@@ -180,11 +179,11 @@ def memory_report(
     groups: Sequence[Sequence[int]] = (),
     flat: GraphIndex | None = None,
 ) -> MemoryReport:
-    """Plan a graph in every way of the table, and in the one that is asked for.
+    """Plan a graph by every method of the table, and by the one asked for.
 
-    `name` is what the model is called in messages, `groups` are steps of several nodes as `read_memory`
-    takes them. `flat` is the same graph with its functions inlined, where it has some that are striped
-    by what is inside them. Raises InputError as it does, and for a method that there is not.
+    `name` is the model's name in messages; `groups` are steps of several nodes, as in `read_memory`.
+    `flat` is the same graph with its functions inlined, used for striped execution. Raises InputError as
+    `read_memory` does, and for an unknown method.
     """
     asked = asked or Asked()
     models = {

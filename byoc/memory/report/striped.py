@@ -1,4 +1,4 @@
-"""Striped execution told: how a graph is cut into cascades, and the picture of its windows."""
+"""Reports on striped execution: its plan, and a picture of its windows."""
 
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -11,14 +11,14 @@ from byoc.memory.stripes import Place, StripedPlan, stripe
 
 @dataclass(frozen=True)
 class Striped:
-    """The layers of a graph that go by rows, and their plan."""
+    """The row-wise layers of a graph, and their plan."""
 
     model: RowModel
     plan: StripedPlan
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the search left out of a large graph."""
+        """Notes on limits of the search in a large graph."""
         if not self.plan.limits:
             return ()
         return (f"the striped execution may be improved: {'; '.join(self.plan.limits)}",)
@@ -29,7 +29,7 @@ _MOST_LAYERS = 3000
 
 
 def striped(index: GraphIndex, name: str, alignment: int) -> Striped | str:
-    """Plan the striped execution of a graph, or return why there is none.
+    """Plan the striped execution of a graph, or return the reason why there is none.
 
     Raises InputError as `row_model` does.
     """
@@ -45,7 +45,7 @@ def striped(index: GraphIndex, name: str, alignment: int) -> Striped | str:
 def striped_picture(made: Striped, title: str) -> Picture:
     """Return the picture of a striped plan: steps are bands, boxes the windows of the tensors.
 
-    Boxes may cover one another, since rows of an operand die while those of a result are made.
+    Boxes may overlap, since rows of an operand die while those of a result are made.
     """
     plan, model = made.plan, made.model
     rows = {tensor.name: tensor.rows for tensor in model.tensors}
@@ -90,7 +90,7 @@ def _turns(plan: StripedPlan) -> dict[str, tuple[int, int]]:
 
 
 def _lives(made: Striped) -> dict[str, tuple[int, int]]:
-    """Return for each tensor the first and the last band at which some row of it is there."""
+    """Return for each tensor the first and last band at which one of its rows is live."""
     model, turns = made.model, _turns(made.plan)
     found = dict.fromkeys(model.inputs, (0, 0))
     for layer in model.layers:

@@ -1,4 +1,4 @@
-"""A picture as SVG: one file that every browser shows, without scripts, fonts or links of its own."""
+"""Pictures as SVG: a single file for any browser, without scripts, fonts or links."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 @dataclass(frozen=True)
 class _Scale:
-    """Pixels of a picture's plane: steps to the right, bytes upwards."""
+    """Conversion of steps and bytes to pixels."""
 
     steps: int
     bytes: int
@@ -40,10 +40,10 @@ class _Scale:
 
 
 def svg(picture: Picture) -> str:
-    """Return a picture as the text of an SVG file.
+    """Render a picture as SVG.
 
-    Steps go from left to right, bytes from below to above. Every box and every step has a tooltip; a
-    box that is large enough has its name inside.
+    Steps go from left to right, bytes upwards. Boxes and steps have tooltips; a box that is large enough
+    shows its name.
     """
     top = max([1, *(box.offset + box.bytes for box in picture.boxes), *(e.bytes for e in picture.lines)])
     scale = _Scale(max(1, picture.steps), top)
@@ -94,7 +94,7 @@ def _round_step(most: float) -> float:
 
 
 def _steps_axis(scale: _Scale, picture: Picture) -> Iterator[str]:
-    """Yield cells below the plane, one for each span of steps, that tell their names."""
+    """Yield the cells below the plane, one for each span of steps, with the names as tooltips."""
     y = scale.y(0) + 4
     for number, span in enumerate(picture.spans):
         x, width = scale.x(span.first), scale.x(span.last + 1) - scale.x(span.first)
@@ -121,9 +121,9 @@ def _box(scale: _Scale, box: Box, fill: str, unit: str) -> str:
 
 
 def _label(scale: _Scale, box: Box, taken: set[tuple[int, int]]) -> Iterator[str]:
-    """Yield a box's name, along the side that is long enough for it; nothing where none is.
+    """Yield a box's name along the side that is long enough for it, if one is.
 
-    `taken` are cells of the plane that have text: boxes may cover one another, names may not.
+    `taken` are cells of the plane with text: boxes may overlap, names may not.
     """
     x, y, width, height = _plane(scale, box)
     needed = len(box.name) * _LETTER + 4

@@ -1,9 +1,9 @@
-"""Networks of very many rows are planned by blocks of rows, all rows of a block at once.
+"""Coarsening of networks with very many rows: several rows are planned as one block.
 
-What planning costs grows with the rows of all tensors, and with how many tensors live at a time. Rows
-are halved in number, two becoming one, until both are small. A block of `n` rows is a row to the
-planner, of `n` times the bytes: the last one may be filled only in part. The number of rows in a block
-is a power of two, so that a layer with a stride of two makes blocks of half as many rows as it reads.
+The cost of planning grows with the rows of all tensors and with the number of tensors live at a time.
+Rows are merged in pairs until both are small. To the planner a block of `n` rows is one row of `n` times
+the bytes; the last block may be partly empty. The number of rows in a block is a power of two, so a
+layer with a stride of two makes blocks of half as many rows as it reads.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _ALIVE = 2_000_000
 
 @dataclass(frozen=True)
 class Blocks:
-    """A network, the same one of blocks, and how many rows of each tensor are one block."""
+    """A network, the same network in blocks, and the rows in one block of each tensor."""
 
     fine: Network
     coarse: Network
@@ -35,7 +35,7 @@ class Blocks:
         return max(self.heights.values(), default=1)
 
     def rows(self, plan: StripedPlan) -> StripedPlan:
-        """A plan of the blocks, as one of rows."""
+        """Convert a plan of blocks to a plan of rows."""
         layers = {layer.name: layer for layer in self.fine.layers}
         return replace(
             plan,
@@ -58,7 +58,7 @@ class Blocks:
 
 
 def blocks_of(network: Network) -> Blocks:
-    """Blocks of as few rows as can be planned."""
+    """Return the blocks with the fewest rows that keep planning affordable."""
     most = _ROWS
     while True:
         heights = {name: _height(tensor.rows, most) for name, tensor in network.tensors.items()}
@@ -93,7 +93,7 @@ def _is_small(network: Network, heights: Mapping[str, int]) -> bool:
 
 
 def _counted(layer: Layer) -> str:
-    """The tensor whose rows are the layer's."""
+    """Return the tensor whose rows count the steps of the layer."""
     return layer.reads[0][0] if layer.mode == "reduction" else layer.writes[0]
 
 
@@ -112,7 +112,7 @@ def _layer(network: Network, layer: Layer, heights: Mapping[str, int]) -> Layer:
 
 
 def _rows(rows: Rows, makes: int, reads: int) -> Rows:
-    """The blocks of `reads` rows that hold what `makes` rows from a multiple of it on read."""
+    """Return the blocks of `reads` rows that an aligned block of `makes` result rows reads."""
     if rows == ALL or makes == reads == 1:
         return rows
     stride, repeat = rows.stride * makes, rows.repeat * reads

@@ -1,10 +1,14 @@
-"""The clock of a cascade: which unit computes a row when.
+"""Execution order of rows inside a cascade, and the live rows of each storage over time.
 
-Nothing runs before it is asked for. The units at the end of the cascade, whose results somebody else
-reads, advance evenly; a row of theirs asks for the rows that it reads, those for theirs, and so on: of
-two orders, the one that makes rows later holds fewer of them. The last rows of a tensor may never be
-asked for, below a stride of two for instance, and are not computed. A layer of which no row at all is
-asked for, under a convolution that reads padding alone, runs when all that read its result are done.
+Rows are computed on demand. The last units of a cascade, whose results are read elsewhere, advance
+evenly; each of their rows requests the rows it reads, which request theirs in turn: of two orders, the
+one that computes rows later keeps fewer of them. The last rows of a tensor may never be requested, for
+instance with a stride of two, and are not computed. A layer none of whose rows is requested, below a
+convolution that reads only padding, runs after all readers of its result.
+
+A storage keeps its rows adjacent (`window` = all rows) if at some moment all of them are live; the bytes
+in use are then those from the first live row to the last. Otherwise rows reuse a window cyclically, and
+the whole window is in use whenever any row is live.
 """
 
 from collections.abc import Sequence
@@ -18,7 +22,7 @@ from byoc.memory.stripes.units import Storage, Units, starts
 
 @dataclass(frozen=True)
 class Clock:
-    """The units `[first, end)` of a cascade, moment by moment: which one runs, one row of it."""
+    """The units `[first, end)` of a cascade: for each moment the unit that computes one row."""
 
     first: int
     end: int
@@ -26,7 +30,7 @@ class Clock:
 
 
 def clock_of(units: Units, first: int, end: int) -> Clock:
-    """Let the units `[first, end)` take turns."""
+    """Interleave the rows of the units `[first, end)`."""
     demands = _Demands(units, first, end)
     each = [(number, units.units[number]) for number in range(first, end)]
     sinks = [(number, unit.steps) for number, unit in each if not first <= unit.last_reader < end]
@@ -36,7 +40,7 @@ def clock_of(units: Units, first: int, end: int) -> Clock:
 
 
 class _Demands:
-    """What has run so far."""
+    """The rows computed so far, and the rows that each unit needs."""
 
     def __init__(self, units: Units, first: int, end: int) -> None:
         self.units, self.first = units, first
@@ -48,7 +52,7 @@ class _Demands:
             self.readers[maker] += 1
 
     def ask(self, number: int, rows: int) -> None:
-        """Run until a unit has computed so many rows."""
+        """Run until a unit has computed the given number of rows."""
         asked = [(number - self.first, rows)]
         while asked:
             unit, rows = asked[-1]
@@ -70,7 +74,7 @@ class _Demands:
         return self.units.units[unit + self.first].steps
 
     def _unread(self, unit: int) -> list[tuple[int, int]]:
-        """What to ask for once a unit is done: all rows of those that nobody has read, or will."""
+        """Return requests for all rows of units that nobody has read, or will, once a unit is done."""
         makers = list(dict.fromkeys(maker for maker, _ in self.needs[unit]))
         for maker in makers:
             self.readers[maker] -= 1
@@ -81,7 +85,7 @@ class _Demands:
         ]
 
     def _needs(self, number: int) -> list[tuple[int, Sequence[int]]]:
-        """For each operand made in this cascade its maker and, row by row, how far it has to be."""
+        """Return for each operand made in this cascade its maker and the rows needed, row by row."""
         needs: list[tuple[int, Sequence[int]]] = []
         row = np.arange(self.units.units[number].steps, dtype=np.int64)
         for read in self.units.units[number].reads:
@@ -100,7 +104,7 @@ Bytes = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Life:
-    """Bytes `[low, high)` from a storage's beginning on, for each moment from `start` on."""
+    """The live range of a storage: its bytes `[low, high)` at each moment from `start` on."""
 
     start: int
     low: Bytes
@@ -114,13 +118,13 @@ class Life:
 
     @property
     def size(self) -> int:
-        """Bytes from the beginning to the last byte that is ever in use."""
+        """Bytes from the beginning to the last byte ever in use."""
         return int(self.high.max(initial=0))
 
 
 @dataclass(frozen=True)
 class Span:
-    """Rows `[first, end)` of a storage that live, for each moment of one cascade."""
+    """Rows `[first, end)` of a storage that are live, for each moment of one cascade."""
 
     first: Bytes
     end: Bytes
@@ -128,7 +132,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many rows each unit of a cascade has computed before each moment, and after it."""
+    """The number of rows each unit of a cascade has computed before and after each moment."""
 
     clock: Clock
     order: NDArray[np.intp]
@@ -136,7 +140,7 @@ class Counts:
 
     @classmethod
     def of(cls, clock: Clock) -> "Counts":
-        """Count once for all units."""
+        """Count the rows of all units at once."""
         order = np.argsort(clock.moments, kind="stable")
         units = np.arange(clock.first, clock.end + 1)
         return cls(clock, order, np.searchsorted(clock.moments[order], units))
@@ -146,7 +150,7 @@ class Counts:
         return self._count(unit, 1)
 
     def after(self, unit: int) -> Bytes:
-        """Rows computed when each moment is over."""
+        """Rows computed at the end of each moment."""
         return self._count(unit, 0)
 
     def _count(self, unit: int, late: int) -> Bytes:
@@ -157,7 +161,7 @@ class Counts:
 
 
 def span(storage: Storage, units: Units, counts: Counts) -> Span:
-    """The live rows of a storage in a cascade that makes or reads it, or leaves it alone."""
+    """Return the live rows of a storage during a cascade."""
     clock = counts.clock
     none = np.zeros(len(clock.moments), dtype=np.int64)
     whole = none + storage.rows
@@ -186,7 +190,7 @@ def span(storage: Storage, units: Units, counts: Counts) -> Span:
 
 
 def lives(units: Units, clocks: Sequence[Clock]) -> list[Life]:
-    """The life of each storage over all cascades, one behind the other."""
+    """Return the live range of each storage over a sequence of cascades."""
     parts: list[list[Span]] = [[] for _ in units.storages]
     starts_at = [0] * len(units.storages)
     now = 0
@@ -203,7 +207,7 @@ def lives(units: Units, clocks: Sequence[Clock]) -> list[Life]:
 
 
 def scratches(units: Units, clocks: Sequence[Clock]) -> Life:
-    """What units need while they run, as one more storage."""
+    """Return the live range of the scratch of all units, as one more storage."""
     needed = np.array([unit.scratch for unit in units.units] or [0], dtype=np.int64)
     moments = np.concatenate([np.zeros(0, dtype=np.int32), *(clock.moments for clock in clocks)])
     high = needed[moments]

@@ -1,8 +1,8 @@
-"""Where one cascade ends and the next begins.
+"""Division of a network into cascades.
 
-Between two cascades all that is still to be read lies there whole, so a cut is good where that is
-little; inside a cascade all of its windows lie there at once, so short cascades are good. The way from
-the first unit to the last over cuts whose dearest cascade is cheapest is found by bisection on bytes.
+Between two cascades, everything still to be read is stored completely, so a cut is good where that is
+little; inside a cascade all its windows are live at once, so short cascades are good. The path of cuts
+from the first unit to the last that minimizes its most expensive cascade is found by bisection on bytes.
 """
 
 from bisect import bisect_right
@@ -32,10 +32,10 @@ _PATIENCE = 12
 
 
 class Cuts:
-    """The units of a network in their order, and what cascades of them cost."""
+    """The units of a network in order, and the cost of cascades."""
 
     def __init__(self, units: Units) -> None:
-        """Begin with nothing known."""
+        """Start without any known cost."""
         self.units = units
         self.clocks: dict[tuple[int, int], Clock] = {}
         self.costs: dict[tuple[int, int], int] = {}
@@ -45,7 +45,7 @@ class Cuts:
 
     @cached_property
     def cut(self) -> NDArray[np.int64]:
-        """For each position the bytes that live between the units before it and those from it on."""
+        """For each position the bytes live between the units before it and those from it on."""
         count = len(self.units.units)
         change = np.zeros(count + 2, dtype=np.int64)
         np.add.at(change, self.begin, self.size)
@@ -59,24 +59,24 @@ class Cuts:
 
     @cached_property
     def begin(self) -> NDArray[np.int64]:
-        """For each storage the first cut that it lives across."""
+        """For each storage the first cut at which it is live."""
         return np.array([each.maker + 1 for each in self.units.storages], dtype=np.int64)
 
     @cached_property
     def stop(self) -> NDArray[np.int64]:
-        """For each storage the first cut that it does not live across any more."""
+        """For each storage the first cut after `begin` at which it is no longer live."""
         after = len(self.units.units) + 1
         last = [after if each.kept else each.last + 1 for each in self.units.storages]
         return np.array(last, dtype=np.int64)
 
     @cached_property
     def steps(self) -> list[int]:
-        """Rows of the units before each position."""
+        """For each position the rows of all units before it."""
         return [0, *accumulate(unit.steps for unit in self.units.units)]
 
     @cached_property
     def touches(self) -> list[int]:
-        """Storages that the units before each position touch, counted again by each unit."""
+        """For each position the storages used by the units before it, counted once for each unit."""
         return [0, *accumulate(map(len, self.touched))]
 
     @cached_property
@@ -89,13 +89,13 @@ class Cuts:
         return found
 
     def clock(self, first: int, end: int) -> Clock:
-        """The clock of a cascade."""
+        """Return the clock of a cascade."""
         if (first, end) not in self.clocks:
             self.clocks[first, end] = clock_of(self.units, first, end)
         return self.clocks[first, end]
 
     def cost(self, first: int, end: int) -> int:
-        """The most bytes in use at any moment of a cascade; too many to fit when it is late to ask."""
+        """Return the peak of a cascade in bytes; a value too large to fit if the effort is used up."""
         if (first, end) not in self.costs:
             if end > first + 1 and self._is_too_much(first, end):
                 return _UNKNOWN
@@ -103,7 +103,7 @@ class Cuts:
         return self.costs[first, end]
 
     def _is_too_much(self, first: int, end: int) -> bool:
-        """Whether it is late to ask, or the cascade too long."""
+        """Tell whether the effort is used up or the cascade is too long."""
         work = self._work(first, end)
         self.is_cut_short |= work > min(_CASCADE, self.left)
         return work > min(_CASCADE, self.left) or self.effort > self.allowed
@@ -133,10 +133,10 @@ class Cuts:
         return int(total.max(initial=0))
 
     def ways(self) -> list[list[int]]:
-        """Ways by their cuts, first and last position included, the cheapest first.
+        """Return paths as lists of cuts, first and last position included, cheapest first.
 
-        What is cheapest is not always what can be packed best, so that dearer ones found on the way are
-        given too.
+        The cheapest path is not always the one that packs best, so more expensive ones found on the way
+        are included.
         """
         count = len(self.units.units)
         low = int(max(self.cut[0], self.cut[count]))
@@ -156,7 +156,7 @@ class Cuts:
 
     @cached_property
     def valleys(self) -> list[int]:
-        """Positions at which less lives than beside them; the first and the last one."""
+        """Positions with fewer live bytes than their neighbours, and the first and last position."""
         cut, last = self.cut, len(self.cut) - 1
         return [
             at
@@ -165,19 +165,19 @@ class Cuts:
         ]
 
     def dearest(self, way: Sequence[int]) -> int:
-        """The cost of the dearest cascade on a way."""
+        """Return the cost of the most expensive cascade on a path."""
         return max((self.cost(a, b) for a, b in pairwise(way)), default=0)
 
     def within(self, budget: int) -> list[int]:
-        """A way of which no cascade costs more than the budget, empty if none is found.
+        """Return a path on which no cascade exceeds the budget, empty if none is found.
 
-        First with cascades of few lengths, each longer than the last by a part; then with all.
+        Cascades of a few lengths, growing by a factor, are tried first, then all.
         """
         self.allowed = self.effort + _EFFORT
         return self._way(budget, few=True) or self._way(budget, few=False)
 
     def both(self, budget: int) -> list[list[int]]:
-        """The ways that are found either way, empty where none is."""
+        """Return the paths found with few and with all lengths of cascades, empty if none is found."""
         self.allowed = self.effort + _EFFORT
         return [self._way(budget, few=True), self._way(budget, few=False)]
 
@@ -211,7 +211,7 @@ class Cuts:
 
 
 def _some(ends: Sequence[int]) -> list[int]:
-    """The first, second, third, fourth, sixth, eighth, twelfth, ... and the last one."""
+    """Return the first, second, third, fourth, sixth, eighth, twelfth, ... and the last one."""
     numbers = {len(ends)}
     for power in range(len(ends).bit_length()):
         numbers |= {1 << power, 3 << power}

@@ -1,9 +1,9 @@
-"""Offsets for storages of which different bytes are in use at different moments.
+"""Offsets for storages whose bytes in use change over time.
 
-Two storages may overlap where one lies above the other by a distance, and the lower one grows into what
-the upper one has left: the result of a cascade over the dead rows of its operand. For each pair and
-either way round, the least such distance follows from their lives. What is packed is such distances;
-packing intervals is the special case that a distance is a size.
+Two storages may overlap if one lies above the other by some distance and the lower one grows into bytes
+that the upper one no longer uses: the result of a cascade over the dead rows of its operand. The
+smallest such distance follows from both live ranges, for each pair and either order. Packing works on
+these distances; packing of intervals is the special case in which a distance is a size.
 """
 
 import random
@@ -27,7 +27,7 @@ _MEETINGS = 8_000_000
 
 @dataclass(frozen=True)
 class Packing:
-    """A byte for each storage to begin at, and the bytes of all of them together."""
+    """An offset for each storage, and the bytes of all together."""
 
     offsets: tuple[int, ...]
     size: int
@@ -37,7 +37,7 @@ class Packing:
 class Distances:
     """For each pair the bytes by which the first has to begin above the second, if it lies above it.
 
-    They are the least ones if `is_exact`; else some are larger, for what is in use at any time.
+    They are minimal if `is_exact`; otherwise some are larger, computed from all bytes ever in use.
     """
 
     apart: NDArray[np.int64]
@@ -45,7 +45,7 @@ class Distances:
 
 
 def distances(lives: Sequence[Life]) -> Distances:
-    """Compare all pairs that meet, moment by moment where bytes come or go."""
+    """Compare all pairs of storages that are live together, moment by moment."""
     found = np.full((len(lives), len(lives)), _FREE, dtype=np.int64)
     order = sorted((life.start, life.end, number) for number, life in enumerate(lives) if len(life.low))
     ends = np.array([life.end for life in lives], dtype=np.int64)
@@ -68,7 +68,7 @@ def distances(lives: Sequence[Life]) -> Distances:
 
 
 def _is_steady(life: Life) -> bool:
-    """Whether the same bytes are in use all the time."""
+    """Tell whether the same bytes are in use all the time."""
     low, high = life.low[:1], life.high[:1]
     same = np.all(life.low == low) and np.all(life.high == high)
     return len(low) > 0 and bool(same and high[0] > low[0])
@@ -88,14 +88,14 @@ _Meets = list[list[tuple[int, int, int]]]
 
 
 class Packer:
-    """Packs one after the other as close to one end as each fits; a few hundred orders are tried.
+    """Places storages one after another as close to one end as possible, in a few hundred sequences.
 
-    Either end: where the dead rows of a large operand are at its lower end, its result finds room below
-    it, and the operand goes first where both go to the upper end.
+    Either end is tried: if the dead rows of a large operand are at its lower end, its result has room
+    below it, and the operand is placed first if both go to the upper end.
     """
 
     def __init__(self, lives: Sequence[Life], alignment: int = 1) -> None:
-        """Find which storages meet, and how far apart they have to be."""
+        """Find the storages that conflict, and their distances."""
         self.alignment = alignment
         self.sizes = [-(-life.size // alignment) * alignment for life in lives]
         self.starts = [life.start for life in lives]
@@ -112,7 +112,7 @@ class Packer:
             self.sides.append(_meets(turned))
 
     def pack(self, floor: int, tries: int) -> Packing:
-        """The best that is found; trying ends at `floor`, below which no size can be."""
+        """Return the best packing found; the search ends at `floor`, a lower bound on the size."""
         affordable = _MEETINGS // max(self.meetings, 1)
         size, start = self.sizes, self.starts
         items = [n for n, each in enumerate(size) if each]
@@ -140,7 +140,7 @@ class Packer:
         return self._real(best, meets)
 
     def _real(self, packing: Packing, meets: _Meets) -> Packing:
-        """Offsets from below."""
+        """Return the packing with offsets from the lower end."""
         offsets = packing.offsets
         if meets is not self.sides[0]:
             both = zip(offsets, self.sizes, strict=True)
@@ -151,7 +151,7 @@ class Packer:
     def _changed(
         self, order: Sequence[int], packing: Packing, meets: _Meets, chance: random.Random
     ) -> list[int]:
-        """One of those that hold up the highest goes earlier, before one that it meets."""
+        """Move one of the storages that support the highest one before a conflicting storage."""
         offsets = packing.offsets
         under = chance.choice([n for n in order if offsets[n] + self.sizes[n] == packing.size])
         pile = [under]
@@ -175,7 +175,7 @@ class Packer:
         return changed
 
     def _place(self, order: Sequence[int], meets: _Meets, limit: int) -> Packing | None:
-        """Each of them in this order; None where that takes more than `limit` bytes."""
+        """Place the storages in this sequence; None if that takes more than `limit` bytes."""
         offsets = [-1] * len(self.sizes)
         top = 0
         for number in order:
@@ -186,7 +186,7 @@ class Packer:
         return Packing(tuple(max(offset, 0) for offset in offsets), top)
 
     def _lowest(self, meets: Sequence[tuple[int, int, int]], offsets: Sequence[int]) -> int:
-        """The lowest offset that keeps its distance from all that is placed."""
+        """Return the lowest offset that keeps its distance from everything placed."""
         taken = sorted(
             (offsets[other] - below, offsets[other] + above)
             for other, below, above in meets

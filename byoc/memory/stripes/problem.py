@@ -1,7 +1,8 @@
-"""What is striped: tensors of rows, and layers that make rows out of rows. Numbers alone, no ONNX.
+"""The striping problem and its plan: tensors of rows, and layers that compute rows from rows.
 
-A tensor lies in memory row after row, height outermost: `[H][C][W]` or `[H][W][C]`; which of both, the
-planner does not ask. A tensor without rows (the result of a fully connected layer) is one row.
+Only numbers, no ONNX. A tensor is stored row by row, height outermost: `[H][C][W]` or `[H][W][C]`; the
+planner does not distinguish them. A tensor without rows, such as the result of a fully connected layer,
+is one row.
 """
 
 from dataclasses import dataclass, field
@@ -12,9 +13,9 @@ Mode = Literal["rows", "whole", "reduction"]
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows of an operand a row of the result reads.
+    """The rows of an operand that one row of the result reads.
 
-    Row `r` reads `extent` rows from `r * stride // repeat - before` on; what lies outside the operand is
+    Row `r` reads `extent` rows from `r * stride // repeat - before` on; rows outside the operand are
     padding. `stride` is at least 0: later rows never read earlier rows than those before them.
     """
 
@@ -24,11 +25,11 @@ class Rows:
     repeat: int = 1
 
     def first(self, row: int, height: int) -> int:
-        """The first row that result row `row` or any later one reads; `height` if there is none."""
+        """Return the first row that result row `row` or any later one reads, `height` for none."""
         return min(max(row * self.stride // self.repeat - self.before, 0), height)
 
     def end(self, row: int, height: int) -> int:
-        """One past the last row that result row `row`, and so any earlier one, reads."""
+        """Return the end of the rows that result row `row` and all earlier ones read."""
         return min(max(row * self.stride // self.repeat - self.before + self.extent, 0), height)
 
 
@@ -41,7 +42,7 @@ ALL = Rows(extent=1 << 40, stride=0)
 
 @dataclass(frozen=True)
 class Tensor:
-    """`rows` rows of `row_bytes` bytes each."""
+    """A tensor of `rows` rows of `row_bytes` bytes each."""
 
     name: str
     rows: int
@@ -57,11 +58,11 @@ class Tensor:
 class Layer:
     """One operation.
 
-    `mode` says what its rows are: `rows`, one row of each of `writes` at a time, all of the same
-    number of rows; `whole`, everything at once; `reduction`, one row of the first operand at a time
-    (which it reads with `SAME`), added to the single row of the result, which is complete after the
-    last one. `over` are tensors among the operands read with `SAME` over whose row the row of the
-    first result can be written, element by element. `scratch` are bytes that it needs while it runs.
+    `mode` defines its rows: `rows`, one row of each of `writes` at a time, all with the same number of
+    rows; `whole`, everything at once; `reduction`, one row of the first operand at a time (read with
+    `SAME`), accumulated into the single row of the result, which is complete after the last one. `over`
+    are operands read with `SAME` whose row the same row of the first result may overwrite, element by
+    element. `scratch` are bytes needed while the layer runs.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Layer:
 class Band:
     """Rows `[first_row, first_row + rows)` of a layer, computed at once.
 
-    They are rows of its results; of its first operand where the layer is a reduction.
+    They are rows of its results; of its first operand if the layer is a reduction.
     """
 
     layer: str
@@ -86,25 +87,25 @@ class Band:
 
 @dataclass(frozen=True)
 class Place:
-    """Row `r` of a tensor lies at byte `offset + (r % window) * row_bytes` of the arena."""
+    """The window of a tensor: row `r` is at byte `offset + (r % window) * row_bytes` of the arena."""
 
     offset: int
     window: int
     row_bytes: int
 
     def row(self, row: int) -> int:
-        """The byte at which row `row` begins."""
+        """Return the byte at which row `row` begins."""
         return self.offset + row % self.window * self.row_bytes
 
 
 @dataclass(frozen=True)
 class StripedPlan:
-    """Bands in the order of their execution, and the place of each tensor in an arena of `size` bytes.
+    """Bands in order of execution, and a window for each tensor in an arena of `size` bytes.
 
-    `groups` are the layers of each cascade, for people: those whose bands take turns. `scratch` is for
-    each layer that needs some the byte at which it lies. `live` are the most bytes in use at any moment
-    of this execution, scratch and windows included: no places can give a smaller arena than that.
-    `limits` say, for people, where the search was cut short because the network is large.
+    `groups` are the layers of each cascade, whose bands are interleaved. `scratch` gives the offset of
+    each layer's scratch. `live` is the peak of the bytes in use, scratch and windows included: a lower
+    bound on the arena for these bands. `limits` are messages about searches cut short because the
+    network is large.
     """
 
     bands: tuple[Band, ...]
@@ -118,11 +119,11 @@ class StripedPlan:
 
 @dataclass(frozen=True)
 class Network:
-    """Tensors, and the layers in an order that can be executed.
+    """Tensors, and layers in an executable order.
 
-    `inputs` are there before the first layer, `outputs` are read after the last one. Raises ValueError,
-    naming the layer, when that is not so, or a layer's rows and its tensors' do not fit together, and
-    for a tensor without a row.
+    `inputs` exist before the first layer, `outputs` are read after the last one. Raises ValueError,
+    naming the layer or tensor, if the order cannot be executed, if the rows of a layer do not match its
+    tensors, or if a tensor has no rows.
     """
 
     tensors: dict[str, Tensor]
@@ -132,7 +133,7 @@ class Network:
     steps: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Check, and count each layer's rows."""
+        """Check the network, and count the rows of each layer."""
         flat = [each.name for each in self.tensors.values() if each.rows < 1 or each.row_bytes < 0]
         if flat:
             raise ValueError(f"tensor {flat[0]!r} has no rows")
@@ -157,7 +158,7 @@ class Network:
 
 
 def _steps(layer: Layer, tensors: dict[str, Tensor]) -> int:
-    """How many rows the layer has; 1 where it runs at once."""
+    """Return the number of rows of the layer; 1 if it runs at once."""
     if not layer.writes:
         raise ValueError(f"layer {layer.name!r} writes nothing")
     height = tensors[layer.writes[0]].rows

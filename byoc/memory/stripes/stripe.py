@@ -1,4 +1,4 @@
-"""From layers and tensors to bands and places."""
+"""Planning of striped execution: from layers and tensors to bands and windows."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,13 +30,13 @@ def stripe(
     outputs: Iterable[str],
     alignment: int = 1,
 ) -> StripedPlan:
-    """Choose the cascades, the order of their bands and the places that need the smallest arena found.
+    """Choose cascades, the order of their bands, and windows that need the smallest arena found.
 
-    `layers` are in an order that can be executed, which is kept where layers do not take turns.
-    Offsets are multiples of `alignment`; rows are as long as the tensors say. No row is computed
-    twice; those behind the last one that is read are not computed, unless nobody reads any. Each search
-    ends after so many operations, so that the plan is the same on any machine, and `limits` of the plan
-    say where one did. Raises ValueError as `Network` does.
+    `layers` are in an executable order, which is kept wherever layers are not interleaved. Offsets are
+    multiples of `alignment`; rows have the length given by the tensors. No row is computed twice; rows
+    after the last one read are not computed, unless nobody reads any. Each search ends after a fixed
+    number of operations, so that the plan is the same on any machine; `limits` of the plan tell which
+    ones did. Raises ValueError as `Network` does.
     """
     network = Network(
         {each.name: each for each in tensors}, tuple(layers), tuple(inputs), tuple(outputs)
@@ -64,7 +64,7 @@ def stripe(
 
 @dataclass(frozen=True)
 class _Packed:
-    """Cascades, the lives of their storages with the scratch as the last one, and offsets for these."""
+    """Cascades, the live ranges of their storages (the scratch last), and offsets for them."""
 
     clocks: Sequence[Clock]
     lives: Sequence[Life]
@@ -106,7 +106,7 @@ class _Packed:
 
 
 def _most(each: Sequence[Life]) -> int:
-    """The most bytes in use at any moment."""
+    """Return the peak of the bytes in use."""
     total = np.zeros(max((life.end for life in each), default=0), dtype=np.int64)
     for life in each:
         total[life.start : life.end] += np.maximum(life.high - life.low, 0)
@@ -119,7 +119,11 @@ _Bytes = list[tuple[int, int]]
 def joined(
     network: Network, units: Units, moments: Sequence[int], places: Sequence[Place]
 ) -> Iterator[Band]:
-    """The bands, for the unit that runs at each moment and the place of each storage."""
+    """Yield the bands for the unit that runs at each moment and the window of each storage.
+
+    Consecutive rows of a unit become one band if no row written lies over a row that the same band
+    reads.
+    """
     done = [0] * len(units.units)
     heights = {layer.name: network.tensors[layer.writes[0]].rows for layer in network.layers}
     now = 0
@@ -160,7 +164,7 @@ def _apart(unit: Unit, units: Units, places: Sequence[Place], row: int, rows: in
 
 
 def _occupied(place: Place, first: int, end: int) -> _Bytes:
-    """The bytes of rows `[first, end)`, two stretches where they go round."""
+    """Return the byte ranges of rows `[first, end)`; two ranges if they wrap around the window."""
     if end - first >= place.window:
         return [(place.offset, place.offset + place.window * place.row_bytes)]
     if end <= first:

@@ -1,8 +1,14 @@
 """Layers that run row by row together, and the storages that their tensors share.
 
-A layer that writes over an operand makes the same storage again, whose rows then change from one tensor
-to the next. Where nobody else reads the operand, the two layers are one unit as well, of which row `r`
-is row `r` of both.
+A layer that overwrites an operand reuses its storage, whose rows then change from one tensor to the
+next. If nobody else reads the operand, the two layers also form one unit, whose row `r` is row `r` of
+both.
+
+Row `r` of the result may overwrite row `r` of the operand if nobody reads that row later. This holds for
+an operand with one reader, and also if the other readers necessarily come first: the last layer of a
+residual block adds the block's result to row `r` of the shortcut, and the first layer of the block has
+read that row by then. The rows a layer has to have computed before a row of another follow from the rows
+each one reads, in any order of the bands.
 """
 
 from collections import defaultdict
@@ -17,7 +23,7 @@ from byoc.memory.stripes.problem import ALL, SAME, Layer, Mode, Network, Rows
 
 @dataclass(frozen=True)
 class Read:
-    """What a unit reads: rows of a storage, as the unit `maker` leaves them; -1 if they are given."""
+    """Rows of a storage that a unit reads, as left by the unit `maker`; -1 for an input."""
 
     storage: int
     rows: Rows
@@ -26,11 +32,10 @@ class Read:
 
 @dataclass(frozen=True)
 class Unit:
-    """Layers by name, executed one after the other for each row; `steps` is how many times.
+    """Layers by name, executed one after another for each row; `steps` is the number of rows.
 
-    What passes between the unit's own layers is not among its reads. `makes` are storages, and
-    `last_reader` is the last unit that reads what it makes: -1 if nobody does, the number of units
-    if a caller does.
+    Tensors between the unit's own layers are not in `reads`. `makes` are storages. `last_reader` is the
+    last unit that reads a result: -1 if there is none, the number of units for an output.
     """
 
     layers: tuple[str, ...]
@@ -44,11 +49,11 @@ class Unit:
 
 @dataclass(frozen=True)
 class Storage:
-    """Tensors that take turns in the same rows.
+    """Tensors that occupy the same rows one after another.
 
-    `maker` is the unit that makes the first of them, -1 for one that is given, and `writers` are all
-    units that make one. `readers` are those of the last one, which is an output if it is `kept`: its
-    rows live to the end. `touched` are all units that read or make the storage, sorted.
+    `maker` is the unit that makes the first of them, -1 for an input; `writers` are all units that make
+    one. `readers` are those of the last tensor, which is an output if `kept`: its rows stay live to the
+    end. `touched` are all units that read or make the storage, sorted.
     """
 
     tensors: tuple[str, ...]
@@ -68,14 +73,14 @@ class Storage:
 
 @dataclass(frozen=True)
 class Units:
-    """A network as the planner sees it: units in an executable order, and storages by number."""
+    """A network as the planner sees it: units in an executable order, and numbered storages."""
 
     units: tuple[Unit, ...]
     storages: tuple[Storage, ...]
 
 
 def units_of(network: Network) -> Units:
-    """Join what can be joined."""
+    """Join layers into units, and tensors into storages."""
     over = written_over(network)
     chains = _chains(network, over)
     made = [name for layer in network.layers for name in layer.writes]
@@ -92,7 +97,7 @@ def units_of(network: Network) -> Units:
 
 
 def _chains(network: Network, over: Mapping[str, str]) -> list[list[Layer]]:
-    """Layers that are one unit each, at the place of the last of them."""
+    """Return the layers of each unit, at the position of the last of them."""
     maker = {name: layer for layer in network.layers for name in layer.writes}
     reads: dict[str, int] = defaultdict(int)
     for layer in network.layers:
@@ -117,7 +122,7 @@ def _chains(network: Network, over: Mapping[str, str]) -> list[list[Layer]]:
 
 
 class _Builder:
-    """Who makes and who reads what, a unit at a time."""
+    """The makers and readers of tensors and storages, unit by unit."""
 
     def __init__(
         self,
@@ -144,7 +149,7 @@ class _Builder:
                         self.reads[number][Read(storage[name], each, self.maker.get(name, -1))] = None
 
     def units(self) -> Units:
-        """All units and storages."""
+        """Return all units and storages."""
         return Units(
             tuple(self._unit(number) for number in range(len(self.chains))),
             tuple(self._storage(names) for names in self.rows),
@@ -188,9 +193,9 @@ _FAR = 64
 
 
 def written_over(network: Network) -> dict[str, str]:
-    """For each tensor that is written over another one, the other one.
+    """Return for each tensor that overwrites another one, the other one.
 
-    A shortcut goes before an operand with a single reader: such a one is dead again at once anyway.
+    A shortcut is preferred to an operand with a single reader, which dies at once anyway.
     """
     readers: dict[str, list[int]] = defaultdict(list)
     maker: dict[str, int] = {}
@@ -220,7 +225,7 @@ def _fits(network: Network, layer: Layer, name: str) -> bool:
 
 
 def _is_last(network: Network, maker: int, number: int, name: str, others: Sequence[int]) -> bool:
-    """Whether the other readers have read a row before the layer's row of that number can run."""
+    """Tell whether the other readers have read a row before the same row of layer `number` can run."""
     if max(others) > number or number - maker > _FAR:
         return False
     done = _done_before(network, number, maker)
@@ -238,7 +243,7 @@ def _is_last(network: Network, maker: int, number: int, name: str, others: Seque
 
 
 def _done_before(network: Network, number: int, maker: int) -> Mapping[int, _Rows]:
-    """For the layers between `maker` and `number`, the rows done before each row of layer `number`."""
+    """Return for each layer between `maker` and `number` the rows done before each row of `number`."""
     target = network.layers[number]
     wanted: dict[str, _Rows] = {}
     _want(network, target, np.arange(1, network.steps[target.name] + 1), wanted)
@@ -256,7 +261,7 @@ def _done_before(network: Network, number: int, maker: int) -> Mapping[int, _Row
 
 
 def _want(network: Network, layer: Layer, count: _Rows, wanted: dict[str, _Rows]) -> None:
-    """Note what the first `count` rows of a layer read."""
+    """Record the rows that the first `count` rows of a layer read."""
     for name, rows in layer.reads:
         height = network.tensors[name].rows
         ends = np.clip(starts(rows, count - 1) + rows.extent, 0, height)
@@ -265,5 +270,5 @@ def _want(network: Network, layer: Layer, count: _Rows, wanted: dict[str, _Rows]
 
 
 def starts(rows: Rows, row: _Rows) -> _Rows:
-    """The first row that each result row reads, not clipped."""
+    """Return the first row that each result row reads, not clipped to the operand."""
     return row * rows.stride // rows.repeat - rows.before
