@@ -1,5 +1,6 @@
 """Contracts of boundary tensors in a manifest, as JSON and back."""
 
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -43,35 +44,10 @@ class ContractEntry(Strict):
 
 def as_entry(contract: Contract) -> ContractEntry:
     """Return the manifest's entry for a contract."""
-    return ContractEntry(
-        tensor=contract.tensor,
-        name=contract.name,
-        inner=contract.inner,
-        type=_type_entry(contract.type),
-        logical=_type_entry(contract.logical),
-        layout=contract.layout,
-        scale=contract.scale,
-        zero_point=contract.zero_point,
-        axis=contract.axis,
-        converts=dict(contract.converts),
-    )
+    return ContractEntry.model_validate(asdict(contract))
 
 
 def as_contract(entry: ContractEntry) -> Contract:
     """Return the contract of a manifest's entry; the inverse of `as_entry`."""
-    return Contract(
-        tensor=entry.tensor,
-        name=entry.name,
-        inner=entry.inner,
-        type=TensorType(entry.type.dtype, entry.type.shape),
-        logical=TensorType(entry.logical.dtype, entry.logical.shape),
-        layout=entry.layout,
-        scale=entry.scale,
-        zero_point=entry.zero_point,
-        axis=entry.axis,
-        converts=dict(entry.converts),
-    )
-
-
-def _type_entry(kind: TensorType) -> TypeEntry:
-    return TypeEntry(dtype=kind.dtype, shape=kind.shape)
+    types = {name: TensorType(**dict(getattr(entry, name))) for name in ("type", "logical")}
+    return Contract(**{**dict(entry), **types})

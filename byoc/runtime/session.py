@@ -71,7 +71,7 @@ class Session:
         """
         given = self._checked(inputs)
         with traced(trace):
-            found = self.program.run(given, pool=self._threads)
+            found = self.program.run(given, pool=lambda: self._pool)
         return {name: self._own(name, found[name]) for name in self.outputs}
 
     def tensors(self, inputs: Values, names: Collection[str] | None = None) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Session:
         for name in wanted:
             if name not in known:
                 raise InputError(f"no tensor '{name}' passes between stages{nearest(name, known)}")
-        found = self.program.run(self._checked(inputs), wanted, self._threads)
+        found = self.program.run(self._checked(inputs), wanted, lambda: self._pool)
         return {name: found[name] for name in wanted}
 
     def _checked(self, inputs: Values) -> dict[str, Any]:
@@ -111,9 +111,6 @@ class Session:
     def _own(self, name: str, value: Any) -> Any:
         """Return an output; copy a stored constant, since the caller may write to its outputs."""
         return np.array(value) if value is self.program.constants.get(name) else value
-
-    def _threads(self) -> Pool:
-        return self._pool
 
     @cached_property
     def _pool(self) -> Pool:

@@ -14,7 +14,7 @@ from acme.simulator import run
 
 @dataclass(frozen=True)
 class AcmeOptions:
-    """What a user may say with `--codegen-option NAME=VALUE`, or in the rule file."""
+    """The options that users set with `--codegen-option NAME=VALUE` or in the rule file."""
 
     indent: int = field(default=1, metadata={"help": "Spaces by which program.json is indented."})
 
@@ -27,7 +27,7 @@ class Acme:
     Options = AcmeOptions
 
     def compile(self, region: Region, options: AcmeOptions) -> Artifact:
-        """Return program.json and weights.npz. Raises CompileError for what it has no code for."""
+        """Compile to program.json and weights.npz. Raises CompileError for unsupported operators."""
         program, weights = assemble(region)
         packed = io.BytesIO()
         np.savez(packed, **weights)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from byoc.codegen import Emitters, Operation, Region
 from numpy.typing import NDArray
 
 FORMAT = "1"
-"""The version of the instructions, which an artifact bears as its stamp."""
+"""The version of the instructions, stored in each artifact's metadata."""
 
 Instruction = dict[str, Any]
 
@@ -44,7 +44,7 @@ def _add(operation: Operation) -> Instruction:
 
 
 def _window(operation: Operation, line: str = "") -> Instruction:
-    """Return where a convolution's kernel goes; defaults are filled in already."""
+    """Return the strides and padding of a convolution; ONNX's defaults are filled in."""
     return {name: operation.attributes[line + name] for name in ("strides", "pads")}
 
 

@@ -1,4 +1,4 @@
-"""What byoc asks of every codegen."""
+"""The conformance tests that byoc provides for every codegen."""
 
 from byoc.testing import Claims, CodegenConformance
 

@@ -1,4 +1,4 @@
-"""What this codegen alone does: the instructions that a region becomes."""
+"""Tests of this codegen's own output: the instructions of a region."""
 
 import json
 from pathlib import Path
