@@ -47,14 +47,14 @@ def forward(terms: Terms, step: Step) -> Terms | None:
     groups = _matched(step.before, step.behind)
     if groups is None or len(terms) != len(groups):
         return _merged(terms, step)
-    made: list[Term] = []
+    terms_after: list[Term] = []
     for term, (first, *others) in zip(terms, groups, strict=True):
-        made.append(term)
+        terms_after.append(term)
         sizes = [step.behind[i] for i in others]
-        made += [Term(term.axis, size) for size in sizes if isinstance(size, int)]
-        if len(made) != first + 1 + len(others):
+        terms_after += [Term(term.axis, size) for size in sizes if isinstance(size, int)]
+        if len(terms_after) != first + 1 + len(others):
             return None
-    return tuple(made)
+    return tuple(terms_after)
 
 
 def backward(terms: Terms, step: Step) -> Terms | None:
@@ -71,13 +71,13 @@ def _merged(terms: Terms, step: Step) -> Terms | None:
     groups = _matched(step.behind, step.before)
     if groups is None or len(terms) != len(step.before):
         return None
-    made: list[Term] = []
+    terms_after: list[Term] = []
     for group in groups:
         first, *others = (terms[dim] for dim in group)
         if any(term.axis != first.axis or not term.size for term in others):
             return None
-        made.append(Term(first.axis, first.size * prod(term.size for term in others)))
-    return tuple(made)
+        terms_after.append(Term(first.axis, first.size * prod(term.size for term in others)))
+    return tuple(terms_after)
 
 
 Groups = tuple[tuple[int, ...], ...]

@@ -99,8 +99,8 @@ class _Region:
             self.frame.values[name] = Value(self.frame, FLOAT, {}, self._constant(name, crossing))
             return crossing
         if dtype == FLOAT and name in self.asked:
-            there = (outside.key(scope, name), self.dtype) in outside.short
-            if there or self.border.wants.convert == "host":
+            is_short = (outside.key(scope, name), self.dtype) in outside.short
+            if is_short or self.border.wants.convert == "host":
                 new = outside.cast(scope, name, self.dtype, self.border.types.get(name))
                 self.frame.values[name] = Value(self.frame, FLOAT, {self.dtype: new})
                 return [new]

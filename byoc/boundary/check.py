@@ -86,24 +86,24 @@ def check_model(
     regions: dict[str, Checked] = {}
     typed: dict[str, GraphIndex] = {}
     for name, (index, call) in calls.items():
-        more = known.get(name, Known())
-        values = {**index.certain, **more.added, **more.users_types}
+        context = known.get(name, Known())
+        values = {**index.certain, **context.added, **context.users_types}
         model = call_model(index, call, values)
-        _state(model, more.said)
+        _state(model, context.said)
         inside = inferred(model)
-        contracts = region_contracts(model, values, folder, more.weights, inside)
+        contracts = region_contracts(model, values, folder, context.weights, inside)
         regions[name] = Checked(model, contracts)
         typed[name] = inside
     read = {name: _named(region.contracts, known.get(name, Known())) for name, region in regions.items()}
     for name, (index, call) in calls.items():
-        more = known.get(name, Known())
-        said = tensor_types(more.said)
-        around = Host(index, read, more.users_types, more.users, more.origins, folder, said)
+        context = known.get(name, Known())
+        stated = tensor_types(context.said)
+        around = Host(index, read, context.users_types, context.users, context.origins, folder, stated)
         regions[name] = replace(regions[name], contracts=_agreed(name, call, read[name], around))
     # Afterwards, since it names what is behind a wrong border, and not the border.
     graphs = {id(index): (index, known.get(name, Known())) for name, (index, _) in calls.items()}
-    for index, more in graphs.values():
-        _check_types("the host", index, more.users_types)
+    for index, context in graphs.values():
+        _check_types("the host", index, context.users_types)
     for name, inside in typed.items():
         _check_types(f"region {name}", inside, known.get(name, Known()).users_types)
     return regions
@@ -115,20 +115,20 @@ def _typed(proto: onnx.ModelProto) -> GraphIndex:
     return GraphIndex(proto, found.values, found.typed)
 
 
-def _state(model: onnx.ModelProto, said: Mapping[str, TypeProto]) -> None:
+def _state(model: onnx.ModelProto, known: Mapping[str, TypeProto]) -> None:
     """State in a region's model, in place, the shapes that conversions inside it rely on.
 
     Type inference may not find them; without them a blocked layout cannot be read from a Reshape by a
     reader that has the region alone.
     """
     stated = {value.name: value for value in model.graph.value_info}
-    border = {value.name for value in (*model.graph.input, *model.graph.output)}
+    boundary = {value.name for value in (*model.graph.input, *model.graph.output)}
     for node in filter(is_conversion, model.graph.node):
-        for name in sorted({node.input[0], node.output[0]} & said.keys() - border):
+        for name in sorted({node.input[0], node.output[0]} & known.keys() - boundary):
             if name not in stated:
                 stated[name] = model.graph.value_info.add(name=name)
-            if knowledge(stated[name].type) < knowledge(said[name]):
-                stated[name].type.CopyFrom(said[name])
+            if knowledge(stated[name].type) < knowledge(known[name]):
+                stated[name].type.CopyFrom(known[name])
 
 
 def _check_types(where: str, index: GraphIndex, users: Mapping[str, TypeProto]) -> None:
@@ -163,42 +163,42 @@ def _with_names(contracts: tuple[Contract, ...], names: Sequence[str]) -> tuple[
 
 def _agreed(name: str, call: NodeProto, contracts: Contracts, host: Host) -> Contracts:
     """Check the contracts of a region against the host's views; return them completed."""
-    data = [given for given in call.input if not host.index.is_constant(given)]
+    data = [outer_name for outer_name in call.input if not host.index.is_constant(outer_name)]
     inputs = [
-        _both(name, contract, [host.handed(given, contract.tensor)], host)
-        for given, contract in zip(data, contracts.inputs, strict=True)
+        _both(name, contract, [host.handed(outer_name, contract.tensor)], host)
+        for outer_name, contract in zip(data, contracts.inputs, strict=True)
     ]
     outputs = [
-        _both(name, contract, list(host.taken(given, contract.tensor)), host)
-        for given, contract in zip(call.output, contracts.outputs, strict=True)
+        _both(name, contract, list(host.taken(outer_name, contract.tensor)), host)
+        for outer_name, contract in zip(call.output, contracts.outputs, strict=True)
     ]
     return replace(contracts, inputs=tuple(inputs), outputs=tuple(outputs))
 
 
-def _both(region: str, contract: Contract, told: list[Told], host: Host) -> Contract:
+def _both(region: str, contract: Contract, views: list[Told], host: Host) -> Contract:
     """Check a contract against the host's views; return it with the user's name and type."""
-    for each in told:
-        if not each.wired:
+    for view in views:
+        if not view.wired:
             raise ContractError(
-                f"region {region}: the host has '{each.tensor}' where the region has '{contract.tensor}'"
+                f"region {region}: the host has '{view.tensor}' where the region has '{contract.tensor}'"
             )
-        side = each.side
-        if not side.agrees(contract.side) and not each.ours and _differs_by_itself(host, contract):
-            side = replace(side, scale=None)
-        if not side.agrees(contract.side):
+        host_view = view.side
+        if not host_view.agrees(contract.side) and not view.ours and _differs_by_itself(host, contract):
+            host_view = replace(host_view, scale=None)
+        if not host_view.agrees(contract.side):
             raise ContractError(
-                f"region {region}: the host has '{contract.name}' as {side.told(contract.side)}, "
-                f"the region as {contract.side.told(side)}"
+                f"region {region}: the host has '{contract.name}' as {host_view.told(contract.side)}, "
+                f"the region as {contract.side.told(host_view)}"
             )
-    names = [origin(host.users, name) for name in (contract.tensor, *(each.tensor for each in told))]
+    names = [origin(host.users, name) for name in (contract.tensor, *(view.tensor for view in views))]
     tensor = next((name for name in names if name in host.types), names[-1])
     known = read_type(host.types[tensor]) if tensor in host.types else None
     converts = dict(contract.converts)
-    if any(each.cast for each in told):
+    if any(view.cast for view in views):
         converts["cast"] = "host"
     logical = known or _logical(host, tensor, contract)
-    called = users_name(host.users, tensor)
-    return replace(contract, tensor=called, logical=logical, converts=converts)
+    user_name = users_name(host.users, tensor)
+    return replace(contract, tensor=user_name, logical=logical, converts=converts)
 
 
 def _logical(host: Host, tensor: str, contract: Contract) -> TensorType:

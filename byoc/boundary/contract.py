@@ -124,7 +124,7 @@ def _numbers(own: tuple[float, ...], other: tuple[float, ...] | None) -> str:
     if len(own) <= _FEW:
         return ", ".join(map(_number, own))
     pairs = enumerate(zip(own, other or (), strict=False))
-    first = next((i for i, (mine, theirs) in pairs if mine != theirs), None)
+    first = next((i for i, (own_number, other_number) in pairs if own_number != other_number), None)
     some = ", ".join(map(_number, own[:2])) if first is None else f"[{first}] {_number(own[first])}"
     return f"{some}, ... ({len(own)})"
 

@@ -75,12 +75,12 @@ def undone(
 
 def known_shape(index: GraphIndex, name: str, known: Types = _NONE) -> tuple[Dim, ...] | None:
     """Return the shape of a tensor according to an index, completed from `known`."""
-    found, said = (each.get(name) for each in (index.types, known))
-    shape, stated = (None if kind is None else kind.shape for kind in (found, said))
+    found, stated_type = (each.get(name) for each in (index.types, known))
+    shape, stated = (None if kind is None else kind.shape for kind in (found, stated_type))
     if shape is None or stated is None or len(shape) != len(stated):
         return stated if shape is None else shape
     pairs = zip(shape, stated, strict=True)
-    return tuple(mine if isinstance(mine, int) else theirs for mine, theirs in pairs)
+    return tuple(own_dim if isinstance(own_dim, int) else stated_dim for own_dim, stated_dim in pairs)
 
 
 def rank_before(index: GraphIndex, steps: Sequence[NodeProto], known: Types = _NONE) -> int | None:
@@ -116,8 +116,8 @@ def _step(index: GraphIndex, node: NodeProto, known: Types) -> axes.Step | None:
         if len(before) != len(order):
             return None
         return axes.Step(tuple(order), before, tuple(before[i] for i in order))
-    asked = constant_value(index, node.input[1])
-    if asked is None or shape is None:
+    target_shape = constant_value(index, node.input[1])
+    if target_shape is None or shape is None:
         return None
-    behind = [int(dim) or (shape[i] if i < len(shape) else None) for i, dim in enumerate(asked)]
+    behind = [int(dim) or (shape[i] if i < len(shape) else None) for i, dim in enumerate(target_shape)]
     return axes.Step(None, shape, tuple(behind))

@@ -112,9 +112,9 @@ class _Crossings:
         compute, by = self.wants.compute, self.wants.convert
         if compute is None or kind.dtype != _CAST:
             return self._crossing(kind, (), (), image)
-        there = replace(kind, dtype=compute)
-        entering = (_cast(kind, there, by),)
-        return self._crossing(kind, entering, (_cast(there, kind, by),), image)
+        target = replace(kind, dtype=compute)
+        entering = (_cast(kind, target, by),)
+        return self._crossing(kind, entering, (_cast(target, kind, by),), image)
 
     def _quantized(self, name: str, maker: int) -> Crossing:
         """Return the transfer of the output of a QuantizeLinear of byoc's."""
@@ -143,13 +143,13 @@ class _Crossings:
         layout = self.wants.activations
         packed = layout.packed(crossing) if layout and image and crossing else None
         if layout and crossing and packed:
-            there = _laid(crossing, layout.forward(crossing))
+            target = _laid(crossing, layout.forward(crossing))
             back = _laid(packed, layout.inverse(crossing))
             device = [each for each in (*entering, *leaving) if each.by == "device"]
             if device:
-                entering, leaving = (*there, *entering), (*leaving, *back)
+                entering, leaving = (*target, *entering), (*leaving, *back)
             else:
-                entering, leaving = (*entering, *there), (*back, *leaving)
+                entering, leaving = (*entering, *target), (*back, *leaving)
         if not entering and not leaving:
             return None
         size = self._bytes(packed or crossing)

@@ -90,14 +90,14 @@ class Scope:
 
     def own(self) -> set[str]:
         """Return the names of inputs, stored tensors, and outputs of nodes."""
-        given: list[str] = []
+        names: list[str] = []
         if isinstance(self.proto, FunctionProto):
-            given.extend(self.proto.input)
+            names.extend(self.proto.input)
         else:
-            given.extend(value.name for value in self.proto.input)
-            given.extend(tensor.name for tensor in self.proto.initializer)
-            given.extend(sparse.values.name for sparse in self.proto.sparse_initializer)
-        return {*given, *(name for node in self.nodes for name in node.output)}
+            names.extend(value.name for value in self.proto.input)
+            names.extend(tensor.name for tensor in self.proto.initializer)
+            names.extend(sparse.values.name for sparse in self.proto.sparse_initializer)
+        return {*names, *(name for node in self.nodes for name in node.output)}
 
     def readers(self) -> dict[str, list[NodeProto]]:
         """Return the nodes that read each tensor, captures by their bodies included."""
@@ -232,13 +232,13 @@ def _write_types(graph: GraphProto, values: Mapping[str, TypeProto]) -> None:
     """Record the known types of a graph's new tensors, and drop those of tensors that are gone."""
     inside = {name for node in graph.node for name in node.output if name}
     inside -= {value.name for value in graph.output}
-    told = [value for value in graph.value_info if value.name in inside]
-    new = (inside & values.keys()) - {value.name for value in told}
+    kept = [value for value in graph.value_info if value.name in inside]
+    new = (inside & values.keys()) - {value.name for value in kept}
     added: list[ValueInfoProto] = [helper.make_value_info(name, values[name]) for name in sorted(new)]
-    if not added and len(told) == len(graph.value_info):
+    if not added and len(kept) == len(graph.value_info):
         return
     del graph.value_info[:]
-    graph.value_info.extend([*told, *added])
+    graph.value_info.extend([*kept, *added])
 
 
 def _names(model: ModelProto) -> Iterator[str]:

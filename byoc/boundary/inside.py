@@ -118,8 +118,8 @@ class _Reader:
         while (node := self._producer(inner)) is not None and is_conversion(node):
             steps.insert(0, node)
             inner = node.input[0]
-        made = self.index.types.get(inner)
-        rank = self._rank(made, inner, rank_before(self.index, steps, self.said))
+        inner_type = self.index.types.get(inner)
+        rank = self._rank(inner_type, inner, rank_before(self.index, steps, self.said))
         terms = done(self.index, steps, axes.plain(rank), self.said)
         kind = self.index.types.get(name) or self._stated(name)
         node = self._producer(inner)

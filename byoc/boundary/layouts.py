@@ -64,18 +64,18 @@ def arrange(edit: Editing, borders: Sequence[Border]) -> None:
     ends = _Ends(edit)
     exits = [end for border in wanting for end in ends.of(border, "output")]
     entries = [end for border in wanting for end in ends.of(border, "input")]
-    given = {end.form: _Made(_name(edit, end.form), end.form.home) for end in exits}
-    read = _read(edit, entries, given)
+    returned = {end.form: _Made(_name(edit, end.form), end.form.home) for end in exits}
+    read = _read(edit, entries, returned)
     for end, made in zip(entries, read, strict=True):
         _enter(edit, end, made.name)
         made.users.append(_user(made.place, end.call))
-    _convert(edit, entries, read, given)
+    _convert(edit, entries, read, returned)
     readers: dict[Scope, dict[str, list[NodeProto]]] = {}
     for end in exits:
         scope = end.call.scope
         if scope not in readers:
             readers[scope] = scope.readers()
-        _leave(edit, end, given[end.form].name, readers[scope])
+        _leave(edit, end, returned[end.form].name, readers[scope])
 
 
 class _Ends:
@@ -112,7 +112,7 @@ def _name(edit: Editing, form: _Form) -> str:
     return edit.add(f"{form.tensor}_{form.layout}", write_type(packed), form.tensor)
 
 
-def _read(edit: Editing, entries: Sequence[_End], given: Mapping[_Form, _Made]) -> list[_Made]:
+def _read(edit: Editing, entries: Sequence[_End], returned: Mapping[_Form, _Made]) -> list[_Made]:
     """Return the form that each entry reads: one that a region returns, or one to be made."""
     wanted: dict[_Form, set[Scope]] = {}
     for end in entries:
@@ -121,8 +121,8 @@ def _read(edit: Editing, entries: Sequence[_End], given: Mapping[_Form, _Made]) 
     result = []
     for end in entries:
         form = end.form
-        if form in given:
-            result.append(given[form])
+        if form in returned:
+            result.append(returned[form])
             continue
         around = _outwards(_place(end), form.home)
         place = [scope for scope in around if scope in wanted[form]][-1]
@@ -169,14 +169,14 @@ def _enter(edit: Editing, end: _End, name: str) -> None:
 
 
 def _convert(
-    edit: Editing, entries: Sequence[_End], read: Sequence[_Made], given: Mapping[_Form, _Made]
+    edit: Editing, entries: Sequence[_End], read: Sequence[_Made], returned: Mapping[_Form, _Made]
 ) -> None:
     """Make the forms that no region returns, each before the first node that needs it."""
     orders: dict[Scope, dict[int, int]] = {}
     for form, made in {
         made.name: (e.form, made) for e, made in zip(entries, read, strict=True)
     }.values():
-        if form in given:
+        if form in returned:
             continue
         if made.place not in orders:
             orders[made.place] = {id(node): i for i, node in enumerate(made.place.nodes)}

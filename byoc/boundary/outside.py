@@ -78,10 +78,10 @@ class Host:
             index, node = maker(index, path.at)
         neighbour = self._given(node, path.at)
         terms = self._terms(index, path, neighbour, node)
-        there = self._done(path.steps[: len(path.steps) - len(path.behind)], terms)
-        layout = _spelled(self._done(path.behind, there), terms)
+        inner_terms = self._done(path.steps[: len(path.steps) - len(path.behind)], terms)
+        layout = _spelled(self._done(path.behind, inner_terms), terms)
         side = Side(_type(self.index, name), layout)
-        return self._told(side, path, neighbour, there)
+        return self._told(side, path, neighbour, inner_terms)
 
     def _done(self, steps: Sequence[NodeProto], terms: axes.Terms | None) -> axes.Terms | None:
         return done(self.index, steps, terms, self.said)
@@ -129,8 +129,8 @@ class Host:
         terms = self._terms(self.index, path, neighbour, node)
         border = undone(self.index, path.steps, terms, self.said)
         side = Side(self._type_by(path, terms, border), _spelled(border, terms))
-        there = undone(self.index, path.steps[len(path.behind) :], terms, self.said)
-        return self._told(side, path, neighbour, there)
+        inner_terms = undone(self.index, path.steps[len(path.behind) :], terms, self.said)
+        return self._told(side, path, neighbour, inner_terms)
 
     def _type_by(
         self, path: Way, terms: axes.Terms | None, border: axes.Terms | None
@@ -161,8 +161,8 @@ class Host:
             return _turned(
                 axes.read_word(neighbour.layout, rank), self._relation(path, neighbour.tensor)
             )
-        word = noted(node, LAYOUT_NAME) if node is not None else ""
-        form = axes.plain(rank) if not word or path.at in self.types else self._form(word, rank)
+        layout = noted(node, LAYOUT_NAME) if node is not None else ""
+        form = axes.plain(rank) if not layout or path.at in self.types else self._form(layout, rank)
         return _turned(form, self._relation(path, self._meant(path.at, node)))
 
     def _rank(self, index: GraphIndex, path: Way) -> int | None:
@@ -187,30 +187,30 @@ class Host:
         if name in self.types or node is None or users is None:
             return name
         made = next((made for made in node.output if made in users.producer), None)
-        there = users.nodes[users.producer[made]] if made is not None else None
-        if there is None or there.op_type != node.op_type:
+        original_node = users.nodes[users.producer[made]] if made is not None else None
+        if original_node is None or original_node.op_type != node.op_type:
             return name
         pairs = [
-            *zip(node.input, there.input, strict=False),
-            *zip(node.output, there.output, strict=False),
+            *zip(node.input, original_node.input, strict=False),
+            *zip(node.output, original_node.output, strict=False),
         ]
-        return next((theirs for mine, theirs in pairs if mine == name), name)
+        return next((original for here, original in pairs if here == name), name)
 
-    def _form(self, word: str, rank: int) -> axes.Terms | None:
+    def _form(self, layout: str, rank: int) -> axes.Terms | None:
         """Return the layout, in the user's axes, of a tensor at a node marked with a layout.
 
         A node marked with the plain layout holds a tensor that the user has in another layout. If the
         regions use exactly one layout it is that one; otherwise nothing is known.
         """
-        terms = axes.read_word(word, rank)
+        terms = axes.read_word(layout, rank)
         if terms != axes.plain(rank):
             return terms
         every = (c for each in self.contracts.values() for c in (*each.inputs, *each.outputs))
         words = {contract.layout for contract in every if contract.layout}
-        there = axes.read_word(words.pop(), rank) if len(words) == 1 else None
-        if there is None or any(term.size for term in there):
+        user_terms = axes.read_word(words.pop(), rank) if len(words) == 1 else None
+        if user_terms is None or any(term.size for term in user_terms):
             return None
-        return tuple(axes.Term(there.index(axes.Term(axis))) for axis in range(rank))
+        return tuple(axes.Term(user_terms.index(axes.Term(axis))) for axis in range(rank))
 
     def _relation(self, path: Way, name: str) -> axes.Terms | None:
         """Return the layout of another of the user's tensors in the axes of the region's tensor."""
@@ -222,16 +222,18 @@ class Host:
         apart = names[0] != names[1] and all(each in self.types for each in names)
         return not apart or self._relation(path, name) is not None
 
-    def _told(self, side: Side, path: Way, neighbour: Contract | None, there: axes.Terms | None) -> Told:
+    def _told(
+        self, side: Side, path: Way, neighbour: Contract | None, inner_terms: axes.Terms | None
+    ) -> Told:
         """Build a view; `there` is the layout at the point where the scales were found."""
         if path.scales is not None:
             axis = path.scales.axis
-            if axis is not None and there is not None and axis < len(there):
-                axis = there[axis].axis
+            if axis is not None and inner_terms is not None and axis < len(inner_terms):
+                axis = inner_terms[axis].axis
             side = replace(side, scale=path.scales.scale, zero_point=path.scales.zero_point, axis=axis)
         elif neighbour is not None and path.quantized:
-            told = neighbour.side
-            side = replace(side, scale=told.scale, zero_point=told.zero_point, axis=told.axis)
+            other = neighbour.side
+            side = replace(side, scale=other.scale, zero_point=other.zero_point, axis=other.axis)
         ours = path.scales is None or path.scales.ours
         tensor = path.at if neighbour is None else neighbour.tensor
         wired = self._is_wired(path, tensor)
@@ -246,9 +248,9 @@ class Host:
 
     def _reading(self, node: NodeProto, name: str) -> list[Contract]:
         """Return the contracts of a neighbouring region's inputs that are this tensor."""
-        data = [given for given in node.input if not self.index.is_constant(given)]
+        data = [outer_name for outer_name in node.input if not self.index.is_constant(outer_name)]
         pairs = zip(data, self.contracts[node.op_type].inputs, strict=True)
-        return [contract for given, contract in pairs if given == name]
+        return [contract for outer_name, contract in pairs if outer_name == name]
 
     def _is_region(self, node: NodeProto) -> bool:
         return node.op_type in self.contracts and node.domain.startswith("byoc.")

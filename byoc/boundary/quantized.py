@@ -4,7 +4,8 @@ Quantization inserts them around everything that an accelerator might take. Oper
 host return to floating point; at a region's boundary the nodes move to the side that converts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from copy import deepcopy
 from itertools import chain
 
@@ -12,9 +13,9 @@ from onnx import NodeProto
 
 from byoc.boundary.border import Border
 from byoc.boundary.edit import Call, Editing, Scope
-from byoc.boundary.unread import Unread
 from byoc.graph.marks import FLOAT, QUANTIZE, TENSOR, mark_of, noted
 from byoc.graph.unshare import is_dequantize, is_quantize
+from byoc.graph.walk import is_onnx
 
 
 def tidy(edit: Editing, borders: Sequence[Border]) -> None:
@@ -31,7 +32,7 @@ def tidy(edit: Editing, borders: Sequence[Border]) -> None:
     inside = [node for call in edit.calls.values() for node in call.inside.nodes if _is_ours(node)]
     if not ours and not inside:
         return
-    unread = Unread(edit, (*(noted(n, FLOAT) for n in (*ours, *inside)), *_stored(ours)))
+    removable = {*(noted(n, FLOAT) for n in (*ours, *inside)), *_stored(ours)} - {""}
     for scope in edit.scopes:
         _host(edit, scope)
     for border in borders:
@@ -39,7 +40,7 @@ def tidy(edit: Editing, borders: Sequence[Border]) -> None:
             _device(edit, edit.calls[border.region])
     for scope in edit.scopes:
         _without_readers(edit, scope)
-    unread.drop()
+    _drop_unread(edit, removable)
 
 
 def _is_ours(node: NodeProto) -> bool:
@@ -53,46 +54,46 @@ def _stored(nodes: Sequence[NodeProto]) -> Sequence[str]:
 
 def _host(edit: Editing, scope: Scope) -> None:
     """Remove from a graph the pairs that begin and end on the host, those of weights first."""
-    ours = [node for node in scope.nodes if _is_ours(node)]
-    names: dict[str, str] = {}
-    gone: set[int] = set()
-    given = _given_out(edit)
+    own = [node for node in scope.nodes if _is_ours(node)]
+    weights = [node for node in own if noted(node, FLOAT)]
+    names = {node.output[0]: noted(node, FLOAT) for node in weights}
+    removed = set(map(id, weights))
+    readers: dict[str, list[NodeProto]] = {}
+    for node in own:
+        if is_dequantize(node) and not noted(node, FLOAT):
+            readers.setdefault(node.input[0], []).append(node)
+    outputs = _given_out(edit)
     made = {name for node in scope.nodes for name in node.output}
-    own = scope.own()
-    behind: dict[str, list[NodeProto]] = {}
-    for node in ours:
-        if noted(node, FLOAT):
-            names[node.output[0]] = noted(node, FLOAT)
-            gone.add(id(node))
-        elif is_dequantize(node):
-            behind.setdefault(node.input[0], []).append(node)
-    for node in ours:
+    local = scope.own()
+    for node in own:
         if not is_quantize(node) or noted(node, FLOAT):
             continue
-        pairs = behind.pop(node.output[0], [])
+        pairs = readers.pop(node.output[0], [])
         results = [pair.output[0] for pair in pairs]
-        raw, called = node.input[0], noted(node, TENSOR)
-        free = called in results or called not in own
-        keep = called if raw in made and free else raw  # the user's name comes back
-        if any(name in given and name != keep for name in results):
-            continue
-        if keep != raw:
-            names[raw] = keep
-        names.update((name, keep) for name in results if name != keep)
-        gone.update(map(id, pairs))
-    for several in behind.values():
-        keep_one, *others = _merged(several, given)
-        names.update((other.output[0], keep_one.output[0]) for other in others)
-        gone.update(map(id, others))
-    scope.nodes = [node for node in scope.nodes if id(node) not in gone]
+        kept = _kept_name(node, results, made, local)
+        if not any(name in outputs and name != kept for name in results):
+            names.update((name, kept) for name in (node.input[0], *results) if name != kept)
+            removed.update(map(id, pairs))
+    for several in readers.values():
+        first, *others = _merged(several, outputs)
+        names.update((other.output[0], first.output[0]) for other in others)
+        removed.update(map(id, others))
+    scope.nodes = [node for node in scope.nodes if id(node) not in removed]
     _rename(scope, names)
     _without_readers(edit, scope)
 
 
-def _merged(several: Sequence[NodeProto], given: frozenset[str]) -> list[NodeProto]:
+def _kept_name(quantize: NodeProto, results: Sequence[str], made: Set[str], local: Set[str]) -> str:
+    """Return the name of a float after its pairs are removed: the user's own if that is possible."""
+    raw, user_name = quantize.input[0], noted(quantize, TENSOR)
+    is_free = user_name in results or user_name not in local
+    return user_name if raw in made and is_free else raw
+
+
+def _merged(several: Sequence[NodeProto], outputs: frozenset[str]) -> list[NodeProto]:
     """Return equal DequantizeLinear nodes of a tensor, first the one whose name must stay."""
     alike = [node for node in several if list(node.input) == list(several[0].input)]
-    return sorted(alike, key=lambda n: (n.output[0] not in given, n.output[0] != noted(n, TENSOR)))
+    return sorted(alike, key=lambda n: (n.output[0] not in outputs, n.output[0] != noted(n, TENSOR)))
 
 
 def _given_out(edit: Editing) -> frozenset[str]:
@@ -124,13 +125,13 @@ def _last(names: Mapping[str, str], name: str) -> str:
 
 def _without_readers(edit: Editing, scope: Scope) -> None:
     """Remove QuantizeLinear and DequantizeLinear nodes of byoc's whose output is not read."""
-    given = _given_out(edit)
+    outputs = _given_out(edit)
     while True:
         readers = scope.readers()
         dead = {
             id(node)
             for node in scope.nodes
-            if _is_ours(node) and node.output[0] not in readers and node.output[0] not in given
+            if _is_ours(node) and node.output[0] not in readers and node.output[0] not in outputs
         }
         if not dead:
             return
@@ -150,18 +151,18 @@ def _device(edit: Editing, call: Call) -> None:
             step = _copy(edit, call, node, inner, call.function.input[position])
             call.enter(position, source, step, inside=inner)
     readers = call.scope.readers()
-    given = _given_out(edit)
-    gone: set[int] = set()
+    outputs = _given_out(edit)
+    removed: set[int] = set()
     for position, name in enumerate(list(call.node.output)):
         nodes = readers.get(name, [])
-        if len(nodes) != 1 or name in given or not _is_ours(nodes[0]) or not is_dequantize(nodes[0]):
+        if len(nodes) != 1 or name in outputs or not _is_ours(nodes[0]) or not is_dequantize(nodes[0]):
             continue
         result = nodes[0].output[0]
         inner = _free(edit, call, result)
         step = _copy(edit, call, nodes[0], call.function.output[position], inner)
         call.leave(position, result, step, inside=inner)
-        gone.add(id(nodes[0]))
-    call.scope.nodes = [node for node in call.scope.nodes if id(node) not in gone]
+        removed.add(id(nodes[0]))
+    call.scope.nodes = [node for node in call.scope.nodes if id(node) not in removed]
 
 
 def _around(scope: Scope | None) -> list[Scope]:
@@ -196,3 +197,27 @@ def _constant(edit: Editing, call: Call, name: str) -> str:
     call.node.input.append(name)
     call.function.input.append(inner)
     return inner
+
+
+def _drop_unread(edit: Editing, removable: set[str]) -> None:
+    """Remove unread `removable` tensors from the main graph, and constants only they were made of."""
+    main, graph, outputs = edit.main, edit.model.graph, _given_out(edit)
+    users = Counter(name for node in main.nodes for name in main.reads(node))
+    inner = (scope for scope in edit.scopes if scope is not main)
+    kept = outputs.union(name for scope in inner for node in scope.nodes for name in scope.reads(node))
+    read = kept | users.keys()
+    removed: set[int] = set()
+    for node in reversed(main.nodes):  # constants are made of constants before them
+        if not node.output or not removable.issuperset(filter(None, node.output)):
+            continue
+        if not is_onnx(node) or id(node) in main.inner or not read.isdisjoint(node.output):
+            continue
+        removed.add(id(node))
+        users.subtract(main.reads(node))
+        unread = {name for name in main.reads(node) if not users[name]} - kept
+        read -= unread
+        removable = removable | unread
+    main.nodes = [node for node in main.nodes if id(node) not in removed]
+    for position in reversed(range(len(graph.initializer))):
+        if graph.initializer[position].name in removable - read:
+            del graph.initializer[position]

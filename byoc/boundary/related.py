@@ -27,9 +27,9 @@ def users_name(users: GraphIndex | None, name: str) -> str:
     index = users
     while index is not None:
         readers = (index.nodes[number] for number in index.consumers.get(name, ()))
-        told = next((noted(node, TENSOR) for node in readers if is_ours(node)), "")
-        if told:
-            return told
+        user_name = next((noted(node, TENSOR) for node in readers if is_ours(node)), "")
+        if user_name:
+            return user_name
         index = index.outer
     return name
 
@@ -41,11 +41,11 @@ def related(users: GraphIndex | None, one: str, other: str) -> axes.Terms | None
     """
     if users is None:
         return None
-    mine, theirs = _chain(users, origin(users, one)), _chain(users, origin(users, other))
-    common = next((name for name in theirs if name in mine), None)
+    first_chain, second_chain = _chain(users, origin(users, one)), _chain(users, origin(users, other))
+    common = next((name for name in second_chain if name in first_chain), None)
     if common is None:
         return None
-    from_one, from_other = mine[common], theirs[common]
+    from_one, from_other = first_chain[common], second_chain[common]
     # Dimension i of a tensor is dimension order[i] of the common one.
     if len(from_one) != len(from_other):
         return None

@@ -50,18 +50,19 @@ def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scal
     scale = _value(index, node.input[1], folder)
     if scale is None:
         return None
-    said = written(node)
-    given = node.input[2] if len(node.input) > 2 else ""
-    zero = _value(index, given, folder) if given else np.zeros(scale.shape, np.uint8)
+    attributes = written(node)
+    zero_name = node.input[2] if len(node.input) > 2 else ""
+    zero = _value(index, zero_name, folder) if zero_name else np.zeros(scale.shape, np.uint8)
     if zero is None:
         return None
     quantized = node.output[0] if is_quantize(node) else node.input[0]
-    known = index.types.get(given or quantized)
-    dtype = known.dtype if known is not None else DTYPES[said.get("output_dtype", TensorProto.UINT8)]
+    known = index.types.get(zero_name or quantized)
+    stated = DTYPES[attributes.get("output_dtype", TensorProto.UINT8)]
+    dtype = known.dtype if known is not None else stated
     axis = None
     if scale.ndim and scale.size > 1:
         rank = _rank(index, node)
-        axis = int(said.get("axis", 1))
+        axis = int(attributes.get("axis", 1))
         axis = axis + rank if axis < 0 and rank is not None else axis
     return Scales(
         dtype,

@@ -54,14 +54,14 @@ def calibrate(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     if samples is not None and samples < 1:
         raise InputError(f"{samples} samples: there must be at least 1")
     chosen = find_method(method, **options)
-    place = None if output is None else Path(output)
+    path = None if output is None else Path(output)
     state = None
-    if place is not None:
-        check_output(place)
-        state = place.with_name(place.name + _PARTIAL)
+    if path is not None:
+        check_output(path)
+        state = path.with_name(path.name + _PARTIAL)
     found = collect(model, tensors, data_of(data, model, images, samples), chosen, progress, state)
-    if place is not None:
-        write_ranges(place, found)
+    if path is not None:
+        write_ranges(path, found)
     return found
 
 
@@ -69,11 +69,11 @@ def data_of(
     data: str | Path | Iterable[Inputs], model: Model, images: Preprocessing | None, most: int | None
 ) -> Data:
     """Return the samples that `calibrate` uses for the same arguments."""
-    asked = images or Preprocessing()
+    preprocessing = images or Preprocessing()
     if data == RANDOM:
-        asked.refuse_for("random data")
+        preprocessing.refuse_for("random data")
         return random_data(model, most)
     if isinstance(data, (str, Path)):
         return folder_data(Path(data), model, images, most)
-    asked.refuse_for("samples in memory")
+    preprocessing.refuse_for("samples in memory")
     return given_data(data, model, most)

@@ -43,11 +43,11 @@ def _entropy(counts: NDArray[np.int64], start: int, end: int) -> float:
     levels = inside[:whole].reshape(_LEVELS, width).sum(axis=1)
     levels[-1] += inside[whole:].sum()
     filled = np.count_nonzero(clipped[:whole].reshape(_LEVELS, width), axis=1)
-    told = np.zeros_like(inside)
-    told[:whole] = np.repeat(levels // np.maximum(filled, 1) * (filled > 0), width)
-    if not told.any():
+    reconstructed = np.zeros_like(inside)
+    reconstructed[:whole] = np.repeat(levels // np.maximum(filled, 1) * (filled > 0), width)
+    if not reconstructed.any():
         return float(np.inf)
-    real, quantized = _distribution(clipped), _distribution(told)
+    real, quantized = _distribution(clipped), _distribution(reconstructed)
     return float(np.sum(real * np.log(real / quantized)))
 
 
@@ -55,6 +55,6 @@ def _distribution(counts: NDArray[np.int64]) -> Any:
     """Return counts as shares of their sum; zeros get a small share, taken from the others."""
     empty = counts == 0
     number = int(np.count_nonzero(empty))
-    taken = np.float32(_EPSILON * number / (counts.size - number))
-    smooth = np.where(empty, np.float32(_EPSILON), counts.astype(np.float32) - taken)
+    share = np.float32(_EPSILON * number / (counts.size - number))
+    smooth = np.where(empty, np.float32(_EPSILON), counts.astype(np.float32) - share)
     return smooth / np.sum(smooth)

@@ -130,9 +130,9 @@ def _columns(columns: Sequence[Path], model: Model) -> Iterator[_Item]:
     for other in others:
         lacking = sorted(set(files[first.name]) ^ set(files[other.name]))
         if lacking:
-            there = first if lacking[0] in files[first.name] else other
-            lacks = other if there is first else first
-            raise InputError(f"{there / lacking[0]}: there is no such file in '{lacks}'")
+            holder = first if lacking[0] in files[first.name] else other
+            lacking_folder = other if holder is first else first
+            raise InputError(f"{holder / lacking[0]}: there is no such file in '{lacking_folder}'")
     for name in files[first.name]:
         yield from _arrays({column.name: column / name for column in columns}, model)
 
@@ -147,10 +147,10 @@ def _arrays(paths: dict[str, Path], model: Model) -> Iterator[_Item]:
         lengths[name] = shape[0] if stacked else None
     where = str(next(iter(paths.values())))
     if len(set(lengths.values())) > 1:
-        told = ", ".join(
+        counts = ", ".join(
             f"'{n}': {'one sample' if v is None else f'{v} samples'}" for n, v in lengths.items()
         )
-        raise InputError(f"{where}: the inputs' files of this name differ in their samples: {told}")
+        raise InputError(f"{where}: the inputs' files of this name differ in their samples: {counts}")
     length = next(iter(lengths.values()))
     files = list(paths.values())
     if length is None:

@@ -21,8 +21,8 @@ _OPSET = 17  # of the operators added to a model that uses none of ONNX's own
 
 def activations(index: GraphIndex) -> list[str]:
     """Return the tensors of the main graph that can be calibrated: floats that are not constant."""
-    made = (name for node in index.nodes for name in node.output if name)
-    return [name for name in (*index.inputs, *made) if not _objection(index, name)]
+    names_of = (name for node in index.nodes for name in node.output if name)
+    return [name for name in (*index.inputs, *names_of) if not _objection(index, name)]
 
 
 def check_tensors(index: GraphIndex, names: Sequence[str]) -> None:
@@ -43,7 +43,7 @@ def _objection(index: GraphIndex, name: str) -> str:
         return "it is a constant"
     kind = index.types.get(name)
     if kind is None:
-        return "it is no tensor, or its type is not known"
+        return "it is not a tensor, or its type is unknown"
     return "" if kind.dtype in FLOATS else f"it is of {kind.dtype}, not of {' or '.join(FLOATS)}"
 
 
@@ -56,23 +56,23 @@ def with_extremes(index: GraphIndex, tensors: Sequence[str]) -> ModelProto:
     result = _bare(index)
     prefix = _prefix(index)
     for number, name in enumerate(tensors):
-        made = {what: f"{prefix}{number}.{what}" for what in ("value", "zero", *EXTREMES)}
+        names_of = {what: f"{prefix}{number}.{what}" for what in ("value", "zero", *EXTREMES)}
         # onnxruntime has no reductions of float16.
-        cast = helper.make_node("Cast", [name], [made["value"]], to=onnx.TensorProto.FLOAT)
+        cast = helper.make_node("Cast", [name], [names_of["value"]], to=onnx.TensorProto.FLOAT)
         half = index.types[name].dtype == "float16"
         result.graph.node.extend([cast] if half else [])
-        result.graph.node.extend(_reductions(made["value"] if half else name, made))
-        result.graph.output.extend(onnx.ValueInfoProto(name=made[what]) for what in EXTREMES)
+        result.graph.node.extend(_reductions(names_of["value"] if half else name, names_of))
+        result.graph.output.extend(onnx.ValueInfoProto(name=names_of[what]) for what in EXTREMES)
     return result
 
 
-def _reductions(value: str, made: dict[str, str]) -> Iterator[NodeProto]:
-    yield helper.make_node("ReduceMin", [value], [made["low"]], keepdims=0)
-    yield helper.make_node("ReduceMax", [value], [made["high"]], keepdims=0)
+def _reductions(value: str, names_of: dict[str, str]) -> Iterator[NodeProto]:
+    yield helper.make_node("ReduceMin", [value], [names_of["low"]], keepdims=0)
+    yield helper.make_node("ReduceMax", [value], [names_of["high"]], keepdims=0)
     # Neither of these says that there is a NaN; the difference is zero but for infinities and NaN.
-    yield helper.make_node("Sub", [value, value], [made["zero"]])
-    yield helper.make_node("ReduceSum", [made["zero"]], [made["check"]], keepdims=0)
-    yield helper.make_node("Size", [value], [made["size"]])
+    yield helper.make_node("Sub", [value, value], [names_of["zero"]])
+    yield helper.make_node("ReduceSum", [names_of["zero"]], [names_of["check"]], keepdims=0)
+    yield helper.make_node("Size", [value], [names_of["size"]])
 
 
 def with_outputs(index: GraphIndex, tensors: Sequence[str]) -> ModelProto:

@@ -110,7 +110,9 @@ def check_inputs(inputs: Mapping[str, object], index: GraphIndex, where: str) ->
 def check_array(value: object, name: str, kind: TensorType | None, where: str) -> None:
     """Raise InputError, beginning with `where`, for a value that does not have an input's type."""
     if kind is None or not isinstance(value, np.ndarray):
-        raise InputError(f"{where}: the input '{name}' is given no tensor, or is none in the model")
+        raise InputError(
+            f"{where}: the input '{name}' needs a NumPy array, or is not a tensor in the model"
+        )
     found = f"is {value.dtype}{list(value.shape)}, and the model takes {kind}"
     if value.dtype != numpy_dtype(kind) and not (kind.dtype == "string" and value.dtype.kind in "OU"):
         raise InputError(f"{where}: the input '{name}' {found}")

@@ -55,12 +55,12 @@ class Seen:
 
 def save(path: Path, purpose: Purpose, seen: Seen) -> None:
     """Write the progress of a calibration. Raises InputError if the file cannot be written."""
-    told = json.dumps({"format": _FORMAT, **purpose})
+    saved_purpose = json.dumps({"format": _FORMAT, **purpose})
     try:
         handle, name = tempfile.mkstemp(prefix=".byoc-", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez(file, purpose=np.array(told), **vars(seen))
+                np.savez(file, purpose=np.array(saved_purpose), **vars(seen))
             Path(name).replace(path)
         finally:
             Path(name).unlink(missing_ok=True)
@@ -77,14 +77,14 @@ def resume(path: Path, purpose: Purpose, tensors: int) -> Seen:
         return Seen.nothing(tensors)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            told = json.loads(str(archive["purpose"]))
+            saved_purpose = json.loads(str(archive["purpose"]))
             fields = {name: _field(archive[name]) for name in Seen.__dataclass_fields__}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         raise InputError(
             f"{path}: is not the state of a calibration, or is damaged: remove it to start anew"
         ) from None
     expected = {"format": _FORMAT, **purpose}
-    others = [name for name in expected if told.get(name) != expected[name]]
+    others = [name for name in expected if saved_purpose.get(name) != expected[name]]
     if others:
         raise InputError(
             f"{path}: is the state of a calibration with another {' and another '.join(others)}: remove"
@@ -106,12 +106,12 @@ def model_identity(model: Model) -> str:
         copy_without(model.proto, "initializer").SerializeToString(deterministic=True)
     )
     for tensor in model.proto.graph.initializer:
-        place = external(tensor, model.folder)
-        if place is None:
+        location = external(tensor, model.folder)
+        if location is None:
             result.update(tensor.SerializeToString(deterministic=True))
             continue
-        status = place.path.stat()
+        status = location.path.stat()
         plain = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
         result.update(plain.SerializeToString(deterministic=True))
-        result.update(repr((place.offset, status.st_size, status.st_mtime_ns)).encode())
+        result.update(repr((location.offset, status.st_size, status.st_mtime_ns)).encode())
     return result.hexdigest()

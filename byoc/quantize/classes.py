@@ -53,20 +53,20 @@ def _alike(index: GraphIndex, node: NodeProto, unit: Candidate, inner: set[str])
         yield from (name for name in node.output if name in floats)
 
 
-def form_of(wants: Sequence[Wanted], dtype: str | None) -> Form:
+def form_of(uses: Sequence[Wanted], dtype: str | None) -> Form:
     """Return the requirements for a class: the first use's preferred dtype that suits the most uses."""
-    first = wants[0].dtypes
-    common = [one for one in first if all(one in want.dtypes for want in wants)] or list(first)
+    first = uses[0].dtypes
+    common = [one for one in first if all(one in use.dtypes for use in uses)] or list(first)
     chosen = dtype if dtype is not None else common[0]
-    return Form(chosen, any(w.symmetric for w in wants), any(w.power_of_two for w in wants))
+    return Form(chosen, any(w.symmetric for w in uses), any(w.power_of_two for w in uses))
 
 
-def params_of_class(known: Mapping[str, Range | Given], form: Form) -> tuple[Params | None, str]:
+def params_of_class(entries: Mapping[str, Range | Given], form: Form) -> tuple[Params | None, str]:
     """Return the quantization of a class from the ranges of its tensors, or the reason if there is none.
 
     Raises InputError if the user gave two of its tensors different scales.
     """
-    given = {name: entry for name, entry in known.items() if isinstance(entry, Given)}
+    given = {name: entry for name, entry in entries.items() if isinstance(entry, Given)}
     if given:
         (first, entry), *others = given.items()
         for name, other in others:
@@ -76,11 +76,16 @@ def params_of_class(known: Mapping[str, Range | Given], form: Form) -> tuple[Par
                     "and different ones are given"
                 )
         return params_given(entry), ""
-    ranges = [entry for entry in known.values() if isinstance(entry, Range)]
+    ranges = [entry for entry in entries.values() if isinstance(entry, Range)]
     low, high = min(r.low for r in ranges), max(r.high for r in ranges)
     params = params_of(low, high, form)
-    name = next(iter(known))
-    return params, "" if params else f"'{name}' is below 0, which {form.dtype} with zero point 0 is not"
+    name = next(iter(entries))
+    return (
+        params,
+        ""
+        if params
+        else f"'{name}' has negative values, which {form.dtype} with zero point 0 cannot represent",
+    )
 
 
 def params_given(given: Given) -> Params:

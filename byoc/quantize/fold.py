@@ -50,8 +50,8 @@ def folded(model: Model) -> Model:
         node, tensors = _merged(model, fold, names)
         linear[fold.linear] = node
         stored += tensors
-    gone = {fold.norm for fold in found}
-    nodes = [linear.get(i, node) for i, node in enumerate(index.nodes) if i not in gone]
+    removed = {fold.norm for fold in found}
+    nodes = [linear.get(i, node) for i, node in enumerate(index.nodes) if i not in removed]
     read = {name for node in nodes for name in node.input} | {*index.outputs}
     read.update(name for number in index.bodies for name in index.reads[number])
     proto = copy_without(model.proto, "node", "initializer", "value_info")
@@ -60,8 +60,8 @@ def folded(model: Model) -> Model:
     unread = before - read
     proto.graph.initializer.extend(t for t in model.proto.graph.initializer if t.name not in unread)
     proto.graph.initializer.extend(stored)
-    made = {name for node in nodes for name in node.output}
-    proto.graph.value_info.extend(v for v in model.proto.graph.value_info if v.name in made)
+    outputs = {name for node in nodes for name in node.output}
+    proto.graph.value_info.extend(v for v in model.proto.graph.value_info if v.name in outputs)
     return replace(prepare(proto, model.source, model.folder), samples=model.samples)
 
 
@@ -92,13 +92,15 @@ def _is_inference(node: NodeProto) -> bool:
 def _plain_gemm(index: GraphIndex, node: NodeProto) -> bool:
     """Return whether a Gemm's bias is one value per column and not scaled."""
     attributes = written(node)
-    known = index.types.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-    return attributes.get("beta", 1.0) == 1.0 and (known is None or len(known.shape or ()) == 1)
+    tensor_type = index.types.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    return attributes.get("beta", 1.0) == 1.0 and (
+        tensor_type is None or len(tensor_type.shape or ()) == 1
+    )
 
 
 def _dtype(index: GraphIndex, name: str) -> str:
-    known = index.types.get(name)
-    return known.dtype if known is not None else ""
+    tensor_type = index.types.get(name)
+    return tensor_type.dtype if tensor_type is not None else ""
 
 
 def _merged(model: Model, fold: _Folding, names: Names) -> tuple[NodeProto, list[TensorProto]]:

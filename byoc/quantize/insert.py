@@ -124,8 +124,8 @@ class _Inserting:
         params, name = constant.params, constant.name
         stored = self.names.new(f"{name}_q")
         made = self.names.new(f"{name}_dq")
-        known = self.model.index.types[name]
-        shape = known.shape
+        tensor_type = self.model.index.types[name]
+        shape = tensor_type.shape
         values: NDArray[Any] | None = None
         if self.whole or constant.is_bias:
             floats = self.store.value(name)
@@ -167,8 +167,8 @@ class _Inserting:
         return new
 
     def _type(self, new: str, of: str, dtype: str = "float32") -> None:
-        known = self.model.index.types.get(of)
-        self.types[new] = write_type(TensorType(dtype, known.shape if known else None))
+        tensor_type = self.model.index.types.get(of)
+        self.types[new] = write_type(TensorType(dtype, tensor_type.shape if tensor_type else None))
 
     def _model(self) -> Model:
         source = self.model.proto

@@ -38,8 +38,8 @@ def channels(index: GraphIndex, node: NodeProto) -> tuple[int, int] | None:
     """
     if not is_onnx(node) or node.op_type not in WEIGHTED:
         return None
-    known = index.types.get(node.input[1])
-    if known is None or known.shape is None:
+    weight_type = index.types.get(node.input[1])
+    if weight_type is None or weight_type.shape is None:
         return None
     attributes = written(node)
     match node.op_type:
@@ -50,4 +50,4 @@ def channels(index: GraphIndex, node: NodeProto) -> tuple[int, int] | None:
         case "Gemm":
             return (0 if attributes.get("transB", 0) else 1), 1
         case _:
-            return (len(known.shape) - 1, 1) if len(known.shape) > 1 else None
+            return (len(weight_type.shape) - 1, 1) if len(weight_type.shape) > 1 else None

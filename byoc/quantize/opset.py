@@ -55,8 +55,8 @@ def raised(model: Model, least: int) -> Model:
         reason = " ".join(str(error).split())[:300]
         raise InputError(f"{why}, and cannot be converted: {reason}") from None
     proto = copy_without(model.proto, "node", "value_info")
-    known = {tensor.name for tensor in proto.graph.initializer}
-    proto.graph.initializer.extend(t for t in light.graph.initializer if t.name not in known)
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    proto.graph.initializer.extend(t for t in light.graph.initializer if t.name not in stored)
     proto.graph.node.extend(light.graph.node)
     _restore(proto, model.proto)
     for entry in proto.opset_import:

@@ -62,8 +62,8 @@ def quantize(
     contradict one another, or the operator set cannot be raised to the version that the scheme needs.
     """
     wishes = [Wishes(target) for target in targets if target.quantized]
-    for wish in wishes:
-        _check_dtype(wish.target, dtype)
+    for requirement in wishes:
+        _check_dtype(requirement.target, dtype)
     least = SIXTEEN_BITS if _sixteen(wishes, ranges, dtype) else PER_CHANNEL
     floats = folded(raised(modern(model), least))
     done = _Quantizing(floats, wishes, ranges, dtype, frozenset(exclude))
@@ -74,9 +74,9 @@ def _check_dtype(target: Target, dtype: str | None) -> None:
     part = target.rules.quantization.activations
     allowed = (part.dtype if part else None) or ()
     if dtype is not None and allowed and dtype not in allowed:
-        place = target.place("quantization.activations.dtype")
+        location = target.place("quantization.activations.dtype")
         raise InputError(
-            f"{target.source}: {place}: {dtype} is not supported; supported: {', '.join(allowed)}"
+            f"{target.source}: {location}: {dtype} is not supported; supported: {', '.join(allowed)}"
         )
 
 
@@ -85,8 +85,8 @@ def _sixteen(wishes: Sequence[Wishes], ranges: Ranges, dtype: str | None) -> boo
     used = {entry.dtype for entry in ranges.tensors.values() if isinstance(entry, Given)}
     if dtype is not None:
         used.add(dtype)
-    for wish in wishes:
-        scheme = wish.target.rules.quantization
+    for requirement in wishes:
+        scheme = requirement.target.rules.quantization
         for part in (scheme.activations if dtype is None else None, scheme.weights):
             used.update((part.dtype or ())[:1] if part else ())
     return not used <= _EIGHT_BITS
@@ -134,12 +134,12 @@ class _Quantizing:
         found: set[int] = set()
         known = {node.name for node in self.index.nodes} - {""}
         matched: set[str] = set()
-        for wish in self.wishes:
-            for unit in candidates(self.index, wish, ())[0]:
-                called = named(self.index, unit.unit)
-                known |= called
-                if not called.isdisjoint(self.exclude):
-                    matched |= called & self.exclude
+        for requirement in self.wishes:
+            for unit in candidates(self.index, requirement, ())[0]:
+                unit_names = named(self.index, unit.unit)
+                known |= unit_names
+                if not unit_names.isdisjoint(self.exclude):
+                    matched |= unit_names & self.exclude
                     found.update(unit.unit.nodes)
         for number, node in enumerate(self.index.nodes):
             if node.name in self.exclude:
@@ -155,8 +155,8 @@ class _Quantizing:
         while True:
             units: list[Candidate] = []
             taken: set[int] = set()
-            for out, wish in zip(self.out, self.wishes, strict=True):
-                found, never = candidates(self.index, wish, out | taken)
+            for out, requirement in zip(self.out, self.wishes, strict=True):
+                found, never = candidates(self.index, requirement, out | taken)
                 for number, why in never.items():
                     self.reasons.setdefault(_name(self.index, number), why)
                 units += found
@@ -181,9 +181,11 @@ class _Quantizing:
         """Exclude units, or only their given `nodes`, with reasons; return whether any were."""
         for unit in units:
             if unit.name in reasons:
-                place = next(i for i, wish in enumerate(self.wishes) if wish is unit.wishes)
+                location = next(
+                    i for i, requirement in enumerate(self.wishes) if requirement is unit.wishes
+                )
                 refused = (nodes or {}).get(unit.name, ())
-                self.out[place].update(refused or unit.unit.nodes)
+                self.out[location].update(refused or unit.unit.nodes)
                 names = [_name(self.index, number) for number in refused] or [unit.name]
                 self.reasons.update(dict.fromkeys(names, reasons[unit.name]))
         return bool(reasons)
@@ -196,16 +198,16 @@ class _Quantizing:
         index = unshared(trial).index
         reasons: dict[str, str] = {}
         nodes: dict[str, Collection[int]] = {}
-        for wish in self.wishes:
-            annotator = Annotator(wish.target, index)
+        for requirement in self.wishes:
+            annotator = Annotator(requirement.target, index)
             marks = [annotator.mark(number) for number in range(len(index.nodes))]
             unit_of = {
                 number: unit
-                for unit in group(index, wish.target.patterns, marks)
+                for unit in group(index, requirement.target.patterns, marks)
                 for number in unit.nodes
             }
             for unit in units:
-                if unit.wishes is not wish:
+                if unit.wishes is not requirement:
                     continue
                 core = {index.producer[name] for name in renamed_units(self.index, unit, renamed)}
                 refused = [number for number in sorted(core) if not marks[number].quantized]
@@ -215,25 +217,25 @@ class _Quantizing:
                     continue
                 of_node = dict(zip(sorted(core), sorted(unit.unit.nodes), strict=True))
                 if refused:
-                    said = _quantized_refusal(annotator, refused[0], marks[refused[0]].verdict)
-                    reasons[unit.name] = said + self._given(of_node[refused[0]], said)
+                    reason = _quantized_refusal(annotator, refused[0], marks[refused[0]].verdict)
+                    reasons[unit.name] = reason + self._given(of_node[refused[0]], reason)
                 else:
                     reasons[unit.name] = _unit_refusal(unit_of[number] for number in sorted(core))
                 nodes[unit.name] = [of_node[number] for number in refused]
         return reasons, nodes
 
-    def _given(self, number: int, said: str) -> str:
+    def _given(self, number: int, reason: str) -> str:
         """Return a remark on the user-given scales of tensors that a reason mentions, in brackets."""
         node = self.index.nodes[number]
         uses = [(False, *use) for use in enumerate(node.input)]
         uses += [(True, *use) for use in enumerate(node.output)]
-        told: dict[str, None] = {}
+        remarks: dict[str, None] = {}
         for out, position, name in uses:
             formal = formal_name(self.index, node, position, out=out)
             given = isinstance(self.ranges.tensors.get(name), Given)
-            if given and formal and re.search(rf"\b{re.escape(formal)}\b", said):
-                told[f"{formal} is '{name}', whose scale was given"] = None
-        return f" ({'; '.join(told)})" if told else ""
+            if given and formal and re.search(rf"\b{re.escape(formal)}\b", reason):
+                remarks[f"{formal} is '{name}', whose scale was given"] = None
+        return f" ({'; '.join(remarks)})" if remarks else ""
 
 
 def _quantized_refusal(annotator: Annotator, number: int, verdict: Verdict) -> str:
@@ -244,8 +246,8 @@ def _quantized_refusal(annotator: Annotator, number: int, verdict: Verdict) -> s
     first = next(refused, None)
     if first is None:
         return _OTHER_UNITS
-    told = "; ".join(objection.text for objection in first.objections)
-    return f"{annotator.index.nodes[number].op_type}: {told}"
+    remarks = "; ".join(objection.text for objection in first.objections)
+    return f"{annotator.index.nodes[number].op_type}: {remarks}"
 
 
 def _unit_refusal(units: Iterator[Unit]) -> str:
@@ -268,7 +270,7 @@ def _notes(reasons: Mapping[str, str], units: Mapping[str, tuple[str, ...]]) -> 
             by_reason.setdefault(reason, []).append(name)
     notes = []
     for reason, names in by_reason.items():
-        told = ", ".join(names[:_MOST_NAMES])
+        shown = ", ".join(names[:_MOST_NAMES])
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        notes.append(f"not quantized: {told}{more}: {reason}")
+        notes.append(f"not quantized: {shown}{more}: {reason}")
     return notes

@@ -30,8 +30,8 @@ DTYPES = {
 Dtype = Literal["int4", "uint4", "int8", "uint8", "int16", "uint16"]
 
 _HEAD = """\
-# What each tensor's values lie in. Edit it and give it to `byoc partition --calibration`; in the place
-# of `low` and `high` there may be `scale`, `zero_point`, `dtype` and, for one scale a channel, `axis`.
+# The range of each tensor's values. Edit it and pass it to `byoc partition --calibration`. Instead of
+# `low` and `high` there may be `scale`, `zero_point`, `dtype` and, for one scale per channel, `axis`.
 """
 _MOST_HINTS = 5
 
@@ -90,9 +90,9 @@ class Ranges:
         if unknown:
             hints = [nearest(name, known) for name in unknown[:_MOST_HINTS]]  # each looks at all names
             hints += [""] * (len(unknown) - len(hints))
-            told = zip(unknown, hints, strict=True)
+            pairs = zip(unknown, hints, strict=True)
             raise wrong(
-                path, [f"tensors.{name}: the model has no such tensor{hint}" for name, hint in told]
+                path, [f"tensors.{name}: the model has no such tensor{hint}" for name, hint in pairs]
             )
 
 
@@ -176,7 +176,9 @@ def _scale_problems(entry: _Entry) -> list[str]:
         low, high = DTYPES[entry.dtype]
         outside = [point for point in points if not low <= point <= high]
         if outside:
-            problems.append(f"zero point {outside[0]} is no {entry.dtype}, which is {low} to {high}")
+            problems.append(
+                f"zero point {outside[0]} is outside the range of {entry.dtype}, {low} to {high}"
+            )
     return problems
 
 

@@ -1,7 +1,7 @@
 """Choice of scales for each tensor at the boundary of units, and for each constant that they read."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,17 +109,17 @@ class _Deciding:
         return Schemes(self.activations, self.constants, self.refused)
 
     def _activations(self, classes: "DisjointSet[str]") -> None:
-        wants: dict[str, list[Wanted]] = {}
-        known: dict[str, dict[str, Range | Given]] = {}
+        requirements: dict[str, list[Wanted]] = {}
+        tensor_type: dict[str, dict[str, Range | Given]] = {}
         of_unit: dict[str, list[str]] = {}
-        for unit, name, want in self._uses():
+        for unit, name, requirement in self._uses():
             classes.add(name)
             root = classes[name]
-            wants.setdefault(root, []).append(want)
-            known.setdefault(root, {})[name] = self._known(name)
+            requirements.setdefault(root, []).append(requirement)
+            tensor_type.setdefault(root, {})[name] = self._known(name)
             of_unit.setdefault(root, []).append(unit.name)
-        for root, names in known.items():
-            params, reason = params_of_class(names, form_of(wants[root], self.dtype))
+        for root, names in tensor_type.items():
+            params, reason = params_of_class(names, form_of(requirements[root], self.dtype))
             if params is None:
                 self.refused.update(dict.fromkeys(of_unit[root], reason))
                 continue
@@ -130,14 +130,14 @@ class _Deciding:
         """Yield the boundary tensors of units, and constants that share their scale, use by use."""
         index = self.store.index
         for unit in self.units:
-            borders = {*unit.reads, *unit.makes}
+            boundary = {*unit.reads, *unit.makes}
             for number in unit.unit.nodes:
                 node = index.nodes[number]
                 alike = is_alike(node, unit)
                 for out, names in ((False, node.input), (True, node.output)):
                     for position, name in enumerate(names):
                         constant = alike and name and index.is_constant(name) and is_float(index, name)
-                        if name in borders or constant:
+                        if name in boundary or constant:
                             yield (
                                 unit,
                                 name,
@@ -152,10 +152,11 @@ class _Deciding:
         return Range(float(low), float(high))
 
     def _with_axis(self, params: Params, name: str) -> Params:
-        known = self.store.index.types.get(name)
-        if params.axis is None or params.axis >= 0 or known is None or known.shape is None:
+        tensor_type = self.store.index.types.get(name)
+        shape = tensor_type.shape if tensor_type is not None else None
+        if params.axis is None or params.axis >= 0 or shape is None:
             return params
-        return Params(params.scale, params.zero_point, params.dtype, params.axis % len(known.shape))
+        return replace(params, axis=params.axis % len(shape))
 
     def _constants_of(self, unit: Candidate, number: int) -> str:
         """Add the constants of a node; return the reason if the unit cannot be quantized, else empty."""
@@ -177,7 +178,7 @@ class _Deciding:
             else:
                 params = self._weights(unit, number, position)
             if params is None:
-                return f"'{name}' is below 0, which its data type with zero point 0 is not"
+                return f"'{name}' has negative values, and its data type with zero point 0 has none"
             added.append(Constant(number, position, name, params))
         self.constants += added
         return ""
@@ -189,9 +190,9 @@ class _Deciding:
         given = self.ranges.tensors.get(name)
         if isinstance(given, Given):
             return self._with_axis(params_given(given), name)
-        want = unit.wishes.of(index, node, position, "weights", out=False)
-        found = channels(index, node) if position == 1 and want.per_channel else None
-        form = Form(want.dtypes[0], want.symmetric, want.power_of_two)
+        requirement = unit.wishes.of(index, node, position, "weights", out=False)
+        found = channels(index, node) if position == 1 and requirement.per_channel else None
+        form = Form(requirement.dtypes[0], requirement.symmetric, requirement.power_of_two)
         return self.store.params(name, found[0] if found else None, form)
 
     def _bias(self, unit: Candidate, number: int, added: list[Constant]) -> str:
@@ -201,7 +202,7 @@ class _Deciding:
         name = node.input[2]
         attributes = written(node)
         if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
-            return f"{describe(node)} has a bias, and alpha or beta is not 1"
+            return f"{describe(node)} has a bias, and its alpha or beta is not 1"
         values = self.store.value(name)
         if values.size not in {1, *values.shape[-1:]}:
             return f"the bias '{name}' is not one number for each channel"
@@ -212,10 +213,10 @@ class _Deciding:
             return f"the bias '{name}' has no scale: '{node.input[0]}' has none for all of it"
         bias = values.astype(np.float32).reshape(-1)
         if weights is not None and not isinstance(self.ranges.tensors.get(weights.name), Given):
-            want = unit.wishes.of(index, node, 1, "weights", out=False)
+            requirement = unit.wishes.of(index, node, 1, "weights", out=False)
             groups = (channels(index, node) or (0, 1))[1] if node.op_type == "ConvTranspose" else 1
             each = bias.reshape(groups if len(bias) > 1 else 1, -1)
-            wide = widened(params, np.abs(each).max(axis=0), source.scale, want.power_of_two)
+            wide = widened(params, np.abs(each).max(axis=0), source.scale, requirement.power_of_two)
             if wide is not params:
                 added[added.index(weights)] = Constant(number, 1, weights.name, wide)
                 params = wide
@@ -238,8 +239,8 @@ class _Deciding:
             return params_given(entry)
         if entry is None:
             return None
-        want = unit.wishes.of(index, index.nodes[number], 0, "activations", out=False)
-        return params_of(entry.low, entry.high, form_of([want], self.dtype))
+        requirement = unit.wishes.of(index, index.nodes[number], 0, "activations", out=False)
+        return params_of(entry.low, entry.high, form_of([requirement], self.dtype))
 
     def _product(self, source: Params, weights: Params, number: int, count: int) -> Floats:
         """Return the scale of a bias: activation times weights, in float32, for each channel."""

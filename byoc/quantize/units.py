@@ -72,9 +72,9 @@ def _never(index: GraphIndex, number: int) -> str:
         name for name in (*index.reads[number], *filter(None, node.output)) if is_float(index, name)
     ]
     for name in floats:
-        known = index.types.get(name)
-        if known is None or known.dtype != _DTYPE:
-            return f"'{name}' is {known or 'of an unknown type'}, and float32 alone is quantized"
+        tensor_type = index.types.get(name)
+        if tensor_type is None or tensor_type.dtype != _DTYPE:
+            return f"'{name}' is {tensor_type or 'of an unknown type'}, and float32 alone is quantized"
     if all(index.is_constant(name) for name in index.reads[number] if is_float(index, name)):
         return _NO_NUMBERS
     return ""

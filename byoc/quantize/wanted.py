@@ -57,13 +57,13 @@ class Wishes:
         part = getattr(scheme, role) or QuantizedTensors()
         lists = (tensor.dtype if tensor else None, rule.dtype if rule else None, part.dtype)
         dtypes = next((found for found in lists if found), self.target.rules.dtype)
-        given = own.model_fields_set
-        symmetric = own.symmetric if "symmetric" in given else part.symmetric
+        stated = own.model_fields_set
+        symmetric = own.symmetric if "symmetric" in stated else part.symmetric
         if symmetric is None:
-            symmetric = role == "weights" and "symmetric" not in given
-        two = own.power_of_two if "power_of_two" in given else scheme.scales == "power_of_two"
-        per_channel = own.per_channel if "per_channel" in given else part.per_channel
-        return Wanted(_integers(dtypes), bool(symmetric), bool(per_channel), bool(two))
+            symmetric = role == "weights" and "symmetric" not in stated
+        power_of_two = own.power_of_two if "power_of_two" in stated else scheme.scales == "power_of_two"
+        per_channel = own.per_channel if "per_channel" in stated else part.per_channel
+        return Wanted(_integers(dtypes), bool(symmetric), bool(per_channel), bool(power_of_two))
 
     def _rule(self, op: str) -> OpRule | None:
         rules = [rule for rule in self.target.rules.ops if rule.quantized]

@@ -132,11 +132,11 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
         ("{scale: [1, true], dtype: int8, axis: 1}", ".scale: expected a number, or a list of such"),
         (
             "{scale: 1, zero_point: 128, dtype: int8}",
-            ": zero point 128 is no int8, which is -128 to 127",
+            ": zero point 128 is outside the range of int8, -128 to 127",
         ),
         (
             "{scale: 1, zero_point: -1, dtype: uint16}",
-            ": zero point -1 is no uint16, which is 0 to 65535",
+            ": zero point -1 is outside the range of uint16, 0 to 65535",
         ),
         ("{scale: 1, zero_point: 1.5, dtype: int8}", ".zero_point: expected a whole number, or a list"),
         ("{scale: [1, 2], zero_point: [1, 2, 3], dtype: int8, axis: 0}", ": 3 zero points for 2 scales"),

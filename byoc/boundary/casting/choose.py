@@ -35,9 +35,9 @@ class Chooser:
         """Return the model's function that a node calls, or None."""
         return self.functions.get((node.domain, node.op_type))
 
-    def known(self, nodes: Sequence[NodeProto], given: Dtypes) -> dict[str, str]:
+    def known(self, nodes: Sequence[NodeProto], arguments: Dtypes) -> dict[str, str]:
         """Return the data types of all tensors of nodes in order, as far as they can be inferred."""
-        result = dict(given)
+        result = dict(arguments)
         for node in nodes:
             if all(name in result for name in node.output if name):
                 continue
@@ -61,8 +61,8 @@ class Chooser:
         """Return the nodes of a function with the attributes of a call, and the data types in it."""
         nodes = [resolved(node, call) for node in function.node]
         pairs = zip(function.input, call.input, strict=False)
-        given = {formal: known[name] for formal, name in pairs if name in known}
-        return nodes, self.known(nodes, given)
+        arguments = {formal: known[name] for formal, name in pairs if name in known}
+        return nodes, self.known(nodes, arguments)
 
     def choose(
         self,
@@ -76,16 +76,16 @@ class Chooser:
         `wanted` are tensors that are read in it from outside; nodes that make only tensors in `exact` do
         not compute in it. The nodes are in order.
         """
-        asked = set(wanted)
+        short = set(wanted)
         result = [False] * len(nodes)
         for i in reversed(range(len(nodes))):
             node = nodes[i]
             made = {name for name in node.output if known.get(name) == FLOAT}
-            if (made and made.isdisjoint(asked)) or all(name in exact for name in node.output if name):
+            if (made and made.isdisjoint(short)) or all(name in exact for name in node.output if name):
                 continue
             result[i] = self.schemas.has_tensors_alone(node) and self._bodies_may(node)
-            asked.update(self._asked(node, known))
-        return result, asked
+            short.update(self._asked(node, known))
+        return result, short
 
     def _asked(self, node: NodeProto, known: Dtypes) -> Iterator[str]:
         """Yield the data inputs of a node, including those of the nodes inside it.
@@ -96,9 +96,9 @@ class Chooser:
         function = self.function(node)
         if function is not None:
             nodes, inner = self.inside(node, function, known)
-            _, asked = self.choose(nodes, inner, [n for n in function.output if inner.get(n) == FLOAT])
+            _, short = self.choose(nodes, inner, [n for n in function.output if inner.get(n) == FLOAT])
             pairs = zip(function.input, node.input, strict=False)
-            yield from (name for formal, name in pairs if formal in asked)
+            yield from (name for formal, name in pairs if formal in short)
             return
         for name, type_str in zip(node.input, self.schemas.inputs(node), strict=True):
             if known.get(name) == FLOAT and not is_fixed(type_str):
@@ -107,8 +107,8 @@ class Chooser:
             inside = body_dtypes(node, body, known)
             own = self.known(list(body.node), ChainMap(inside, dict(known)))
             outputs = [value.name for value in body.output if own.get(value.name) == FLOAT]
-            _, asked = self.choose(list(body.node), own, outputs)
-            yield from asked
+            _, short = self.choose(list(body.node), own, outputs)
+            yield from short
 
     def _bodies_may(self, node: NodeProto) -> bool:
         """Return whether the short type may enter and leave a node's bodies; true without bodies."""
@@ -142,11 +142,11 @@ def resolved(node: NodeProto, call: NodeProto) -> NodeProto:
 
     References to attributes that the call does not give are removed.
     """
-    given = {attribute.name: attribute for attribute in call.attribute}
+    arguments = {attribute.name: attribute for attribute in call.attribute}
     result = deepcopy(node)
     del result.attribute[:]
     for attribute in node.attribute:
-        value = given.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+        value = arguments.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
         if value is not None:
             result.attribute.append(value)
             result.attribute[-1].name = attribute.name

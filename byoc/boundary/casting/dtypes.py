@@ -60,8 +60,8 @@ class Schemas:
         schema = self.of(node)
         if schema is None:
             return True
-        sides = (schema.inputs, len(node.input)), (schema.outputs, len(node.output))
-        formals = (formal for side, count in sides for formal in side[:count])
+        parameters = (schema.inputs, len(node.input)), (schema.outputs, len(node.output))
+        formals = (formal for formals_of_side, count in parameters for formal in formals_of_side[:count])
         return all(any(kind.startswith("tensor(") for kind in formal.types) for formal in formals)
 
     def inferred(self, node: NodeProto, known: Dtypes) -> dict[str, str]:
@@ -133,9 +133,9 @@ def _asked(node: NodeProto, known: Dtypes) -> Dtypes:
 
 def _changes(node: NodeProto, schema: OpSchema, dtype: str) -> Iterator[NodeProto]:
     """Yield copies of a node with one attribute changed that may determine a float32 output."""
-    given = {attribute.name: attribute for attribute in node.attribute}
+    attributes = {attribute.name: attribute for attribute in node.attribute}
     for name, formal in schema.attributes.items():
-        attribute = given.get(name)
+        attribute = attributes.get(name)
         if formal.type == OpSchema.AttrType.TENSOR:
             zero = TensorProto(dims=[1], data_type=TensorProto.FLOAT, raw_data=bytes(4))
             old = attribute.t if attribute is not None else zero

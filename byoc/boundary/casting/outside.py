@@ -116,10 +116,10 @@ class Outside:
             for name in names
         }
         for scope in edit.scopes:
-            gone = {name for (at, name), _ in self.short if at == id(scope) and (at, name) not in read}
-            gone = {name for name in gone if (id(scope), name) in self.stored}
-            if gone:
-                _drop(scope, gone)
+            unread = {name for (at, name), _ in self.short if at == id(scope) and (at, name) not in read}
+            unread = {name for name in unread if (id(scope), name) in self.stored}
+            if unread:
+                _drop(scope, unread)
         regions = {(call.function.domain, call.function.name) for call in edit.calls.values()}
         nodes = [node for scope in edit.scopes for node in scope.nodes]
         nodes += [node for call in edit.calls.values() for node in call.inside.nodes]
@@ -156,8 +156,8 @@ def _graph(scope: Scope) -> GraphProto:
 def _stored(scope: Scope) -> dict[str, TensorProto]:
     """Return the stored float32 tensors of a graph that no caller can override."""
     graph = _graph(scope)
-    given = {value.name for value in graph.input}
-    found = {t.name: t for t in graph.initializer if t.name not in given}
+    inputs = {value.name for value in graph.input}
+    found = {t.name: t for t in graph.initializer if t.name not in inputs}
     found |= {
         node.output[0]: attribute.t
         for node in scope.nodes

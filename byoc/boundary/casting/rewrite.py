@@ -144,9 +144,9 @@ class Rewriter:
 
     def _initializers(self, frame: Frame, body: GraphProto) -> None:
         """Register the initializers of a body; float32 ones are added back in the types read."""
-        given = {value.name for value in body.input}
-        stored = [t for t in body.initializer if t.name not in given]
-        kept = [t for t in body.initializer if t.name in given or t.data_type != TensorProto.FLOAT]
+        inputs = {value.name for value in body.input}
+        stored = [t for t in body.initializer if t.name not in inputs]
+        kept = [t for t in body.initializer if t.name in inputs or t.data_type != TensorProto.FLOAT]
 
         def maker(tensor: TensorProto) -> Callable[[str | None], str]:
             def make(dtype: str | None) -> str:
@@ -177,13 +177,13 @@ class Rewriter:
         assert function is not None
         inside, inner = self.chooser.inside(node, function, known)
         outputs = [name for name in function.output if inner.get(name) == FLOAT]
-        short, asked = [False] * len(inside), set[str]()
+        short, read_short = [False] * len(inside), set[str]()
         if narrow:
-            short, asked = self.chooser.choose(inside, inner, outputs)
+            short, read_short = self.chooser.choose(inside, inner, outputs)
         body = Frame(_own_naming(function))
         for formal in function.input:
             dtype = inner.get(formal)
-            now = self.dtype if dtype == FLOAT and formal in asked else dtype
+            now = self.dtype if dtype == FLOAT and formal in read_short else dtype
             body.values[formal] = Value(body, dtype, {now: formal})
         self.run(body, inside, inner, short)
         made = []
@@ -198,7 +198,7 @@ class Rewriter:
         new.node.extend(body.nodes)
         refer(new, function, node)
         for i, (name, formal) in enumerate(zip(list(node.input), function.input, strict=False)):
-            node.input[i] = frame.read(name, self._type(name, known, formal in asked))
+            node.input[i] = frame.read(name, self._type(name, known, formal in read_short))
         for i, (name, dtype) in enumerate(zip(list(node.output), made, strict=False)):
             if name:
                 node.output[i] = frame.define(name, known.get(name), dtype or known.get(name))

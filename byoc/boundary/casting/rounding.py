@@ -14,8 +14,6 @@ from byoc.graph.tensors import raw_bytes
 from byoc.graph.types import NUMBERS
 
 FLOAT16, BFLOAT16 = "float16", "bfloat16"
-SHORT = (FLOAT16, BFLOAT16)
-"""The data types that are handled here."""
 
 _LARGEST = {FLOAT16: 0x7BFF, BFLOAT16: 0x7F7F}
 _INFINITY = {FLOAT16: 0x7C00, BFLOAT16: 0x7F80}

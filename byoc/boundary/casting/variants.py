@@ -72,9 +72,9 @@ def refer(new: FunctionProto, function: FunctionProto, call: NodeProto) -> None:
 
     If rewriting changed a value, the call gets the new one. Nodes are matched by their outputs.
     """
-    made = {name: node for node in new.node for name in node.output if name}
+    makers = {name: node for node in new.node for name in node.output if name}
     for node in function.node:
-        now = next((made[name] for name in node.output if name in made), None)
+        now = next((makers[name] for name in node.output if name in makers), None)
         if now is None:
             continue
         for attribute in node.attribute:

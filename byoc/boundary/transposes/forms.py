@@ -123,9 +123,9 @@ class _Posed:
     def _bytes(self, made: Mapping[str, int], permuted: Bools) -> float:
         total = 0.0
         for value, row in self.row.items():
-            there = any(permuted[unit] for unit in self.consumers[row])
-            here = self.plain[row] or not all(permuted[unit] for unit in self.consumers[row])
-            if there if made[value] == 0 else here:
+            in_layout = any(permuted[unit] for unit in self.consumers[row])
+            in_plain = self.plain[row] or not all(permuted[unit] for unit in self.consumers[row])
+            if in_layout if made[value] == 0 else in_plain:
                 total += self.size[row]
         return total
 

@@ -120,9 +120,9 @@ class _Merger:
             kept.append(node)
         assert isinstance(scope.proto, GraphProto)
         stored = scope.proto.initializer
-        gone = {tensor.name for tensor in stored} & self.replaced - needed
-        if gone:
-            left = [tensor for tensor in stored if tensor.name not in gone]
+        unread = {tensor.name for tensor in stored} & self.replaced - needed
+        if unread:
+            left = [tensor for tensor in stored if tensor.name not in unread]
             del stored[:]
             stored.extend(left)
         return kept[::-1]

@@ -124,14 +124,14 @@ def _broadcasting(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
 def _along(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
     """Return the ports of an operator that works along one axis."""
     op = node.op_type
-    given = written(node)
+    attributes = written(node)
     if op in _SOFTMAX and facts.edit.opset < 13:  # which flattened what is before and after the axis
         return None
-    if given.get("keepdims", 1) != 1 or facts.rank(node.input[0]) != rank:
+    if attributes.get("keepdims", 1) != 1 or facts.rank(node.input[0]) != rank:
         return None
     if not _all_made(node, facts, rank):
         return None
-    axis = given.get("axis", _AXIS.get(op, -1))
+    axis = attributes.get("axis", _AXIS.get(op, -1))
     return Ports((0,), (), _written_outputs(node), _axis(axis))
 
 
@@ -144,12 +144,12 @@ def _reduction(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
 
     The reduction must keep its dimensions (`keepdims`).
     """
-    opset, given = facts.edit.opset, written(node)
-    if given.get("keepdims", 1) != 1:
+    opset, attributes = facts.edit.opset, written(node)
+    if attributes.get("keepdims", 1) != 1:
         return None
     as_input = opset >= (13 if node.op_type == "ReduceSum" else 18)
-    axes = _listed(facts, node, 1) if as_input else given.get("axes", [])
-    none = axes == [] and bool(given.get("noop_with_empty_axes", 0))
+    axes = _listed(facts, node, 1) if as_input else attributes.get("axes", [])
+    none = axes == [] and bool(attributes.get("noop_with_empty_axes", 0))
     if axes is None or not (none or _is_orderless(node, facts)):
         return None
     if not axes:  # all of them, or none
@@ -179,21 +179,21 @@ def _axes(order: Order, axes: list[int]) -> list[int]:
 
 
 def _concat(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
-    given = written(node)
-    if "axis" not in given and facts.edit.opset >= 4:
+    attributes = written(node)
+    if "axis" not in attributes and facts.edit.opset >= 4:
         return None
     if any(facts.rank(name) != rank for name in node.input) or not _all_made(node, facts, rank):
         return None
     constants = tuple(i for i, name in enumerate(node.input) if facts.is_constant(name))
     data = tuple(i for i in range(len(node.input)) if i not in constants)
-    return Ports(data, constants, (0,), _axis(given.get("axis", 1))) if data else None
+    return Ports(data, constants, (0,), _axis(attributes.get("axis", 1))) if data else None
 
 
 def _pad(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
-    given, opset = written(node), facts.edit.opset
+    attributes, opset = written(node), facts.edit.opset
     if opset < 11:
         key = "pads" if opset >= 2 else "paddings"
-        pads = given.get(key)
+        pads = attributes.get(key)
         if pads is None or len(pads) != 2 * rank:
             return None
         return _unary(node, facts, rank, lambda order: Change({key: _pads(order, pads)}, {}))
@@ -212,9 +212,9 @@ def _pads(order: Order, pads: list[int]) -> list[int]:
 
 
 def _slice(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
-    given = written(node)
+    attributes = written(node)
     if facts.edit.opset < 10:
-        axes = given.get("axes", list(range(len(given.get("starts", [])))))
+        axes = attributes.get("axes", list(range(len(attributes.get("starts", [])))))
         return _unary(node, facts, rank, lambda o: Change({"axes": _each(o, axes)}, {}))
     listed = _listed(facts, node, 3)
     if listed == []:

@@ -100,28 +100,28 @@ class _Rewriter:
         form = self.forms.node[number]
         frame = self.frames.frame[node.input[ports.data[0]]]
         turn = self.turns[1 + form - frame]
-        given = list(node.input)
+        inputs = list(node.input)
         for i, name in enumerate(node.input):
             if name in self.frames.frame and i not in ports.constants:
-                given[i] = self._need(name, form if i in ports.data else self.frames.frame[name])
+                inputs[i] = self._need(name, form if i in ports.data else self.frames.frame[name])
         if form != frame:
             for i in ports.constants:
-                given[i] = self.constants.transposed(node.input[i], turn, form)
-            self._change(node, ports, form, given)
+                inputs[i] = self.constants.transposed(node.input[i], turn, form)
+            self._change(node, ports, form, inputs)
             note(node, LAYOUT_NAME, self.layouts[form])
         del node.input[:]
-        node.input.extend(given)
+        node.input.extend(inputs)
         for i in ports.made:
             node.output[i] = self._name(self.frames.value[node.output[i]], form)
 
-    def _change(self, node: NodeProto, ports: Ports, form: int, given: list[str]) -> None:
+    def _change(self, node: NodeProto, ports: Ports, form: int, inputs: list[str]) -> None:
         """Set the attributes and constant inputs that a node needs on transposed tensors."""
         change = ports.change(self.turns[2 * form])
         for name, value in change.attributes.items():
             set_attribute(node, name, value)
         for position, numbers in change.numbers.items():
-            given.extend([""] * (position + 1 - len(given)))
-            given[position] = self.constants.numbers(node, position, numbers, form)
+            inputs.extend([""] * (position + 1 - len(inputs)))
+            inputs[position] = self.constants.numbers(node, position, numbers, form)
 
     def _turning(self, number: int, node: NodeProto) -> None:
         """Let another Transpose read the form at hand and make the chosen one."""
@@ -148,8 +148,8 @@ class _Rewriter:
         node.input[0] = self._need(source, form)
         if form == self.frames.frame[source]:
             return []
-        given = written(node)
-        axes = range(len(turn))[given.get("start", 0) : given.get("end", len(turn))]
+        inputs = written(node)
+        axes = range(len(turn))[inputs.get("start", 0) : inputs.get("end", len(turn))]
         del node.attribute[:]
         kind = helper.make_tensor_type_proto(TensorProto.INT64, [len(turn)])
         node.output[0] = self.room.edit.add(f"{target}_{self.layouts[form]}", kind)
