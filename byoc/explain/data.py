@@ -44,11 +44,6 @@ class Refusal:
         """The operator, as rule files write it."""
         return name_of(self.index.nodes[self.number])
 
-    @property
-    def places(self) -> tuple[str, ...]:
-        """The locations of the reasons in the rule file."""
-        return tuple(reason.place for reason in self.reasons)
-
 
 @dataclass(frozen=True, eq=False)
 class Explained:

@@ -82,18 +82,15 @@ def _unnamed(text: str) -> str:
 def _reasons(members: Sequence[Refusal]) -> list[dict[str, Any]]:
     """Return the reasons that some nodes share, each in its commonest wording."""
     reasons = []
-    for position, location in enumerate(members[0].places):
-        texts = Counter(_without_operator(member, position) for member in members)
-        if len(texts) > 1 or len({member.op for member in members}) == 1:
-            texts = Counter(member.reasons[position].text for member in members)
+    for position, reason in enumerate(members[0].reasons):
+        full = [member.reasons[position].text for member in members]
+        # The row names the operators anyway.
+        short = [text.removeprefix(f"{m.op} ") for m, text in zip(members, full, strict=True)]
+        several_ops = len({member.op for member in members}) > 1
+        texts = Counter(short if several_ops and len(set(short)) == 1 else full)
         text = texts.most_common(1)[0][0]
-        reasons.append({"place": location, "text": text, "others": len(texts) - 1})
+        reasons.append({"place": reason.place, "text": text, "others": len(texts) - 1})
     return reasons
-
-
-def _without_operator(refusal: Refusal, position: int) -> str:
-    """Return a reason without the operator that it begins with, which the row names anyway."""
-    return refusal.reasons[position].text.removeprefix(f"{refusal.op} ")
 
 
 def _composites(explanation: Explanation) -> list[dict[str, Any]]:

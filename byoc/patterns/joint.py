@@ -11,7 +11,7 @@ from functools import cached_property
 from byoc.graph.index import GraphIndex
 from byoc.patterns.group import single, sorted_units
 from byoc.patterns.unit import Unit
-from byoc.verdict import YES, Mark, Verdict, refuse
+from byoc.verdict import Mark, Verdict, refuse
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +30,6 @@ class JointUnit:
         """For each accelerator, whether it supports the whole unit; the reasons of all refused parts."""
         return tuple(
             refuse(*dict.fromkeys(reason for unit in units for reason in unit.verdict.reasons))
-            if not all(unit.verdict for unit in units)
-            else YES
             for units in self.on
         )
 

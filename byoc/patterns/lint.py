@@ -127,7 +127,7 @@ def _names(node: PatternNode) -> Iterator[str]:
         elif op not in known.names() and op != ANY and "." not in op:  # other domains are taken on trust
             standard = [name for name in known.names() if "." not in name]
             yield f"ONNX has no operator '{op}'{nearest(op, standard)}"
-        elif known.has_bodies(op):
+        elif op in known.WITH_BODIES:
             yield f"{op} has bodies, and no pattern matches a node that has some"
         elif op == "Constant":
             yield "a Constant is never matched: write a name with '!', or its value"

@@ -14,7 +14,7 @@ from byoc.graph.facts import node_facts, tensor_facts
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import is_onnx
 from byoc.patterns.form import Form
-from byoc.patterns.operators import exact, label, most_inputs
+from byoc.patterns.operators import exact, label
 from byoc.patterns.pattern import Pattern
 from byoc.patterns.search import Binding, Search
 from byoc.patterns.syntax import PatternNode
@@ -63,7 +63,10 @@ class Match:
         node = index.nodes[number]
         schema = index.schema(node)
         operands = [operand.name for operand in line.operands]
-        operands = operands[: self._operand_count(line) if exact(schema) else most_inputs(schema)]
+        if schema is None or exact(schema):
+            operands = operands[: self._operand_count(line)]
+        else:
+            operands = operands[: schema.max_input]
         names = (*line.outputs, *[""] * len(node.output))[: len(without_end(node.output))]
         return Line(
             line.output,

@@ -14,7 +14,7 @@ COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum", "Max"
 _ODD = re.compile(r"(?<![a-zA-Z0-9])\.|\.(?![a-zA-Z])|(?<!.)[0-9]|[^a-zA-Z0-9.]", re.DOTALL)
 
 # Operators with bodies, which the function of a composite cannot hold.
-_WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 @cache
@@ -73,11 +73,6 @@ def exact(schema: onnx.defs.OpSchema | None) -> bool:
     return bool(schema.inputs) and schema.inputs[-1].option == many
 
 
-def most_inputs(schema: onnx.defs.OpSchema | None) -> int | None:
-    """Return the most inputs that an operator can have, None if that is unknown."""
-    return schema.max_input if schema is not None else None
-
-
 def label(op: str) -> str:
     """Return a unique part of a function name for an operator: `relu`, `acme__Op`.
 
@@ -88,11 +83,6 @@ def label(op: str) -> str:
         return op.lower()
     dotted = op if "." in op else f".{op}"
     return _ODD.sub(lambda found: f"_0{ord(found[0]):x}_", dotted).replace(".", "__")
-
-
-def has_bodies(op: str) -> bool:
-    """Return whether an operator holds graphs."""
-    return op in _WITH_BODIES
 
 
 def is_random(op: str) -> bool:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import onnx
 
+from byoc.bundle.compile import Compiler
 from byoc.bundle.regions import read_region
 from byoc.bundle.weights import WeightFile, move_weights
-from byoc.codegen import Codegen, Executable, Executor, Region, chosen_options
+from byoc.codegen import Codegen, Region
 from byoc.costs.file import Link
 from byoc.costs.task import Task, tasks
 from byoc.errors import InputError
@@ -26,9 +27,9 @@ from byoc.profile.records import Records
 from byoc.profile.sampling import Clock, Patience, Samples, sampled
 from byoc.rules.annotate import annotate
 from byoc.rules.load import Target
-from byoc.runtime.regions import executor
 from byoc.runtime.samples import sample_inputs
 from byoc.verdict import YES
+from byoc.verify.trial import compile_and_load
 
 _PLAIN = "profile"
 # Operators of which an accelerator is likely to support at least one.
@@ -51,25 +52,21 @@ class Device:
         return self.codegen.name
 
     @cached_property
+    def compiler(self) -> Compiler:
+        """The codegen with its options."""
+        return Compiler(self.codegen, self.options)
+
+    @property
     def chosen(self) -> Any:
         """The options passed to `compile`. Raise InputError if one is not valid."""
-        return chosen_options(self.codegen, self.options)
-
-    def run(self, region: Region) -> Executor:
-        """Compile a region and return its executor. Raise InputError if the codegen cannot."""
-        try:
-            artifact = self.codegen.compile(region, self.chosen)
-        except InputError:
-            raise
-        except Exception as error:  # a plug-in can fail in any way; the other units can go on
-            raise InputError(f"failed with {type(error).__name__}: {error}") from error
-        if not isinstance(self.codegen, Executable):
-            raise InputError(f"codegen {self.name} cannot run what it compiles here (it has no `load`)")
-        return executor(self.codegen, self.name, region, artifact)
+        return self.compiler.chosen
 
     def seconds(self, region: Region, proto: onnx.ModelProto) -> list[float]:
-        """Measure the calls of a region in seconds, including the transfer of its arrays."""
-        run = self.run(region)
+        """Measure the calls of a region in seconds, including the transfer of its arrays.
+
+        Raise InputError if the codegen cannot compile or load it.
+        """
+        run = compile_and_load(self.compiler, region)
         inputs = sample_inputs(GraphIndex(proto, stated_types(proto)))
         return sampled(lambda: run(inputs), self.patience, self.clock)
 

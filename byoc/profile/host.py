@@ -59,13 +59,14 @@ class NodeTimes:
 
         Nodes with bodies or with unknown shapes cannot be looked up; views are free and need no record.
         """
+        missing = sum(not self.works[i].view for i in self.missing)
         for i, seconds in self.seconds.items():
             task = self.works[i]
             if task.sized and not task.view:
                 records.add(task, seconds)
-        running = [i for i in range(len(self.works.index.nodes)) if self.works.of[i] >= 0]
-        lost = [i for i in running if not self.works[i].sized or i not in self.seconds]
-        return sum(not self.works[i].view for i in lost)
+            elif not task.view:
+                missing += 1
+        return missing
 
 
 def time_nodes(

@@ -9,7 +9,7 @@ import onnx
 
 from byoc.bundle.compile import Compiler
 from byoc.bundle.regions import read_region
-from byoc.codegen import Executable, Region
+from byoc.codegen import Executable, Executor, Region
 from byoc.errors import InputError
 from byoc.graph.layout import Layout, parse_layout
 from byoc.runtime.onnxrt import unoptimized
@@ -80,15 +80,19 @@ def tried(part: Part, region: Region, compiler: Compiler, thresholds: Thresholds
 
     Raise InputError if the codegen refuses it, or it does not run there or in plain onnxruntime.
     """
+    with unoptimized():
+        run = compile_and_load(compiler, region)
+    expected, actual = reference(region)(part.inputs), run(part.inputs)
+    errors = tuple(compare(expected, actual, thresholds, quantized_in(region)))
+    return Trial(part, expected, actual, errors)
+
+
+def compile_and_load(compiler: Compiler, region: Region) -> Executor:
+    """Compile a region in memory and load it. Raise InputError if the codegen cannot do either."""
     codegen = compiler.codegen
     if not isinstance(codegen, Executable):
         raise InputError(f"codegen {codegen.name} cannot run what it compiles here (it has no `load`)")
-    expected = reference(region)(part.inputs)
-    with unoptimized():
-        run = executor(codegen, codegen.name, region, compiler.compile(region))
-    actual = run(part.inputs)
-    errors = tuple(compare(expected, actual, thresholds, quantized_in(region)))
-    return Trial(part, expected, actual, errors)
+    return executor(codegen, codegen.name, region, compiler.compile(region))
 
 
 def save_part(model: onnx.ModelProto, path: Path) -> None:
