@@ -35,11 +35,9 @@ class Cuts:
         tail, head, cost = self._transfer_arcs(
             problem.to_device[:, device - 1], problem.to_host[:, device - 1]
         )
-        certain = (tail == _HOST) & (head == _DEVICE)
-        self.fixed = math.fsum(cost[certain])
+        paid, self.tail, self.head, self.cost = _reduce_arcs(tail, head, cost)
+        self.fixed = math.fsum(paid)
         """Cost of the transfers that every placement pays for."""
-        kept = ~certain & (tail != head) & (head != _HOST) & (tail != _DEVICE) & (cost > 0)
-        self.tail, self.head, self.cost = tail[kept], head[kept], cost[kept]
 
     @cached_property
     def edges(self) -> tuple[Ints, Ints]:
@@ -69,12 +67,10 @@ class Cuts:
         tail, head, cost = [self.tail], [self.head], [self.cost]
         if edge_price is not None:
             priced = np.flatnonzero(edge_price)
-            begin, end, price = self.edges[0][priced], self.edges[1][priced], edge_price[priced]
-            certain = (begin == _HOST) & (end == _DEVICE)
-            fixed.append(price[certain])
-            kept = ~certain & (begin != end) & (end != _HOST) & (begin != _DEVICE)
-            tail, head = [*tail, begin[kept]], [*head, end[kept]]
-            cost.append(price[kept])
+            begin, end = self.edges[0][priced], self.edges[1][priced]
+            paid, begin, end, price = _reduce_arcs(begin, end, edge_price[priced])
+            fixed.append(paid)
+            tail, head, cost = [*tail, begin], [*head, end], [*cost, price]
         on_host, on_device = self.seconds[self.free, 0], self.seconds[self.free, 1] + extra[self.free]
         cheapest = np.minimum(on_host, on_device)
         fixed.append(cheapest)
@@ -151,3 +147,10 @@ class Cuts:
         found = np.zeros(self.problem.tensors, np.bool_)
         found[self.problem.consumed[which]] = True
         return found
+
+
+def _reduce_arcs(tail: Ints, head: Ints, cost: Floats) -> tuple[Floats, Ints, Ints, Floats]:
+    """Return the costs of arcs that every cut contains, and the arcs that only some cuts contain."""
+    always = (tail == _HOST) & (head == _DEVICE)
+    some = ~always & (tail != head) & (head != _HOST) & (tail != _DEVICE) & (cost > 0)
+    return cost[always], tail[some], head[some], cost[some]

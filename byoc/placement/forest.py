@@ -6,6 +6,8 @@ from functools import lru_cache, partial
 from itertools import combinations
 from math import inf
 
+from scipy.cluster.hierarchy import DisjointSet
+
 from byoc.placement.neighbours import Neighbours
 
 # With more accelerators, only sets of up to two are tried for a tensor.
@@ -35,11 +37,11 @@ class Forest:
 
 def spanning(around: Neighbours) -> Forest:
     """Return a forest of all units without the connections that are the cheapest to cut."""
-    sets = _Sets(len(around.seconds) + len(around.producer))
+    sets = DisjointSet(range(len(around.seconds) + len(around.producer)))
     units = len(around.seconds)
     for tensor, producer in enumerate(around.producer):
         if producer >= 0:
-            sets.join(producer, units + tensor)
+            sets.merge(producer, units + tensor)
     connections = [
         (-min(map(sum, zip(around.to_device[tensor], around.to_host[tensor], strict=True)), default=0.0),
          unit, tensor)
@@ -49,7 +51,7 @@ def spanning(around: Neighbours) -> Forest:
     kept: list[list[int]] = [[] for _ in around.producer]
     dropped: list[set[int]] = [set() for _ in around.producer]
     for _, unit, tensor in sorted(connections):
-        if sets.join(unit, units + tensor):
+        if sets.merge(unit, units + tensor):
             kept[tensor].append(unit)
         else:
             dropped[tensor].add(unit)
@@ -59,36 +61,16 @@ def spanning(around: Neighbours) -> Forest:
 def induced(around: Neighbours, order: Sequence[int]) -> Forest:
     """Return a forest of as many units as possible, in the given order, with all their connections."""
     units = len(around.seconds)
-    sets = _Sets(units + len(around.producer))
+    sets = DisjointSet(range(units + len(around.producer)))
     free = set()
     for unit in order:
         tensors = [units + tensor for tensor in (*around.made[unit], *around.read[unit])]
-        if len({sets.find(tensor) for tensor in tensors}) == len(tensors):
+        if len({sets[tensor] for tensor in tensors}) == len(tensors):
             free.add(unit)
             for tensor in tensors:
-                sets.join(unit, tensor)
+                sets.merge(unit, tensor)
     kept = [[unit for unit in readers if unit in free] for readers in around.consumers]
     return Forest(frozenset(free), kept, [frozenset()] * len(kept), len(free) == units)
-
-
-class _Sets:
-    """Disjoint sets with path halving (Tarjan and van Leeuwen, Journal of the ACM 31, 1984)."""
-
-    def __init__(self, count: int) -> None:
-        self._parent_tensor = list(range(count))
-
-    def find(self, member: int) -> int:
-        parent = self._parent_tensor
-        while parent[member] != member:
-            parent[member] = parent[parent[member]]
-            member = parent[member]
-        return member
-
-    def join(self, one: int, other: int) -> bool:
-        """Join two sets; return whether they were disjoint."""
-        first, second = self.find(one), self.find(other)
-        self._parent_tensor[first] = second
-        return first != second
 
 
 class Trees:

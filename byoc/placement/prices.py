@@ -46,20 +46,25 @@ class Prices:
         problem = self.problem
         self.source, self.target = problem.edges
         self.begins, self.ends = self.source.tolist(), self.target.tolist()
-        self.priced = bool(
+        self.has_multipliers = bool(
             problem.devices > 1
             or np.isfinite(problem.capacity).any()
             or (problem.max_regions < UNLIMITED).any()
         )
-        self.bonus = _fusion_shares(problem)
+        self.fusion_share = _fusion_shares(problem)
         self.cuts = [self._cuts(d) for d in range(1, 1 + problem.devices)]
         shape = (problem.devices, len(self.source))
-        self.flow = np.zeros(shape)
-        self.entry = np.zeros((problem.devices, problem.units))
+        self.launch_flow = np.zeros(shape)
+        self.entry_flow = np.zeros((problem.devices, problem.units))
         for d in range(problem.devices):
             self._mix_worst_path(d, problem.allowed[:, 1 + d], 1.0)
-        self.unit = self._initial_unit_multipliers() if problem.devices > 1 else np.zeros(problem.units)
-        self.byte, self.region = np.zeros(problem.devices), np.zeros(problem.devices)
+        self.unit_multiplier = (
+            self._initial_unit_multipliers() if problem.devices > 1 else np.zeros(problem.units)
+        )
+        self.byte_multiplier, self.region_multiplier = (
+            np.zeros(problem.devices),
+            np.zeros(problem.devices),
+        )
 
     def rounds(self, count: int, least: float) -> Iterator[Ints]:
         """Yield the labels of each round, int64 (units,), and raise `bound`.
@@ -86,7 +91,7 @@ class Prices:
 
     def _cuts(self, d: int) -> Cuts:
         problem = self.problem
-        if not self.priced and not problem.fusions:
+        if not self.has_multipliers and not problem.fusions:
             return Cuts(problem, d, decided(problem, float(problem.launch[0])))
         side = np.where(problem.allowed[:, d], FREE, 0)
         if problem.devices == 1:
@@ -95,18 +100,26 @@ class Prices:
 
     def _solve_cuts(self, bits: int) -> tuple[float, list[Bools]]:
         problem = self.problem
-        launch = problem.launch + self.region
+        launch = problem.launch + self.region_multiplier
         host = 0.0 if problem.devices == 1 else float(problem.seconds[:, 0].sum())
         value, sides = host, []
         for d, cuts in enumerate(self.cuts):
-            unit = self.unit + self.byte[d] * problem.memory[:, d] - self.bonus[d]
-            part, on_device = cuts.best(launch[d] * self.flow[d], launch[d] * self.entry[d], unit, bits)
+            unit = (
+                self.unit_multiplier
+                + self.byte_multiplier[d] * problem.memory[:, d]
+                - self.fusion_share[d]
+            )
+            part, on_device = cuts.best(
+                launch[d] * self.launch_flow[d], launch[d] * self.entry_flow[d], unit, bits
+            )
             value += part - host
             sides.append(on_device)
-        value -= float(self.unit.sum())
+        value -= float(self.unit_multiplier.sum())
         limited = np.isfinite(problem.capacity)
-        value -= float(self.byte[limited] @ problem.capacity[limited])
-        value -= float(self.region @ np.where(self.region > 0, problem.max_regions, 0))
+        value -= float(self.byte_multiplier[limited] @ problem.capacity[limited])
+        value -= float(
+            self.region_multiplier @ np.where(self.region_multiplier > 0, problem.max_regions, 0)
+        )
         return value, sides
 
     def _choose_labels(self, on_device: list[Bools]) -> Ints:
@@ -121,10 +134,10 @@ class Prices:
         if not self.problem.launch[d] and self.problem.max_regions[d] == UNLIMITED:
             return
         _, edges, begin = self._worst_path(on_device)
-        self.flow[d] *= 1 - share
-        self.entry[d] *= 1 - share
-        self.flow[d, edges] += share
-        self.entry[d, begin] += share
+        self.launch_flow[d] *= 1 - share
+        self.entry_flow[d] *= 1 - share
+        self.launch_flow[d, edges] += share
+        self.entry_flow[d, begin] += share
 
     def _worst_path(self, on_device: Bools) -> tuple[int, list[int], int]:
         """Return the number of entries of a worst path, its edges, and its first unit."""
@@ -154,12 +167,12 @@ class Prices:
 
     def _step_multipliers(self, on_device: list[Bools], gap: float, share: float) -> bool:
         """Take a subgradient step; return whether the multipliers changed."""
-        if not self.priced:
+        if not self.has_multipliers:
             return False
         problem = self.problem
         where = np.array(on_device).T
         over_unit = where.sum(axis=1) - 1.0 if problem.devices > 1 else np.zeros(problem.units)
-        over_unit[(self.unit <= 0) & (over_unit < 0) & ~problem.must] = 0
+        over_unit[(self.unit_multiplier <= 0) & (over_unit < 0) & ~problem.must] = 0
         limited = np.isfinite(problem.capacity)
         taken = (where * problem.memory).sum(axis=0)
         room = np.where(limited, problem.capacity, taken)
@@ -171,17 +184,32 @@ class Prices:
         if norm == 0:
             return False
         step = gap * share / norm
-        price = self.unit + step * over_unit
-        self.unit = np.where(problem.must, price, np.maximum(price, 0.0))
-        self.byte = np.maximum(self.byte + step * over_byte / scale, 0.0)
-        self.region = np.maximum(self.region + step * over_region, 0.0)
+        price = self.unit_multiplier + step * over_unit
+        self.unit_multiplier = np.where(problem.must, price, np.maximum(price, 0.0))
+        self.byte_multiplier = np.maximum(self.byte_multiplier + step * over_byte / scale, 0.0)
+        self.region_multiplier = np.maximum(self.region_multiplier + step * over_region, 0.0)
         return True
 
     def _copy_state(self) -> tuple[Floats, ...]:
-        return tuple(each.copy() for each in (self.flow, self.entry, self.unit, self.byte, self.region))
+        return tuple(
+            each.copy()
+            for each in (
+                self.launch_flow,
+                self.entry_flow,
+                self.unit_multiplier,
+                self.byte_multiplier,
+                self.region_multiplier,
+            )
+        )
 
     def _restore(self, state: tuple[Floats, ...]) -> None:
-        self.flow, self.entry, self.unit, self.byte, self.region = state
+        (
+            self.launch_flow,
+            self.entry_flow,
+            self.unit_multiplier,
+            self.byte_multiplier,
+            self.region_multiplier,
+        ) = state
 
 
 def _fusion_shares(problem: Problem) -> Floats:

@@ -1,5 +1,6 @@
 """The strategy protocol, and the placement that a strategy returns."""
 
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -87,6 +88,13 @@ class Strategy(Protocol):
     def solve(self, problem: Problem) -> Placement:
         """Return a placement; raise InputError if the strategy cannot solve such a problem."""
         ...
+
+
+def solve_applicable(problem: Problem, strategies: Iterable[Strategy]) -> Iterator[Placement]:
+    """Yield the placements of the strategies that can solve a problem."""
+    for strategy in strategies:
+        with suppress(InputError):
+            yield strategy.solve(problem)
 
 
 _SENTENCES = {

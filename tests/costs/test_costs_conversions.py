@@ -13,7 +13,7 @@ from byoc.costs.file import Energy, Link
 from byoc.costs.link import with_link
 from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.costs.model import CostModel, Policy, Price, Unknown, converts
-from byoc.costs.pose import Posed, pose
+from byoc.costs.pose import CostSettings, Posed, build_problem
 from byoc.costs.problem import Device
 from byoc.costs.roofline import Roofline
 from byoc.costs.table import Entry, Table
@@ -97,7 +97,7 @@ def posed(
     units = group(index, [], marks)
     devices = [Device(f"device{i}", costs, wants=each) for i, each in enumerate(wants)]
     joined = joint(index, [units] * len(wants), [marks] * len(wants))
-    return pose(index, joined, host, devices, unknown=unknown)
+    return build_problem(index, joined, CostSettings(host, devices, unknown))
 
 
 def transfers(result: Posed, device: int = 0) -> dict[str, tuple[float, float]]:

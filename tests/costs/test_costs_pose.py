@@ -6,7 +6,7 @@ import numpy as np
 from support import prepared
 
 from byoc.costs.file import Link
-from byoc.costs.pose import Posed, pose
+from byoc.costs.pose import CostSettings, Posed, build_problem
 from byoc.costs.problem import Device
 from byoc.costs.roofline import Roofline
 from byoc.patterns.group import group
@@ -38,7 +38,8 @@ def posed(text: str, *patterns: str, refused: tuple[int, ...] = (), connected: b
     index = prepared(text).index
     marks = [Mark(refuse("no")) if i in refused else TAKEN for i in range(len(index.nodes))]
     units = group(index, [parse(f"p{i}", text) for i, text in enumerate(patterns)], marks)
-    return pose(index, joint(index, [units], [marks]), HOST, [Device("device", DEVICE, connected)])
+    settings = CostSettings(HOST, [Device("device", DEVICE, connected)])
+    return build_problem(index, joint(index, [units], [marks]), settings)
 
 
 def consumers(result: Posed) -> dict[str, list[int]]:
@@ -170,5 +171,6 @@ def test_the_dtype_is_that_of_the_result() -> None:
     index = prepared("g (int8[10] x) => (int8[10] y) { y = Add (x, x) }").index
     units = group(index, [], [TAKEN])
     joined = joint(index, [units], [[TAKEN]])
-    seconds = pose(index, joined, HOST, [Device("device", device)]).problem.seconds
+    settings = CostSettings(HOST, [Device("device", device)])
+    seconds = build_problem(index, joined, settings).problem.seconds
     assert seconds[0, 1] == 0.5 + max(10 / 400, 20 / 1000)

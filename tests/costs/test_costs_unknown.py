@@ -8,7 +8,7 @@ import pytest
 from support import prepared
 
 from byoc.costs.model import FREE, Policy, Price, Unknown
-from byoc.costs.pose import Posed, pose
+from byoc.costs.pose import CostSettings, Posed, build_problem
 from byoc.costs.prices import device_prices, host_prices, launch_price, price, transfer_prices
 from byoc.costs.problem import Device
 from byoc.costs.task import Task, tasks
@@ -73,7 +73,7 @@ def posed(
 ) -> Posed:
     index, units = units_of(refused=refused)
     joined = joint(index, [units], [[Mark(YES, "r")] * len(index.nodes)])
-    return pose(index, joined, host, [Device("acc", device)], unknown=policy)
+    return build_problem(index, joined, CostSettings(host, [Device("acc", device)], policy))
 
 
 def test_estimates_are_counted_and_views_are_free_without_asking() -> None:

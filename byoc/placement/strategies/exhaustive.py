@@ -19,13 +19,11 @@ _MOST = 2**16
 class Exhaustive:
     """Try every placement of up to 16 units on one accelerator, or of fewer on several.
 
-    With `include_launch` it minimises the whole cost over all regions that the limits allow, whether
-    `form_regions` would form them or not; without, execution plus transfer.
+    The regions are the best that the limits allow, whether `form_regions` would form them or not.
     """
 
     name: ClassVar[str] = "exhaustive"
     honours: ClassVar[frozenset[str]] = EVERYTHING
-    include_launch: bool = True
 
     def solve(self, problem: Problem) -> Placement:
         """Return the best placement. Raises InputError if there are too many, or none is valid."""
@@ -45,10 +43,6 @@ class Exhaustive:
         best = int(np.lexsort((np.count_nonzero(labels, axis=1), seconds))[0])
         if not _regions_matter(problem):
             return Placement.of(problem, labels[best], float(seconds[best]), why_host=CHEAPER_ON_HOST)
-        if not self.include_launch:
-            notes = ("launches played no part in the choice",)
-            least = float(seconds[best]) - sum(fusion.saving for fusion in problem.fusions)
-            return Placement.of(problem, labels[best], least, notes, why_host=CHEAPER_ON_HOST)
         return _search_regions(problem, labels, seconds)
 
 

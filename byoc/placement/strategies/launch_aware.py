@@ -16,7 +16,7 @@ from byoc.placement.strategies.faster_ops_transfer import FasterOpsTransfer
 from byoc.placement.strategies.host_only import HostOnly
 from byoc.placement.strategies.min_cut import MinCut
 from byoc.placement.strategies.tree_dp import TreeDP
-from byoc.placement.strategy import EVERYTHING, Placement, Strategy
+from byoc.placement.strategy import EVERYTHING, Placement, Strategy, solve_applicable
 
 # Above these numbers of units, strategies that visit units one by one take longer than the rest.
 _MOST_FOR_SWEEPS = 20_000
@@ -53,7 +53,7 @@ class LaunchAware:
         relaxation = Prices(problem)
         least = best.cost.total if best else float(problem.seconds[:, 0].sum())
         # Multipliers of units converge more slowly than the flow of launches.
-        count = 3 * self.rounds if relaxation.priced else self.rounds
+        count = 3 * self.rounds if relaxation.has_multipliers else self.rounds
         for labels in relaxation.rounds(count, least):
             best = the_better([best, of_labels(problem, labels)])
         if best is None:
@@ -71,10 +71,6 @@ def _solve_cheaply(problem: Problem) -> Iterator[Placement]:
         strategies.append(FasterOpsTransfer())
     if problem.units <= _MOST_FOR_TREES:
         strategies.append(TreeDP())
-    for strategy in strategies:
-        try:
-            placement = strategy.solve(problem)
-        except InputError:
-            continue  # not applicable to this problem
+    for placement in solve_applicable(problem, strategies):
         if not breach(problem, placement.labels, placement.regions):
             yield placement

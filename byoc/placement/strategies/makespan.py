@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from byoc.errors import InputError
 from byoc.placement.local_search import State, improved, keeps_limits
 from byoc.placement.makespan import Schedule, Scheduler, labels_and_regions
 from byoc.placement.makespan_bound import lower_bound
@@ -21,7 +20,7 @@ from byoc.placement.strategies.faster_ops_transfer import FasterOpsTransfer
 from byoc.placement.strategies.host_only import HostOnly
 from byoc.placement.strategies.min_cut import MinCut
 from byoc.placement.strategies.tree_dp import TreeDP
-from byoc.placement.strategy import EVERYTHING, FUSIONS, Placement, Strategy
+from byoc.placement.strategy import EVERYTHING, FUSIONS, Placement, Strategy, solve_applicable
 
 _STARTING_STRATEGIES: tuple[Strategy, ...] = (
     HostOnly(),
@@ -118,11 +117,7 @@ def _valid_starts(problem: Problem, scheduler: Scheduler) -> Iterator[State]:
 
 
 def _starting_points(problem: Problem) -> Iterator[tuple[Ints, Ints]]:
-    for strategy in _STARTING_STRATEGIES:
-        try:
-            placement = strategy.solve(problem)
-        except InputError:  # not applicable to this problem
-            continue
+    for placement in solve_applicable(problem, _STARTING_STRATEGIES):
         yield from _region_variants(problem, placement.labels, placement.regions)
     labels = _earliest_finish(problem)
     yield from _region_variants(problem, labels, form_regions(problem, labels))
