@@ -1,3 +1,4 @@
+import sys
 from dataclasses import replace
 from itertools import permutations
 
@@ -61,7 +62,7 @@ def test_several_methods_have_one_search_of_orders(monkeypatch: pytest.MonkeyPat
         searched.append(asked)
         return best_order(asked, deadline=deadline)
 
-    monkeypatch.setattr("byoc.memory.plan.best_order", counted)
+    monkeypatch.setattr(sys.modules[plans.__module__], best_order.__name__, counted)
     together = plans(problem, METHODS)
 
     assert searched == [problem]

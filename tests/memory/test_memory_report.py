@@ -1,6 +1,7 @@
 """Plans told: rows, the document, the picture."""
 
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
@@ -122,7 +123,7 @@ def test_what_the_search_of_striped_execution_left_out_is_noted(
         assert isinstance(found, Striped)
         return replace(found, plan=replace(found.plan, limits=("this", "that")))
 
-    monkeypatch.setattr("byoc.memory.report.report.striped", limited)
+    monkeypatch.setattr(sys.modules[memory_report.__module__], striped.__name__, limited)
 
     assert _report().notes == ("the striped execution may be improved: this; that",)
 

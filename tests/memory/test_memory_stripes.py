@@ -1,12 +1,9 @@
 """Striped planning on networks small enough to count by hand, and what is refused."""
 
-import doctest
-
 import pytest
 from checkers.stripes_check import check
 from support import prepared
 
-import byoc.memory.stripes
 from byoc.memory.model.rows import RowModel, row_model
 from byoc.memory.stripes import ALL, SAME, Layer, Network, Rows, StripedPlan, Tensor, stripe
 
@@ -19,8 +16,15 @@ def planned(
     return plan
 
 
-def test_example_in_the_documentation() -> None:
-    assert doctest.testmod(byoc.memory.stripes).failed == 0
+def test_a_pooling_behind_a_convolution_needs_a_window_of_two_rows() -> None:
+    tensors = [Tensor("x", 56, 896), Tensor("y", 56, 3584), Tensor("z", 28, 1792)]
+    layers = [
+        Layer("conv", (("x", Rows(extent=3, before=1)),), ("y",)),
+        Layer("pool", (("y", Rows(extent=2, stride=2)),), ("z",)),
+    ]
+    plan = planned(tensors, layers, ["z"])
+    assert plan.places["y"].window == 2
+    assert plan.size < tensors[0].size + tensors[2].size  # z lies over rows of x that are dead
 
 
 def test_result_of_half_the_rows_lies_over_its_operand() -> None:

@@ -1,18 +1,25 @@
 """Networks too large to be planned row by row, or to be searched to the end."""
 
+import sys
+
 import pytest
 from checkers.stripes_check import check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
 
-from byoc.memory.stripes import SAME, Layer, Network, Rows, Tensor, blocks, cuts, pack, stripe
+from byoc.memory.stripes import SAME, Layer, Network, Rows, Tensor, stripe
+from byoc.memory.stripes.blocks import blocks_of
+from byoc.memory.stripes.cuts import Cuts
+from byoc.memory.stripes.pack import Packer
 from byoc.memory.stripes.units import units_of
+
+BLOCKS, CUTS, PACK = (sys.modules[each.__module__] for each in (blocks_of, Cuts, Packer))
 
 
 def _planned_by_blocks(net: Numbers, most: int, alignment: int = 1) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "_ROWS", most)
+        patch.setattr(BLOCKS, "_ROWS", most)
         plan = stripe(net.tensors, net.layers, net.inputs, net.outputs, alignment)
     check(net.tensors, net.layers, net.inputs, net.outputs, plan)
     assert plan.live <= plan.size
@@ -47,8 +54,8 @@ def test_blocks_of_half_the_rows_below_a_stride_of_two_need_one_block_more() -> 
     layers = (Layer("y", (("x", Rows(2, 2)),), ("y",)),)
     network = Network(tensors, layers, ("x",), ("y",))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "_ROWS", 1024)
-        made = blocks.blocks_of(network)
+        patch.setattr(BLOCKS, "_ROWS", 1024)
+        made = blocks_of(network)
 
     assert made.heights == {"x": 8, "y": 4}
     assert made.coarse.layers[0].reads == (("x", SAME),)
@@ -68,10 +75,10 @@ def _chain(count: int) -> Numbers:
 @pytest.mark.parametrize(
     ("module", "limit", "said"),
     [
-        (cuts, "_WORK", "not all cascades were looked at"),
-        (cuts, "_CASCADE", "not all cascades were looked at"),
-        (pack, "_MEETINGS", "not all places were looked at"),
-        (pack, "_LOOKED", "not all places were looked at"),
+        (CUTS, "_WORK", "not all cascades were looked at"),
+        (CUTS, "_CASCADE", "not all cascades were looked at"),
+        (PACK, "_MEETINGS", "not all places were looked at"),
+        (PACK, "_LOOKED", "not all places were looked at"),
     ],
 )
 def test_search_that_is_cut_short_says_so(module: object, limit: str, said: str) -> None:
@@ -90,7 +97,7 @@ def test_search_that_is_cut_short_says_so(module: object, limit: str, said: str)
 def test_cascades_that_are_looked_at_are_counted() -> None:
     net = _chain(60)
     network = Network({each.name: each for each in net.tensors}, (*net.layers,), ("x",), (*net.outputs,))
-    found = cuts.Cuts(units_of(network))
+    found = Cuts(units_of(network))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(found, "left", 150_000)
         found.ways()

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from onnx import ModelProto
 
@@ -264,7 +265,7 @@ class _Builder:
             )
         )
 
-    @property
+    @cached_property
     def _functions(self) -> Functions:
         return {(f.domain, f.name, f.overload): f for f in self.index.proto.functions}
 

@@ -1,7 +1,8 @@
 """The steps of a model: its nodes, grouped and in an executable order."""
 
 from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 
 from byoc.graph.index import GraphIndex
 from byoc.graph.unshare import is_dequantize, is_float, is_quantize
@@ -43,24 +44,21 @@ def _sorted(index: GraphIndex, stages: Sequence[tuple[int, ...]]) -> list[tuple[
         }
         for number, nodes in enumerate(stages)
     ]
-    after: list[list[int]] = [[] for _ in stages]
-    for number, those in enumerate(before):
-        for each in those:
-            after[each].append(number)
-    missing = [len(those) for those in before]
-    ready = [(stages[number][-1], number) for number, count in enumerate(missing) if not count]
-    heapify(ready)
-    order = []
-    while ready:
+    sorter = TopologicalSorter(dict(enumerate(before)))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        stuck = next(stages[number] for number in error.args[1] if len(stages[number]) > 1)
+        name = describe(index.nodes[stuck[0]])
+        raise ValueError(f"the group of {name} waits for itself") from None
+    order: list[tuple[int, ...]] = []
+    ready: list[tuple[int, int]] = []
+    while sorter:
+        for number in sorter.get_ready():
+            heappush(ready, (stages[number][-1], number))
         _, number = heappop(ready)
         order.append(stages[number])
-        for each in after[number]:
-            missing[each] -= 1
-            if not missing[each]:
-                heappush(ready, (stages[each][-1], each))
-    if len(order) < len(stages):
-        stuck = next(s for s, count in zip(stages, missing, strict=True) if count and len(s) > 1)
-        raise ValueError(f"the group of {describe(index.nodes[stuck[0]])} waits for itself")
+        sorter.done(number)
     return order
 
 
