@@ -20,7 +20,7 @@ from byoc.verdict import Mark
 class Refusal:
     """A node that the accelerator does not support.
 
-    `graph` is the path of the body that contains it, empty for the main graph. `attempts` are the rules
+    `graph_path` is that of the body that contains it, empty for the main graph. `attempts` are the rules
     that were tried, the nearest first; they include the grouper's reasons if a rule accepts the node and
     it is refused nevertheless. `reasons` are those of the first attempt. A DequantizeLinear or
     QuantizeLinear that goes with a refused operator has no attempts. `operations` is the compute of the
@@ -47,7 +47,7 @@ class Refusal:
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """The explanation of one graph: the main graph, or the body at the path `graph`."""
+    """The explanation of one graph: the main graph, or the body at `graph_path`."""
 
     graph: str
     index: GraphIndex

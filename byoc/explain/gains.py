@@ -28,7 +28,7 @@ _Changes = Mapping[int, Mark]
 class Gain:
     """The gain of dropping one constraint.
 
-    `place` is the path of the constraint in the rule file. `nodes` counts the nodes supported in
+    `location` is the path of the constraint in the rule file. `nodes` counts the nodes supported in
     addition, minus those no longer supported; `operations` is their compute; `operators` counts the
     additional ones.
     """

@@ -22,7 +22,7 @@ _RULE = re.compile(r"ops\[(\d+)\]")
 def relaxed(target: Target, place: str, op: str = "") -> Target | None:
     """Return a target with one constraint less, None if the path is not that of a constraint.
 
-    `place` is the path that objections report. A constraint on data types becomes `any`. For the path
+    `location` is the path that objections report. A constraint on data types becomes `any`. For the path
     `ops`, the operator `op` gets a rule without constraints.
     """
     rules = target.rules

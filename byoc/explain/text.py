@@ -14,7 +14,7 @@ _MOST_NEARLY = 3
 
 
 def print_explanation(found: Mapping[str, Any], console: Console) -> None:
-    """Print the data made by `byoc.explain.document`."""
+    """Print the data made by `make_explanation_document`."""
     for line in _lines(found):
         console.print(escape(line), soft_wrap=True, highlight=False)
 

@@ -22,7 +22,7 @@ def free_nodes(index: GraphIndex, marks: Sequence[Mark]) -> frozenset[int]:
     """Return the nodes that a composite may contain: accepted by the rules, and not constant.
 
     If there are rules for quantized operators, DequantizeLinear and QuantizeLinear nodes are free
-    without being accepted; `allowed` decides about them.
+    without being accepted; `filter_allowed` decides about them.
     """
     free = {number for number, mark in enumerate(marks) if mark.verdict}
     if any(mark.quantized for mark in marks):
@@ -41,7 +41,7 @@ def candidates(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[M
 
 
 def possible(index: GraphIndex, patterns: Sequence[Pattern], free: Container[int]) -> list[Match]:
-    """Find every match of free nodes, in the order of `candidates`."""
+    """Find every match of free nodes, in the order of `find_candidates`."""
     table = Table.of(index)
     matches = [match for pattern in patterns for match in _of_pattern(pattern, table, free)]
     return sorted(matches, key=lambda match: -len(match.nodes))

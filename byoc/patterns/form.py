@@ -12,8 +12,8 @@ from byoc.patterns.table import CONSTANT
 class Form:
     """The lines of one variant of a pattern, in topological order.
 
-    `outputs` names the tensors that the variant returns, `variant` is the index of its text in the
-    pattern, and `left_out` has the optional lines that were removed.
+    `outputs` names the tensors that the variant returns, `variant_number` is the index of its text in
+    the pattern, and `left_out` has the optional lines that were removed.
     """
 
     nodes: tuple[PatternNode, ...]

@@ -18,7 +18,7 @@ from byoc.verdict import Mark, Verdict, refuse
 class JointUnit:
     """Nodes that are placed together, and the units that they form on each accelerator.
 
-    The units in `on[d]` have each of the `nodes` once.
+    The units in `on_device[d]` have each of the `nodes` once.
     """
 
     name: str

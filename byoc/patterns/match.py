@@ -179,10 +179,10 @@ def check_conditions(pattern: Pattern, form: Form, bound: Binding, index: GraphI
     if pattern.check is None:
         return YES
     try:
-        reason = pattern.check({name: _facts_of(name, form, bound, index) for name in pattern.names})
+        refusal = pattern.check({name: _facts_of(name, form, bound, index) for name in pattern.names})
     except Exception as error:  # a vendor's function can fail in any way
-        reason = f"failed with {type(error).__name__}: {error}"
-    return refuse(f"check: {reason}") if reason else YES
+        refusal = f"failed with {type(error).__name__}: {error}"
+    return refuse(f"check: {refusal}") if refusal else YES
 
 
 def _facts_of(name: str, form: Form, bound: Binding, index: GraphIndex) -> dict[str, Any]:

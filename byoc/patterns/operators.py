@@ -9,8 +9,8 @@ import onnx
 # Operators whose operands may be exchanged (ONNX's operator documentation).
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum", "Max", "Min"})
 
-# The characters that `label` escapes: everything but letters, digits that do not begin a word, and dots
-# between words.
+# The characters that `function_label` escapes: all but letters, digits that do not begin a word, and
+# dots between words.
 _ODD = re.compile(r"(?<![a-zA-Z0-9])\.|\.(?![a-zA-Z])|(?<!.)[0-9]|[^a-zA-Z0-9.]", re.DOTALL)
 
 # Operators with bodies, which the function of a composite cannot hold.

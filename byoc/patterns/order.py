@@ -23,17 +23,17 @@ _IN_ALL_PER_NODE = 100
 class Order:
     """The nodes of a graph in topological order; joined nodes share a position.
 
-    `place` and `one` change with each `join`. Constant nodes are left out.
+    `position` and `group_of` change with each `join`. Constant nodes are left out.
     """
 
     index: GraphIndex
-    one: dict[int, Collection[int]] = field(default_factory=dict)
+    group_of: dict[int, Collection[int]] = field(default_factory=dict)
     """For each joined node, all nodes of its group."""
     _positions_differ: bool = False
     _visited_edges: int = 0
 
     @cached_property
-    def place(self) -> list[int]:
+    def position(self) -> list[int]:
         """The position of each node: at first the length of the longest path to it.
 
         Node numbers would do, but a branch that is written far away would then lie between all nodes of
@@ -70,26 +70,26 @@ class Order:
             found, after, before = self._search(inside, both=True)
         if found is not None:
             return found
-        positions = [self.place[node] for node in inside]
+        positions = [self.position[node] for node in inside]
         if not after:
             self._put(inside, max(positions))
         elif not before:
             self._put(inside, min(positions))
         else:
             earlier, later = self._groups(before), self._groups(after)
-            free = sorted({*positions, *(self.place[group[0]] for group in (*earlier, *later))})
+            free = sorted({*positions, *(self.position[group[0]] for group in (*earlier, *later))})
             for group, position in zip([*earlier, inside], free, strict=False):
                 self._put(group, position)
             for group, position in zip(reversed(later), reversed(free), strict=False):
                 self._put(group, position)
-        self.one.update(dict.fromkeys(inside, inside))
+        self.group_of.update(dict.fromkeys(inside, inside))
         return None
 
     def _separate_positions(self) -> None:
         """Give each group of joined nodes a position of its own."""
         position = 0
-        for number in sorted(range(len(self.place)), key=self.place.__getitem__):
-            group = self.one.get(number, (number,))
+        for number in sorted(range(len(self.position)), key=self.position.__getitem__):
+            group = self.group_of.get(number, (number,))
             if number == min(group):
                 self._put(group, position)
                 position += 1
@@ -97,15 +97,15 @@ class Order:
 
     def _put(self, nodes: Collection[int], position: int) -> None:
         for node in nodes:
-            self.place[node] = position
+            self.position[node] = position
 
     def _groups(self, nodes: Collection[int]) -> list[tuple[int, ...]]:
         """Return the groups of some nodes, in order of position."""
-        groups = {self.place[node]: tuple(self.one.get(node, (node,))) for node in nodes}
+        groups = {self.position[node]: tuple(self.group_of.get(node, (node,))) for node in nodes}
         return [groups[position] for position in sorted(groups)]
 
     def _whole(self, nodes: Collection[int]) -> frozenset[int]:
-        return frozenset(other for node in nodes for other in self.one.get(node, (node,)))
+        return frozenset(other for node in nodes for other in self.group_of.get(node, (node,)))
 
     def _search(self, inside: frozenset[int], *, both: bool) -> tuple[int | None, set[int], set[int]]:
         """Return a node on a returning path, and the nodes found after and before, between the given.
@@ -137,7 +137,7 @@ class Order:
             consumers = self.index.consumers
             names = (name for name in self.index.nodes[number].output if name)
             found = {user for name in names for user in consumers.get(name, ())}
-            self._readers[number] = sorted(found, key=self.place.__getitem__)
+            self._readers[number] = sorted(found, key=self.position.__getitem__)
         return self._readers[number]
 
     def _before(self, number: int) -> Sequence[int]:
@@ -145,7 +145,7 @@ class Order:
         if number not in self._makers:
             index = self.index
             found = {index.producer[name] for name in index.reads[number] if name in index.producer}
-            ordered = sorted(found - index.constant_nodes, key=self.place.__getitem__, reverse=True)
+            ordered = sorted(found - index.constant_nodes, key=self.position.__getitem__, reverse=True)
             self._makers[number] = ordered
         return self._makers[number]
 
@@ -163,9 +163,9 @@ class _Side:
     last: int = -1
 
     def __post_init__(self) -> None:
-        place = self.order.place
-        self.low = min(place[node] for node in self.inside) - self.ties
-        self.high = max(place[node] for node in self.inside) + self.ties
+        position = self.order.position
+        self.low = min(position[node] for node in self.inside) - self.ties
+        self.high = max(position[node] for node in self.inside) + self.ties
         self.pending: list[int] = []
         for number in self.inside:
             self._visit(number, at_start=True)
@@ -175,26 +175,26 @@ class _Side:
         number = self.pending.pop()
         if number in other_side:
             return number
-        for same in self.order.one.get(number, (number,)):
+        for same in self.order.group_of.get(number, (number,)):
             if self._visit(same, at_start=False):
                 return number
         return None
 
     def _visit(self, number: int, *, at_start: bool) -> bool:
         """Add the neighbours of a node to the search; return whether one is where the search began."""
-        place, is_sorted = self.order.place, not self.order.one
+        position, is_sorted = self.order.position, not self.order.group_of
         for other in self.neighbours(number):
             self.visited_edges += 1
             if other in self.inside:
                 if not at_start:
                     return True
                 continue
-            if not self.low < place[other] < self.high:
+            if not self.low < position[other] < self.high:
                 if is_sorted:  # all neighbours that follow are beyond, too
                     break
                 continue
             if other not in self.found:
-                self.found.update(self.order.one.get(other, (other,)))
+                self.found.update(self.order.group_of.get(other, (other,)))
                 self.pending.append(other)
                 self.last = other
         return False

@@ -20,7 +20,7 @@ def with_alternatives(
     """Divide a graph into units in topological order, and return overlapping composites as well.
 
     The nodes of these composites are single units. Nodes that cannot run alone, or that are part of a
-    QDQ group, are in no alternative: there the larger match is chosen, as `group` does.
+    QDQ group, are in no alternative: there the larger match is chosen, as `group_units` does.
     """
     found = candidates(index, patterns, marks)
     units = grouped(index, found, marks)

@@ -59,8 +59,8 @@ class AttributeTest:
 class PatternNode:
     """One line of a pattern.
 
-    `outputs` has an empty name for an output written `_`. `line` is the line number in the text. With
-    `more`, further operands may follow; an `optional` line may be missing from the graph.
+    `outputs` has an empty name for an output written `_`. `line_number` is that in the text. With
+    `allows_more`, further operands may follow; an `optional` line may be missing from the graph.
     """
 
     outputs: tuple[str, ...]

@@ -30,8 +30,8 @@ class Fault:
     It was compiled with `codegen` and `options`; `weights` is the layout of its weights (empty: as ONNX
     has it). `operation` is the first wrong one, by its name or first output, `op` its operator or
     composite, and `inside` the nodes of a composite. `operations` are those of the model, in order: more
-    than one if the fault does not show in any of them alone, as with a wrong fusion. `tried` is the
-    number of models that were compiled.
+    than one if the fault does not show in any of them alone, as with a wrong fusion. `trial_count` is
+    the number of models that were compiled.
     """
 
     region: str

@@ -15,11 +15,11 @@ from byoc.verify.thresholds import DEFAULT, TOLERANCE, Measure, Thresholds
 class OutputError:
     """The error of one tensor.
 
-    `relative` is `absolute` divided by the expected range (`Thresholds.scale`). Both are infinite if the
-    tensors cannot be compared; `problem` then says why. `tolerance` limits the quantity that `measure`
-    names: `relative` error, `units` in the last place of integers (the `absolute` error), or `dB`, the
-    least signal-to-noise ratio. `signal_to_noise` (dB) and `cosine` are None if they do not exist, and
-    `differing` is the share of elements that are not equal.
+    `relative` is `absolute` divided by the expected range (`Thresholds.error_scale`). Both are infinite
+    if the tensors cannot be compared; `problem` then says why. `tolerance` limits the quantity that
+    `measure` names: `relative` error, `units` in the last place of integers (the `absolute` error), or
+    `dB`, the least signal-to-noise ratio. `signal_to_noise` (dB) and `cosine` are None if they do not
+    exist, and `differing` is the share of elements that are not equal.
     """
 
     name: str

@@ -1,6 +1,7 @@
 """Verification of a bundle: the model on plain onnxruntime against the bundle on its executors."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,13 +25,9 @@ __all__ = ["Against", "NotVerifiableError", "inputs_for", "run_plain", "verify"]
 _MOST_SHOWN = 80
 
 
-class _OtherInputsError(InputError):
-    """The bundle and the model that it is compared with have different inputs."""
-
-
 @dataclass(frozen=True, eq=False)
 class Against:
-    """The model that a bundle is compared with; the fields are the arguments of `verify`."""
+    """The model that a bundle is compared with; the fields are the arguments of `verify_bundle`."""
 
     model: Model
     original: Model | None = None
@@ -60,51 +57,50 @@ def verify(  # noqa: PLR0913, PLR0917 - each has a default
     thresholds = thresholds.lowered(computed)
     integers = quantized_tensors(model.proto)
     whole = thresholds.rounded() if integers else thresholds
-    try:
-        given = inputs_for(model) if inputs is None else inputs
+    given = inputs_for(model) if inputs is None else inputs
+    with _errors_as(NotVerifiableError, model.source):
         expected = run_plain(model.proto, model, given)
         precise = {} if original is None else run_plain(original.proto, original, given)
-    except NotVerifiableError:
-        raise
-    except InputError as error:
-        raise NotVerifiableError(f"{model.source}: {error}") from error
-    watched = {region.name: Watched() for region in bundle.manifest.regions} if regions else {}
-    try:
-        with unoptimized():
-            runs = executors(bundle)
-            seen = {name: watch.watching(runs[name]) for name, watch in watched.items()}
-            session = load_bundle(bundle, {**runs, **seen})
-        _check_inputs(model, given, session)
+    recorded = {region.name: Watched() for region in bundle.manifest.regions} if regions else {}
+    with _errors_as(InputError, "the bundle does not run"), unoptimized():
+        runs = executors(bundle)
+        recording = {name: runs_of.watching(runs[name]) for name, runs_of in recorded.items()}
+        session = load_bundle(bundle, {**runs, **recording})
+    _check_inputs(model, given, session)
+    with _errors_as(InputError, "the bundle does not run"):
         actual = session(given)
-    except _OtherInputsError:
-        raise
-    except InputError as error:
-        raise InputError(f"the bundle does not run: {error}") from error
-    found = Verification(
+    verification = Verification(
         model.source,
         tuple(compare(expected, actual, whole, integers)),
         "" if original is None else original.source,
         tuple(accuracy(precise, actual)),
     )
     if not regions:
-        return found
+        return verification
     try:
         plain = reference_runs(bundle, given)
     except NotVerifiableError as error:
-        return replace(found, not_compared=str(error))
+        return replace(verification, not_compared=str(error))
     return replace(
-        found,
-        boundary=boundary(bundle, plain, watched, thresholds),
+        verification,
+        boundary=boundary(bundle, plain, recorded, thresholds),
         regions=alone(bundle, runs, plain, thresholds),
     )
 
 
+@contextmanager
+def _errors_as(kind: type[InputError], prefix: str) -> Iterator[None]:
+    """Raise an InputError again as `kind`, with a prefix."""
+    try:
+        yield
+    except InputError as error:
+        raise kind(f"{prefix}: {error}") from error
+
+
 def inputs_for(model: Model, seed: int = 0) -> Mapping[str, Any]:
     """Return inputs of a model that depend on the seed only. Raise NotVerifiableError."""
-    try:
+    with _errors_as(NotVerifiableError, model.source):
         return samples_for(model, seed)
-    except InputError as error:
-        raise NotVerifiableError(f"{model.source}: {error}") from error
 
 
 def run_plain(proto: onnx.ModelProto, model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,17 +111,15 @@ def run_plain(proto: onnx.ModelProto, model: Model, inputs: Mapping[str, Any]) -
 
 
 def _check_inputs(model: Model, given: Mapping[str, Any], session: Session) -> None:
-    """Raise _OtherInputsError if the inputs of a bundle differ from those given to the model."""
+    """Raise InputError if the inputs of a bundle differ from those given to the model."""
     optional = session.program.constants
     wanted = [name for name in session.inputs if name in given or name not in optional]
     if set(wanted) != set(given):
-        raise _OtherInputsError(f"{model.source} has {_listed(given)}, the bundle {_listed(wanted, '')}")
+        raise InputError(f"{model.source} has {_listed(given)}, the bundle {_listed(wanted, '')}")
     for name, kind in session.types.items():
         found = mismatch(given[name], kind) if name in given else ""
         if found:
-            raise _OtherInputsError(
-                f"{model.source} has input '{name}' as {found}, the bundle as {kind}"
-            )
+            raise InputError(f"{model.source} has input '{name}' as {found}, the bundle as {kind}")
 
 
 def _listed(names: Collection[str], prefix: str = "input ") -> str:

@@ -39,7 +39,7 @@ class Thresholds:
     `relative` has the largest error of each floating-point dtype as a share of the expected range; with
     `signal_to_noise` (dB), that is required of floats instead. Quantized integers may differ by `units`
     in their last place; other integers, booleans and strings must be equal. `asked` are the dtypes set
-    by the user, and `least_range` is set by `lowered`.
+    by the user, and `least_range` is set by `for_computation_in`.
     """
 
     relative: Mapping[str, float] = field(default_factory=lambda: dict(TOLERANCE))
