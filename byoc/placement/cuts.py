@@ -70,7 +70,8 @@ class Cuts:
             begin, end = self.edges[0][priced], self.edges[1][priced]
             paid, begin, end, price = _reduce_arcs(begin, end, edge_price[priced])
             fixed.append(paid)
-            tail, head, cost = [*tail, begin], [*head, end], [*cost, price]
+            tail, head = [*tail, begin], [*head, end]
+            cost.append(price)
         on_host, on_device = self.seconds[self.free, 0], self.seconds[self.free, 1] + extra[self.free]
         cheapest = np.minimum(on_host, on_device)
         fixed.append(cheapest)
@@ -83,7 +84,8 @@ class Cuts:
         tail.append(np.full(int(dearer_device.sum()), _HOST))
         head.append(nodes[dearer_device])
         cost.append((on_device - cheapest)[dearer_device])
-        network = Network(self._size, _HOST, _DEVICE, *(np.concatenate(a) for a in (tail, head, cost)))
+        arcs = np.concatenate(tail), np.concatenate(head), np.concatenate(cost)
+        network = Network(self._size, _HOST, _DEVICE, *arcs)
         labels = self.side == _DEVICE
         value, sink_side = 0.0, np.zeros(self._size, np.bool_)
         ceiling = self._upper_bound(network)

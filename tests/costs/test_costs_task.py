@@ -3,6 +3,7 @@
 import numpy as np
 from support import prepared
 
+from byoc.costs.roofline import Roofline
 from byoc.costs.task import Task, tasks
 from byoc.costs.work import Work
 from byoc.graph.types import TensorType
@@ -19,6 +20,17 @@ g (float[1,4,8,8] x, float[2,2] z) => (float[1,4,8,8] y, float[2,2] w)
   w = Mul (m, z)
 }
 """
+
+GATHER = """
+g (float[2, 64] x, int64[2] i, float[64, 32] w) => (float[2, 32] y) {
+  a = Gather(x, i)
+  y = MatMul(a, w)
+}
+"""
+HALF = Roofline.model_validate(
+    {"kind": "roofline", "name": "d", "peak": {"float32": 1e9, "float16": 4e9}, "bandwidth": 1e12,
+     "launch": 0.0, "link": {"bandwidth": 1e9, "latency": 0.0}}
+)  # fmt: skip
 
 
 def test_equal_nodes_share_a_task() -> None:
@@ -105,3 +117,18 @@ def test_a_node_with_bodies_is_known_by_no_table() -> None:
 def test_a_type_of_unknown_rank() -> None:
     assert Task("Odd", Work(1, 1), inputs=(TensorType("int8", None), None)).types == "int8[...], - ->"
     assert np.isfinite(Task("Odd", Work(1, 1)).work.bytes)
+
+
+def test_regions_that_compute_in_float16_have_tasks_of_half_the_bytes() -> None:
+    index = prepared(GATHER).index
+    own, short = tasks(index), tasks(index, "float16")
+    assert str(short[0]) == "Gather on float16[2, 64], int64[2] -> float16[2, 64]"
+    assert (own[1].dtype, short[1].dtype) == ("float32", "float16")
+    assert own[1].work.bytes == 2 * short[1].work.bytes == 4 * (2 * 64 + 64 * 32 + 2 * 32)
+    assert own[1].work.operations == short[1].work.operations
+    assert own[0].work.bytes - short[0].work.bytes == 2 * (2 * 64 + 2 * 64)  # the indices stay
+    seconds = [HALF.seconds(each[1].work, each[1].dtype) for each in (own, short)]
+    assert seconds[0] == 4 * seconds[1]
+    assert short.composite("both", (0, 1)).types == (
+        "float16[2, 64], int64[2], float16[64, 32] -> float16[2, 32]"
+    )
