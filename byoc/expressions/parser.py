@@ -91,7 +91,7 @@ class _Parser:
     def parse_all(self) -> ExpressionNode:
         result = self.parse_conditional()
         if self.tokens[self.at].kind != "end":
-            raise self.unexpected(self.tokens[self.at])
+            raise self.make_unexpected(self.tokens[self.at])
         return result
 
     def parse_conditional(self) -> ExpressionNode:
@@ -142,7 +142,7 @@ class _Parser:
             elif self.accept("."):
                 name = self.take()
                 if name.kind != "name" or name.text in _KEYWORDS:
-                    raise self.missing("a name", name)
+                    raise self.make_missing("a name", name)
                 is_call = self.accept("(")
                 result = self.parse_method(result, name) if is_call else Member(result, name.text)
             else:
@@ -184,7 +184,7 @@ class _Parser:
             return result
         if token[:2] == ("mark", "["):
             return _limit_depth(OperatorCall("[]", tuple(self.parse_list("]"))))
-        raise self.unexpected(token)
+        raise self.make_unexpected(token)
 
     def parse_call(self, name: str) -> ExpressionNode:
         arguments = self.parse_list(")")
@@ -207,7 +207,7 @@ class _Parser:
                 self.expect(end)
                 break
             if end == ")" and self.tokens[self.at][:2] == ("mark", end):
-                raise self.unexpected(self.tokens[self.at])
+                raise self.make_unexpected(self.tokens[self.at])
         return result
 
     def take(self) -> _Token:
@@ -221,13 +221,13 @@ class _Parser:
 
     def expect(self, mark: str) -> None:
         if not self.accept(mark):
-            raise self.missing(f"`{mark}`", self.tokens[self.at])
+            raise self.make_missing(f"`{mark}`", self.tokens[self.at])
 
-    def missing(self, wanted: str, token: _Token) -> ValueError:
+    def make_missing(self, wanted: str, token: _Token) -> ValueError:
         before = f" before `{token.text}`" if token.text else ""
         return ValueError(f"at character {token.start + 1}: {wanted} is missing{before}")
 
-    def unexpected(self, token: _Token) -> ValueError:
+    def make_unexpected(self, token: _Token) -> ValueError:
         problem = f"`{token.text}` is out of place" if token.text else "something is missing"
         return ValueError(f"at character {token.start + 1}: {problem}")
 

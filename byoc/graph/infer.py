@@ -110,15 +110,15 @@ def _expanded(model: ModelProto) -> int:
     functions = {(f.domain, f.name, f.overload): f.node for f in model.functions}
 
     @cache
-    def called(key: tuple[str, str, str]) -> int:
-        return size(functions[key])
+    def count_function(key: tuple[str, str, str]) -> int:
+        return count_nodes(functions[key])
 
-    def size(nodes: Iterable[NodeProto]) -> int:
+    def count_nodes(nodes: Iterable[NodeProto]) -> int:
         inner = (n for node in nodes for b in bodies(node) for g in walk_graphs(b) for n in g.node)
         keys = ((node.domain, node.op_type, node.overload) for node in chain(nodes, inner))
-        return sum(called(key) if key in functions else 1 for key in keys)
+        return sum(count_function(key) if key in functions else 1 for key in keys)
 
-    return size(model.graph.node)
+    return count_nodes(model.graph.node)
 
 
 def _length(proto: TypeProto) -> int:

@@ -20,8 +20,7 @@ from onnx import (
 )
 
 from byoc.errors import InputError
-from byoc.graph import composites
-from byoc.graph.composites import Composite
+from byoc.graph.composites import Composite, call, functions
 from byoc.graph.copying import copy_without
 from byoc.graph.index import GraphIndex
 from byoc.graph.interface import Interface, interface
@@ -98,13 +97,13 @@ def outline(root: GraphCuts) -> ModelProto:
     domains = dict.fromkeys(cut.domain for _, cut in cuts)
     check_unused(index, domains)
     found = [(cut.domain, g.composite) for _, cut in cuts for g in cut.groups if g.composite]
-    functions = [
+    made = [
         function
         for domain in domains
-        for function in composites.functions(domain, [c for d, c in found if d == domain])
+        for function in functions(domain, [c for d, c in found if d == domain])
     ]
-    functions += [_region_function(i, cut, interface(i, cut.nodes)) for i, cut in cuts]
-    return _assemble(index, _rewritten(root), functions, set(domains))
+    made += [_region_function(i, cut, interface(i, cut.nodes)) for i, cut in cuts]
+    return _assemble(index, _rewritten(root), made, set(domains))
 
 
 def _rewritten(graph: GraphCuts) -> list[NodeProto]:
@@ -184,7 +183,7 @@ def _region_function(index: GraphIndex, cut: Cut, border: Interface) -> Function
         inside = {line.node for line in group.composite.lines} if group.composite else set()
         whole = [_complete(index, _with_types(index, i)) for i in group.nodes if i not in inside]
         if group.composite is not None:
-            whole.append(composites.call(cut.domain, group.composite))
+            whole.append(call(cut.domain, group.composite))
         nodes += [_annotated(node, group.metadata) for node in whole]
     nodes = [nodes[i] for i in topological_order(nodes)]
     function = helper.make_function(
@@ -200,15 +199,15 @@ def _region_function(index: GraphIndex, cut: Cut, border: Interface) -> Function
 
 
 def _call(cut: Cut, border: Interface) -> NodeProto:
-    call = helper.make_node(
+    node = helper.make_node(
         cut.name,
         [*border.inputs, *border.constants],
         border.outputs,
         name=cut.name,
         domain=cut.domain,
     )
-    _note(call, cut.metadata)
-    return call
+    _note(node, cut.metadata)
+    return node
 
 
 def _unread_constants(index: GraphIndex, cuts: Sequence[Cut], gone: set[int]) -> set[int]:
@@ -225,7 +224,7 @@ def _unread_constants(index: GraphIndex, cuts: Sequence[Cut], gone: set[int]) ->
 
 
 def _assemble(
-    index: GraphIndex, nodes: Sequence[NodeProto], functions: Sequence[FunctionProto], domains: set[str]
+    index: GraphIndex, nodes: Sequence[NodeProto], made: Sequence[FunctionProto], domains: set[str]
 ) -> ModelProto:
     """Return the source model with new nodes, functions and domains."""
     source = index.proto
@@ -238,11 +237,11 @@ def _assemble(
         result.graph.input.extend(data)
     result.ir_version = min(max(source.ir_version, LEAST_IR), NEWEST_IR)
     result.graph.node.extend(nodes)
-    result.functions.extend(functions)
+    result.functions.extend(made)
     for domain in sorted(domains):
         result.opset_import.append(helper.make_opsetid(domain, 1))
-    made = {name for node in nodes for name in node.output if name}
-    result.graph.value_info.extend(_infos(index, made))
+    names = {name for node in nodes for name in node.output if name}
+    result.graph.value_info.extend(_infos(index, names))
     return result
 
 

@@ -70,7 +70,8 @@ def images(index: GraphIndex) -> frozenset[str]:
     image is one in the graph around them, too.
     """
     keep_axes, keep_first_axes = {*_KEEP_AXES.split()}, {*_KEEP_FIRST_AXES.split()}
-    groups = _Groups()
+    groups: list[list[str]] = []
+    groups_of: dict[str, list[int]] = {}
     known_images = [
         name for inner in index.bodies.values() for body in inner for name in _captured(body.index)
     ]
@@ -85,11 +86,16 @@ def images(index: GraphIndex) -> frozenset[str]:
             known_images.extend(_of_rank_4(index, (*read, *node.output)))
         elif node.op_type in keep_axes or node.op_type in keep_first_axes:
             operands = node.input if node.op_type in keep_axes else node.input[:1]
-            together = list(_of_rank_4(index, (*operands, *node.output)))
-            for name in together[1:]:
-                groups.join(together[0], name)
-    found = {groups.of(name) for name in known_images}
-    return frozenset({*known_images, *(name for name in groups.names if groups.of(name) in found)})
+            for name in (names := list(_of_rank_4(index, (*operands, *node.output)))):
+                groups_of.setdefault(name, []).append(len(groups))
+            groups.append(names)
+    found: set[str] = set()
+    while known_images:  # linear, since each group is emptied when it is visited
+        found.add(name := known_images.pop())
+        for number in groups_of.pop(name, ()):
+            known_images.extend(groups[number])
+            groups[number] = []
+    return frozenset(found)
 
 
 def _captured(index: GraphIndex) -> frozenset[str]:
@@ -132,29 +138,3 @@ def _of_rank_4(index: GraphIndex, names: tuple[str, ...]) -> Iterator[str]:
 def _rank(index: GraphIndex, name: str) -> int | None:
     known = index.types.get(name)
     return None if known is None or known.shape is None else len(known.shape)
-
-
-class _Groups:
-    """Disjoint sets of names (union by size, path halving; Tarjan 1975)."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, str] = {}
-        self._sizes: dict[str, int] = {}
-
-    def of(self, name: str) -> str:
-        """Return the representative of the set of a name."""
-        above = self.names.setdefault(name, name)
-        while above != name:
-            self.names[name] = self.names[above]
-            name, above = above, self.names[above]
-        return name
-
-    def join(self, one: str, other: str) -> None:
-        """Merge the sets of two names."""
-        one, other = self.of(one), self.of(other)
-        if one == other:
-            return
-        if self._sizes.get(one, 1) < self._sizes.get(other, 1):
-            one, other = other, one
-        self.names[other] = one
-        self._sizes[one] = self._sizes.get(one, 1) + self._sizes.get(other, 1)

@@ -169,7 +169,7 @@ def _broadcast(
 
 
 def broadcast_kind(shape: Sequence[Dim], result: Sequence[Dim]) -> str | None:
-    """Return how an input of a shape broadcasts to an output, None if that is not known.
+    """Classify the broadcast of an input shape to an output shape, None if that is not known.
 
     The kind is none, scalar, channel, last or other; for a matrix, whose last axis is axis 1, channel.
     Symbolic extents with one name are equal, and differ from all that are known.
