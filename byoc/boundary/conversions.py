@@ -86,24 +86,20 @@ def known_shape(index: GraphIndex, name: str, known: Types = _NONE) -> tuple[Dim
 def rank_before(index: GraphIndex, steps: Sequence[NodeProto], known: Types = _NONE) -> int | None:
     """Return the rank of the input of the first of some nodes, or None if it is unknown."""
     node = next((node for node in steps if node.op_type in _MOVING), None)
-    if node is None:
-        return None
-    names = (steps[0].input[0], node.input[0])  # what stays in place before it keeps the rank
-    shapes = (known_shape(index, name, known) for name in names)
-    found = next((shape for shape in shapes if shape is not None), written(node).get("perm"))
-    return None if found is None else len(found)
+    return None if node is None else _rank(index, node, (steps[0].input[0], node.input[0]), known)
 
 
 def rank_behind(index: GraphIndex, steps: Sequence[NodeProto], known: Types = _NONE) -> int | None:
     """Return the rank of the output of the last of some nodes, or None if it is unknown."""
     node = next((node for node in reversed(steps) if node.op_type in _MOVING), None)
-    if node is None:
-        return None
-    if node.op_type == "Transpose" and (order := written(node).get("perm")) is not None:
-        return len(order)
-    names = (steps[-1].output[0], node.output[0])
+    return None if node is None else _rank(index, node, (steps[-1].output[0], node.output[0]), known)
+
+
+def _rank(index: GraphIndex, node: NodeProto, names: Sequence[str], known: Types) -> int | None:
+    """Return the rank of tensors that have the same rank as those of a layout step."""
+    order = written(node).get("perm")
     shapes = (known_shape(index, name, known) for name in names)
-    found = next((shape for shape in shapes if shape is not None), None)
+    found = order or next((shape for shape in shapes if shape is not None), None)
     return None if found is None else len(found)
 
 

@@ -4,8 +4,8 @@ The order is that of the boundary stage (`byoc.boundary.convert`): towards the r
 quantized first and brought into the target's layout last; on its way back the order is reversed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -78,21 +78,16 @@ def crossings(
     time linear in the graph for all of its tensors together.
     """
     own = own_quantization(index) if own is None else own
-    laid = wants.activations if wants.activations and not wants.activations.is_plain else None
-    found = images(index) if laid else frozenset()
-    made = {index.nodes[number].output[0]: number for number in own if is_quantize(index.nodes[number])}
-    return _Crossings(index, wants, own, found, made, fallback).of
+    return _Crossings(index, wants, own, fallback).of
 
 
-@dataclass(frozen=True, eq=False)
 class _Crossings:
-    index: GraphIndex
-    wants: Wants
-    own: frozenset[int]
-    images: frozenset[str]
-    quantized: Mapping[str, int]
-    fallback: int
-    _seen: dict[tuple[TensorType, bool], Crossing | None] = field(default_factory=dict)
+    def __init__(self, index: GraphIndex, wants: Wants, own: frozenset[int], fallback: int) -> None:
+        self.index, self.wants, self.own, self.fallback = index, wants, own, fallback
+        has_layout = wants.activations is not None and not wants.activations.is_plain
+        self.images = images(index) if has_layout else frozenset()
+        self.quantized = {index.nodes[i].output[0]: i for i in own if is_quantize(index.nodes[i])}
+        self._seen: dict[tuple[TensorType, bool], Crossing | None] = {}
 
     def of(self, name: str) -> Crossing | None:
         if name in self.quantized:

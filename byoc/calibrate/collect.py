@@ -61,24 +61,18 @@ def collect(  # noqa: PLR0913, PLR0917 - each is a choice of the caller's
             " list"
         )
     state = state if data.identity else None
-    run = _Run(model, names, data, method, progress, state, _purpose(model, names, data, method, state))
-    found = run.ranges()
+    purpose = {}
+    if state is not None:
+        purpose = {
+            "model": model_identity(model),
+            "method": f"{method}",
+            "tensors": digest(names),
+            "data": data.identity,
+        }
+    found = _Run(model, names, data, method, progress, state, purpose).ranges()
     if state is not None:
         state.unlink(missing_ok=True)
     return found
-
-
-def _purpose(
-    model: Model, names: Sequence[str], data: Data, method: Method, state: Path | None
-) -> dict[str, str]:
-    if state is None:
-        return {}
-    return {
-        "model": model_identity(model),
-        "method": f"{method}",
-        "tensors": digest(names),
-        "data": data.identity,
-    }
 
 
 @dataclass(frozen=True, eq=False)

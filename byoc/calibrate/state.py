@@ -6,8 +6,6 @@ belongs to; another one is not continued from it.
 
 import hashlib
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ from byoc.errors import InputError
 from byoc.graph.copying import copy_without
 from byoc.graph.load import Model
 from byoc.graph.tensors import external
+from byoc.textfile import write_whole
 
 _FORMAT = "1"
 Purpose = Mapping[str, str]
@@ -55,17 +54,8 @@ class Seen:
 
 def save(path: Path, purpose: Purpose, seen: Seen) -> None:
     """Write the progress of a calibration. Raises InputError if the file cannot be written."""
-    saved_purpose = json.dumps({"format": _FORMAT, **purpose})
-    try:
-        handle, name = tempfile.mkstemp(prefix=".byoc-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, purpose=np.array(saved_purpose), **vars(seen))
-            Path(name).replace(path)
-        finally:
-            Path(name).unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    document = json.dumps({"format": _FORMAT, **purpose})
+    write_whole(path, lambda file: np.savez(file, purpose=np.array(document), **vars(seen)))
 
 
 def resume(path: Path, purpose: Purpose, tensors: int) -> Seen:

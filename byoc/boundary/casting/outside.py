@@ -106,19 +106,10 @@ class Outside:
     def finish(self) -> None:
         """Drop tensors that are no longer read, and add notes on constants beyond the range."""
         edit = self.edit
-        read = {
-            self.key(scope, name)
-            for scope in edit.scopes
-            for names in (
-                *(node.input for node in scope.nodes),
-                [value.name for value in _graph(scope).output],
-            )
-            for name in names
-        }
+        read = {self.key(scope, name) for scope in edit.scopes for name in _read_names(scope)}
         for scope in edit.scopes:
-            unread = {name for (at, name), _ in self.short if at == id(scope) and (at, name) not in read}
-            unread = {name for name in unread if (id(scope), name) in self.stored}
-            if unread:
+            shortened = {key for key, _ in self.short if key[0] == id(scope) and key in self.stored}
+            if unread := {name for _, name in shortened - read}:
                 _drop(scope, unread)
         regions = {(call.function.domain, call.function.name) for call in edit.calls.values()}
         nodes = [node for scope in edit.scopes for node in scope.nodes]
@@ -129,16 +120,10 @@ class Outside:
                 "regions compute in bfloat16, for which onnxruntime has few kernels on a CPU: "
                 "it may not run the partitioned model"
             )
+        dtypes = " or ".join(sorted(set(self.wants.values())))
         for name, beyond in self.notes.items():
             values = "1 value" if beyond == 1 else f"{beyond} values"
-            edit.notes.append(
-                f"{values} of '{name}' beyond the range of {self.dtypes} became its largest"
-            )
-
-    @property
-    def dtypes(self) -> str:
-        """The types that the regions compute in, for use in a sentence."""
-        return " or ".join(sorted(set(self.wants.values())))
+            edit.notes.append(f"{values} of '{name}' beyond the range of {dtypes} became its largest")
 
 
 def retyped(kind: TypeProto | None, dtype: str) -> TypeProto:
@@ -151,6 +136,11 @@ def retyped(kind: TypeProto | None, dtype: str) -> TypeProto:
 def _graph(scope: Scope) -> GraphProto:
     assert isinstance(scope.proto, GraphProto)
     return scope.proto
+
+
+def _read_names(scope: Scope) -> list[str]:
+    names = [name for node in scope.nodes for name in node.input]
+    return names + [value.name for value in _graph(scope).output]
 
 
 def _stored(scope: Scope) -> dict[str, TensorProto]:
