@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from byoc.boundary import axes
+from byoc.boundary.way import maker
 from byoc.graph.attributes import written
 from byoc.graph.index import GraphIndex
 from byoc.graph.marks import TENSOR, is_ours, noted
@@ -10,15 +11,11 @@ from byoc.graph.marks import TENSOR, is_ours, noted
 
 def origin(users: GraphIndex | None, name: str) -> str:
     """Return the user's tensor before byoc's own quantization of the planned model."""
-    index = users
-    while index is not None:
-        number = index.producer.get(name)
-        if number is None:
-            index = index.outer
-        elif is_ours(index.nodes[number]):
-            name = index.nodes[number].input[0]
-        else:
+    while users is not None:
+        users, node = maker(users, name)
+        if node is None or not is_ours(node):
             return name
+        name = node.input[0]
     return name
 
 
@@ -59,17 +56,11 @@ def _chain(users: GraphIndex, name: str) -> Mapping[str, tuple[int, ...]]:
         return {}
     order = tuple(range(len(kind.shape)))
     found = {name: order}
-    index: GraphIndex | None = users
-    while index is not None:
-        number = index.producer.get(name)
-        if number is None:
-            index = index.outer
-            continue
-        node = index.nodes[number]
-        if node.op_type != "Transpose":
-            break
+    index, node = maker(users, name)
+    while node is not None and node.op_type == "Transpose":
         turn = written(node).get("perm", list(reversed(range(len(order)))))
         order = tuple(turn[dim] for dim in order)
         name = origin(users, node.input[0])
         found[name] = order
+        index, node = maker(index, name)
     return found
