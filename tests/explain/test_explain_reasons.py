@@ -1,4 +1,4 @@
-"""Which reasons are given where several could be, and what is said where nothing is found."""
+"""The reason chosen if there are several, and the messages if nothing is found."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a relaxed constraint is said to gain: relax it in the file, ask again, and compare the nodes."""
+"""The gain of a relaxed constraint, compared with relaxing it in the file and explaining again."""
 
 import copy
 import re

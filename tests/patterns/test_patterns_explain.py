@@ -1,4 +1,4 @@
-"""Why a composite is not there: what is said of the deepest partial match."""
+"""Near misses: the reason reported for the deepest partial match."""
 
 import pytest
 from support import prepared

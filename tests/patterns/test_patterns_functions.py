@@ -1,4 +1,4 @@
-"""Functions of composites: each instance calls one that is what it is, and runs as it did before."""
+"""Functions of composites: each instance calls one that matches it, and the model computes the same."""
 
 import numpy as np
 import onnx

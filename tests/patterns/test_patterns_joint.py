@@ -1,4 +1,4 @@
-"""Units for several accelerators: joined where they overlap, never in a circle, nothing lost."""
+"""Units for several accelerators: joined if they overlap, without cycles, no node lost."""
 
 import random
 from collections.abc import Sequence

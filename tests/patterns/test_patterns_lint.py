@@ -1,4 +1,4 @@
-"""What is said of a pattern that ONNX has no operators for, or that could never match."""
+"""Messages about patterns with unknown operators, and about patterns that can never match."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The matcher: what it finds, what it must not take, and what the names stand for."""
+"""The matcher: what it finds and refuses, and the tensors bound to names."""
 
 import pytest
 from matching import match_at

@@ -1,4 +1,4 @@
-"""What can be one without a circle, held against the graph of what was joined so far; and its speed."""
+"""Joining nodes without cycles, compared with the explicit contracted graph; and its speed."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ def circular(index: GraphIndex, one: Mapping[int, int]) -> bool:
     return bool(waits)
 
 
-def merged(one: Mapping[int, int], nodes: Iterable[int]) -> dict[int, int]:
+def merge_nodes(one: Mapping[int, int], nodes: Iterable[int]) -> dict[int, int]:
     units = {one[node] for node in nodes}
     return {node: min(units) if unit in units else unit for node, unit in one.items()}
 
@@ -56,7 +56,7 @@ def test_joining_makes_no_circle_and_refuses_nothing_else(size: int, chance: ran
     for _ in range(size):
         near = chance.randrange(size)
         nodes = {near, *(min(size - 1, near + chance.randrange(6)) for _ in range(chance.randint(1, 3)))}
-        after = merged(one, nodes)
+        after = merge_nodes(one, nodes)
         back = circular(index, after)
         assert (order.returns(nodes) is not None) == back
         found = order.join(nodes)
@@ -71,7 +71,7 @@ def test_joining_makes_no_circle_and_refuses_nothing_else(size: int, chance: ran
 def test_one_tensor_with_many_readers(count: int) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["r"])]
     nodes += [helper.make_node(("Neg", "Abs")[i % 2], ["r"], [f"f{i}"]) for i in range(count)]
-    assert grouped(index_of(nodes), "r = Relu(x)\na = Neg(r)\nb = Abs(r)\nreturn r, a, b") == 1
+    assert count_composites(index_of(nodes), "r = Relu(x)\na = Neg(r)\nb = Abs(r)\nreturn r, a, b") == 1
 
 
 @pytest.mark.parametrize("far", [False, True])
@@ -80,17 +80,17 @@ def test_a_long_chain_with_a_reader_of_each(far: bool) -> None:
     sides = [helper.make_node("Neg", [f"a{i + 1}"], [f"b{i}"]) for i in range(5_000)]
     mixed = [node for pair in zip(chain, sides, strict=True) for node in pair]
     index = index_of([*chain, *sides] if far else mixed)
-    assert grouped(index, "a = Relu(x)\nb = Neg(a)\nreturn a, b") == 5_000
+    assert count_composites(index, "a = Relu(x)\nb = Neg(a)\nreturn a, b") == 5_000
 
 
 def test_a_chain_and_many_nodes_beside_it() -> None:
     chain = [helper.make_node("Relu", [f"a{i}" if i else "x"], [f"a{i + 1}"]) for i in range(5_000)]
     beside = [helper.make_node("Neg", ["x"], [f"b{i}"]) for i in range(5_000)]
-    assert grouped(index_of([*chain, *beside]), "a = Relu(x)\nb = Neg(x)\nreturn a, b") == 1
+    assert count_composites(index_of([*chain, *beside]), "a = Relu(x)\nb = Neg(x)\nreturn a, b") == 1
 
 
-def grouped(index: GraphIndex, text: str) -> int:
-    """Return how many composites there are; each model took half a minute and more once."""
+def count_composites(index: GraphIndex, text: str) -> int:
+    """Count the composites, within seconds; each model once took half a minute and more."""
     start = process_time()
     units = group(index, [parse("p", text)], [Mark(YES, "ops[0]")] * len(index.nodes))
     assert process_time() - start < 15

@@ -1,4 +1,4 @@
-"""The pattern language: what a text describes, and what is said of one that describes nothing."""
+"""The pattern language: the parsed lines, and the messages about texts that cannot be parsed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Properties of the matcher: a planted pattern is found, and what is found is what brute force finds."""
+"""Properties of the matcher: planted patterns are found, and matches equal those of brute force."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,7 +112,7 @@ def readers(index: GraphIndex, name: str) -> list[int]:
     return [i for i, node in enumerate(index.nodes) if name in node.input]
 
 
-def connected(index: GraphIndex, chosen: Sequence[int]) -> bool:
+def is_connected(index: GraphIndex, chosen: Sequence[int]) -> bool:
     """Return whether some nodes hang together by the tensors that they read and make."""
     names = [{*index.nodes[i].input, *index.nodes[i].output} for i in chosen]
     reached, pending = names[0], names[1:]
@@ -130,7 +130,7 @@ def test_a_planted_pattern_is_found(size: int, count: int, chance: random.Random
     possible = sorted(set(range(len(index.nodes))) - index.constant_nodes)
     chosen = sorted(chance.sample(possible, min(count, len(possible))))
     used = {i for i in chosen if any(map(index.is_used, index.nodes[i].output))}
-    if not chosen or len(used) < len(chosen) or not connected(index, chosen):
+    if not chosen or len(used) < len(chosen) or not is_connected(index, chosen):
         return
     leaves = [n for i in chosen for n in index.nodes[i].output if index.is_used(n)]
     if not any(n in index.outputs or set(index.consumers.get(n, ())) - set(chosen) for n in leaves):

@@ -1,4 +1,4 @@
-"""QDQ groups: what belongs to one, what breaks it, and that nothing computes otherwise for it."""
+"""QDQ groups: their nodes, what prevents them, and unchanged results."""
 
 import numpy as np
 import onnx
@@ -61,7 +61,7 @@ def marks(index: GraphIndex, **special: Mark) -> list[Mark]:
     ]
 
 
-def grouped(body: str, *patterns: Pattern, **special: Mark) -> dict[str, Unit]:
+def group_by_name(body: str, *patterns: Pattern, **special: Mark) -> dict[str, Unit]:
     index = unshared(model(body)).index
     return {unit.name: unit for unit in group(index, patterns, marks(index, **special))}
 
@@ -120,21 +120,21 @@ ENDING = " yq = QuantizeLinear (y, s, z)\n out = DequantizeLinear (yq, s, z)\n"
 def test_what_breaks_a_group(body: str, reason: str) -> None:
     """ONNX Runtime #27545: a group with one member that is not supported is refused whole."""
     other = dict.fromkeys(("n", "t", "y", "m"), NO)
-    units = grouped(body + ENDING, CONV_RELU, **other)
+    units = group_by_name(body + ENDING, CONV_RELU, **other)
     assert not units["c"].verdict
     assert str(units["c"].verdict).startswith(f"Conv is no whole QDQ group: {reason}")
     assert all(unit.kind == "node" for unit in units.values())
 
 
 def test_an_output_of_the_graph() -> None:
-    units = grouped("out = Conv (xd, wd)\n")
+    units = group_by_name("out = Conv (xd, wd)\n")
     assert str(units["out"].verdict).endswith(
         "its output 'out' is an output of the graph, and is not quantized"
     )
 
 
 def test_a_composite_is_refused_whole() -> None:
-    units = grouped("c = Conv (xd, wd)\n y = Relu (c)\n out = Abs (y)\n", CONV_RELU, out=NO)
+    units = group_by_name("c = Conv (xd, wd)\n y = Relu (c)\n out = Abs (y)\n", CONV_RELU, out=NO)
     assert units["y"].composite == "conv_relu"
     assert str(units["y"].verdict) == (
         "conv_relu is no whole QDQ group: its output 'y' is read by Abs 'out', "
@@ -146,14 +146,14 @@ def test_a_composite_is_refused_whole() -> None:
 def test_a_composite_with_an_operator_for_floats_alone_is_no_group(plain: str) -> None:
     """Such as a Conv whose weights are floats beside a Relu that has both kinds of rules."""
     body = "c = Conv (xd, wd)\n y = Relu (c)\n" + ENDING
-    units = grouped(body, CONV_RELU, **{plain: PLAIN})
+    units = group_by_name(body, CONV_RELU, **{plain: PLAIN})
     kinds = {unit.kind for unit in units.values() if unit.name in {"c", "y"} and unit.verdict}
     assert "qdq" not in kinds
-    assert grouped(body, CONV_RELU)["y"].kind == "qdq"
+    assert group_by_name(body, CONV_RELU)["y"].kind == "qdq"
 
 
 def test_what_is_accepted_as_it_stands_needs_no_group() -> None:
-    units = grouped("c = Conv (xd, wd)\n y = Tanh (c)\n" + ENDING, c=BOTH, y=NO)
+    units = group_by_name("c = Conv (xd, wd)\n y = Tanh (c)\n" + ENDING, c=BOTH, y=NO)
     assert units["c"].verdict
     assert units["c"].kind == "node"
 
@@ -166,10 +166,10 @@ def test_must_is_of_the_whole_unit() -> None:
 
 
 def test_indices_need_no_quantizing() -> None:
-    """What is no float is no part of the scheme: a Reshape's shape, an ArgMax's result."""
+    """Integers are no part of the scheme: the shape of a Reshape, the result of an ArgMax."""
     body = "y = Reshape (xd, shape)\n" + ENDING
-    assert grouped(body)["y"].kind == "qdq"
-    units = grouped(
+    assert group_by_name(body)["y"].kind == "qdq"
+    units = group_by_name(
         "i = ArgMax <axis = 1> (xd)\n f = Cast <to = 1> (i)\n out = Add (f, x)\n", f=NO, out=NO
     )
     assert units["i"].kind == "qdq"
@@ -281,7 +281,7 @@ SCALED = """ r = Relu (xd)
 
 def test_a_scale_that_is_computed_from_the_group_itself() -> None:
     """The group would wait for its own scale; once it ended with 'units form a cycle'."""
-    units = grouped(SCALED)
+    units = group_by_name(SCALED)
     assert str(units["r"].verdict).startswith(
         "Relu is no whole QDQ group: a path leaves it and comes back through "
     )

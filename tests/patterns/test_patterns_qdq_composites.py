@@ -41,7 +41,7 @@ WHOLE = " r = Relu (c)\n yq = QuantizeLinear (r, s, z)\n out = DequantizeLinear 
 OPEN = " r = Relu (c)\n out = Neg (r)\n"
 
 
-def marked(loaded: Model, **special: Mark) -> list[Mark]:
+def make_marks(loaded: Model, **special: Mark) -> list[Mark]:
     return [
         special.get(node.output[0], NO if node.op_type in BORDERS else QUANTIZED)
         for node in loaded.index.nodes
@@ -58,7 +58,7 @@ def units(loaded: Model, marks: list[Mark], *patterns: Pattern) -> Mapping[str, 
 @pytest.mark.parametrize("border", [NO, PLAIN, Mark(YES, "ops[1]", standalone=False)])
 def test_its_own_border_makes_a_group(border: Mark) -> None:
     loaded = unshared(model(WHOLE))
-    found = units(loaded, marked(loaded, xd=border, yq=border))
+    found = units(loaded, make_marks(loaded, xd=border, yq=border))
     unit = found["yq"]
     assert (unit.kind, unit.composite, bool(unit.verdict)) == ("qdq", "qdq_conv", True)
     assert {loaded.index.nodes[n].output[0] for n in unit.nodes} == {"xd", "c", "r", "yq"}
@@ -69,16 +69,16 @@ def test_what_is_missing_is_taken_from_around() -> None:
     loaded = unshared(
         model(WHOLE.replace("r = Relu (c)\n yq = QuantizeLinear (r", "yq = QuantizeLinear (c"))
     )
-    unit = units(loaded, marked(loaded), HALF)["yq"]
+    unit = units(loaded, make_marks(loaded), HALF)["yq"]
     assert (unit.kind, unit.composite) == ("qdq", "half")
     assert {loaded.index.nodes[n].output[0] for n in unit.nodes} == {"xd", "c", "yq"}
 
 
 def test_borders_that_no_rule_takes_need_a_whole_group() -> None:
     loaded = unshared(model(OPEN))
-    found = units(loaded, marked(loaded), HALF)
+    found = units(loaded, make_marks(loaded), HALF)
     assert all(unit.composite is None for unit in found.values())
-    misses = near_misses(loaded.index, [HALF], marked(loaded))
+    misses = near_misses(loaded.index, [HALF], make_marks(loaded))
     assert [miss.reason for miss in misses] == [
         "matched to its last line; it is no whole QDQ group: its output 'c' is read by Relu 'r', "
         "not by a QuantizeLinear alone"
@@ -87,7 +87,7 @@ def test_borders_that_no_rule_takes_need_a_whole_group() -> None:
 
 def test_and_a_rule_for_quantized_operators() -> None:
     loaded = unshared(model(WHOLE))
-    marks = marked(loaded, r=PLAIN)
+    marks = make_marks(loaded, r=PLAIN)
     assert all(unit.composite is None for unit in units(loaded, marks).values())
     (miss,) = near_misses(loaded.index, [QDQ_CONV], marks)
     assert miss.reason == (

@@ -1,4 +1,4 @@
-"""Time that passes as a test says."""
+"""A clock that advances as a test says."""
 
 from collections.abc import Callable, Iterable
 

@@ -1,4 +1,4 @@
-"""A codegen, unit by unit: what is cut out, what a launch is, what could not be measured."""
+"""Measuring a codegen unit by unit: the units cut out, the launch, and what cannot be measured."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The host, node by node: which measurement is whose, and one run of the real profiler."""
+"""Measuring the host node by node, and one run of the real profiler."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -41,7 +41,7 @@ PATIENCE = Patience(warmup=1, least=2, most=2, seconds=0.0)
 def timer(
     found: Mapping[int, Sequence[float]],
 ) -> Callable[[onnx.ModelProto, Any, Callable[[Any], object]], dict[str, list[float]]]:
-    """Return what stands for onnxruntime's profiler, and gives these seconds by node number."""
+    """Replace onnxruntime's profiler by one that returns these seconds by node number."""
 
     def time(
         proto: onnx.ModelProto, folder: Any, use: Callable[[Any], object]

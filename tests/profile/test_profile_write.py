@@ -1,4 +1,4 @@
-"""What is written is read back, whole or not at all."""
+"""A written cost model is read back; a file is replaced as a whole or not at all."""
 
 import stat
 from pathlib import Path
@@ -34,7 +34,7 @@ NORM = Task(
 MACHINE = Machine(cpu="A 'CPU': {1}", cores=2, os="Linux", versions={"python": "3.11"})
 
 
-def measured(**more: Any) -> Table:
+def make_records(**more: Any) -> Table:
     records = Records()
     records.add(RELU, [3e-6, 1e-6, 2e-6])
     records.add(NORM, [4.0 / 3])
@@ -47,7 +47,7 @@ def measured(**more: Any) -> Table:
 
 def test_the_medians_come_back(tmp_path: Path) -> None:
     path = tmp_path / "costs.yaml"
-    write_costs(path, measured(launch=1e-6, link=Link(bandwidth=float("inf"), latency=2e-6)))
+    write_costs(path, make_records(launch=1e-6, link=Link(bandwidth=float("inf"), latency=2e-6)))
     model = load_cost_model(str(path))
     found = model.execution(RELU)
     assert isinstance(found, Price)
@@ -67,7 +67,7 @@ def test_the_medians_come_back(tmp_path: Path) -> None:
 
 def test_every_kind_is_written_as_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "costs.yaml"
-    table = measured(otherwise="host", together=0.5)
+    table = make_records(otherwise="host", together=0.5)
     energy = table.model_copy(update={"energy": Energy(operation=1e-12)})
     for costs in (table, fit(table), energy, read_cost_file(find_file(COST_MODELS, "dla"))):
         write_costs(path, costs)
@@ -80,9 +80,9 @@ def test_every_kind_is_written_as_it_is_read(tmp_path: Path) -> None:
 
 def test_an_entry_is_a_line(tmp_path: Path, golden: Any) -> None:
     path = tmp_path / "costs.yaml"
-    write_costs(path, measured(launch=1e-6, together=0.75))
+    write_costs(path, make_records(launch=1e-6, together=0.75))
     golden("costs_table.yaml", path.read_text())
-    write_costs(path, fit(measured()))
+    write_costs(path, fit(make_records()))
     golden("costs_linear.yaml", path.read_text())
 
 
@@ -98,7 +98,7 @@ def test_what_is_interrupted_leaves_the_old_file(
 
     monkeypatch.setattr(write, "as_yaml", interrupted)
     with pytest.raises(stop):
-        write_costs(path, measured())
+        write_costs(path, make_records())
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -106,7 +106,7 @@ def test_what_is_interrupted_leaves_the_old_file(
 def test_others_may_read_the_file(tmp_path: Path) -> None:
     beside = tmp_path / "beside"
     beside.touch()
-    write_costs(tmp_path / "costs.yaml", measured())
+    write_costs(tmp_path / "costs.yaml", make_records())
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (beside, tmp_path / "costs.yaml")]
     assert modes[0] == modes[1]
 
@@ -115,7 +115,7 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written: it is a folder"):
         check_output(tmp_path)
     with pytest.raises(InputError, match="cannot be written: there is no folder"):
-        write_costs(tmp_path / "no" / "costs.yaml", measured())
+        write_costs(tmp_path / "no" / "costs.yaml", make_records())
 
 
 def test_the_machine_is_described_without_a_name() -> None:

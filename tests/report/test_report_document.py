@@ -1,4 +1,4 @@
-"""The report as data: its keys, its numbers, and nothing that JSON cannot say."""
+"""The report as data: its keys, its numbers, and valid JSON."""
 
 import json
 from math import inf, isfinite, nan

@@ -47,7 +47,7 @@ REPORT: dict[str, Any] = {
 }
 
 
-def _printed(**change: Any) -> list[str]:
+def _print_text(**change: Any) -> list[str]:
     stream = StringIO()
     print_report(REPORT | change, Console(file=stream, width=200, emoji=False))
     return [line.rstrip() for line in stream.getvalue().splitlines() if line.strip()]
@@ -83,7 +83,7 @@ def test_the_summary_tells_what_was_the_objective(objective: str, told: str) -> 
 def test_what_is_saved_of_a_weighted_sum_has_no_unit() -> None:
     item = {"target": "npu", "operator": "Conv", "reason": "Conv: too wide", "nodes": 1, "gain": 0.001}
     weighted = REPORT["predicted"] | {"objective": "latency=1,energy=1", "joules": 1.0}
-    lines = _printed(what_if=[item], predicted=weighted)
+    lines = _print_text(what_if=[item], predicted=weighted)
     assert lines[-1].split() == ["-0.001", "Conv:", "too", "wide"]
 
 
@@ -101,18 +101,18 @@ def test_the_verification_is_told_with_its_number() -> None:
 
 
 def test_a_region_is_a_row_and_unknown_sizes_are_said() -> None:
-    lines = _printed()
+    lines = _print_text()
     assert lines[1].split() == ["region", "device", "nodes", "inputs", "outputs", "predicted"]
     assert " ".join(lines[3].split()) == "npu_0 npu 3 2 (2 KiB + unknown) 1 (10 B) 2 ms"
 
 
 def test_no_regions_are_no_table() -> None:
-    assert len(_printed(regions=[])) == 1
+    assert len(_print_text(regions=[])) == 1
 
 
 def test_the_commonest_reasons_are_told_and_the_rest_counted() -> None:
     reasons = [{"reason": f"reason {i}", "nodes": 10 - i} for i in range(6)]
-    lines = _printed(host_reasons=reasons)
+    lines = _print_text(host_reasons=reasons)
     assert lines[-5:] == [
         "On the host, and why:",
         "     10  reason 0",
@@ -120,30 +120,32 @@ def test_the_commonest_reasons_are_told_and_the_rest_counted() -> None:
         "      8  reason 2",
         "     18  for 3 other reasons (--reasons)",
     ]
-    assert _printed(host_reasons=reasons[:3])[-1] == "      8  reason 2"
-    assert _printed(host_reasons=reasons[:4])[-1] == "      7  for 1 other reason (--reasons)"
+    assert _print_text(host_reasons=reasons[:3])[-1] == "      8  reason 2"
+    assert _print_text(host_reasons=reasons[:4])[-1] == "      7  for 1 other reason (--reasons)"
 
 
 def test_what_more_support_would_save() -> None:
     item = {"target": "npu", "operator": "Conv", "reason": "Conv: too wide", "nodes": 2, "gain": 0.001}
-    lines = _printed(what_if=[item])
+    lines = _print_text(what_if=[item])
     assert lines[-2] == "If it were supported:"
     assert lines[-1].split() == ["-1", "ms", "Conv", "(2", "nodes):", "too", "wide"]
     joules = REPORT["predicted"] | {"objective": "energy"}
     joules |= {"joules": 0.0041, "host_only_joules": 0.019}
-    lines = _printed(what_if=[item], predicted=joules, targets=["npu", "dsp"])
+    lines = _print_text(what_if=[item], predicted=joules, targets=["npu", "dsp"])
     assert lines[-1].split() == ["-1", "mJ", "Conv", "(2", "nodes)", "on", "npu:", "too", "wide"]
 
-    assert _printed(what_if=[item | {"gain": 1e-6}]) == _printed()  # under a thousandth of the whole
+    assert (
+        _print_text(what_if=[item | {"gain": 1e-6}]) == _print_text()
+    )  # under a thousandth of the whole
 
 
 def test_notes_and_the_place_come_last() -> None:
-    lines = _printed(notes=["first", "second"], bundle="out")
+    lines = _print_text(notes=["first", "second"], bundle="out")
     assert lines[-3:] == ["note: first", "note: second", "Written to out"]
 
 
 def test_names_are_not_markup() -> None:
-    lines = _printed(
+    lines = _print_text(
         model="[red]a:car:b.onnx",
         bundle="[bold]out",
         notes=["[/]"],
@@ -171,23 +173,23 @@ def _precision(budget: str, **more: Any) -> dict[str, Any]:
 
 
 def test_a_warning_is_no_note() -> None:
-    assert _printed(notes=["warning: hot", "a word"])[-2:] == ["warning: hot", "note: a word"]
+    assert _print_text(notes=["warning: hot", "a word"])[-2:] == ["warning: hot", "note: a word"]
 
 
 def test_an_accuracy_budget_and_what_it_took() -> None:
     units = [{"unit": f"u{i}", "device": "npu", "alone": 20.0 + i} for i in range(12)]
-    lines = _printed(precision=_precision("30dB", in_float=units))
+    lines = _print_text(precision=_precision("30dB", in_float=units))
     start = lines.index(
         "Accuracy budget 30dB: 31.0 dB kept on 1 sample of photos, 20.0 dB with all quantized"
     )
     assert lines[start + 1] == "  in floating point on npu: u0, alone 20.0 dB"
     assert lines[start + 10] == "  in floating point on npu: u9, alone 29.0 dB"
     assert lines[start + 11] == "  and 2 more units"
-    shares = _printed(precision=_precision("top1=0.9", reached=0.95, all_quantized=0.5))
+    shares = _print_text(precision=_precision("top1=0.9", reached=0.95, all_quantized=0.5))
     told = "95.0 % of classes kept on 1 sample of photos, 50.0 % of classes with all quantized"
     assert f"Accuracy budget top1=0.9: {told}" in shares
-    everything = _printed(precision=_precision("90dB", reached=None))
+    everything = _print_text(precision=_precision("90dB", reached=None))
     assert (
         "Accuracy budget 90dB: all kept on 1 sample of photos, 20.0 dB with all quantized" in everything
     )
-    assert not any("budget" in line for line in _printed(precision=_precision("") | {"budget": None}))
+    assert not any("budget" in line for line in _print_text(precision=_precision("") | {"budget": None}))

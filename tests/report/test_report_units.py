@@ -1,4 +1,4 @@
-"""Numbers as people read them, by hand."""
+"""Numbers formatted for people."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A codegen that runs a region node by node, some of them wrong, and rules for what the tests need."""
+"""A codegen that runs a region node by node, some of them wrong, and rules for the tests."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -63,7 +63,7 @@ def interpreter(spoil: Spoil, name: str = "wrong", least: int = 1) -> type:
 
 
 def only(output: str, change: Callable[[Any], Any], position: int = 0) -> Spoil:
-    """Return what spoils one output of the node whose first output has a name."""
+    """Make a function that changes one output of the node whose first output has a name."""
 
     def spoil(node: NodeProto, model: ModelProto, made: list[Any]) -> Sequence[Any]:
         if node.output[0] != output:

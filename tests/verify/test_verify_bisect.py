@@ -1,4 +1,4 @@
-"""`bisect`: the first operation at fault is named, and what is written shows it alone."""
+"""Bisection: the first operation at fault is named, and the written model shows it alone."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ def larger(value: Any) -> Any:
     return spoilt
 
 
-def narrowed(model: str | ModelProto, folder: Path, **options: Any) -> Fault:
+def bisect_model(model: str | ModelProto, folder: Path, **options: Any) -> Fault:
     proto = parse(model) if isinstance(model, str) else model
     bundle = bundle_of(proto, folder, **options)
     return bisect(bundle, bundle.manifest.regions[0].name)
@@ -74,7 +74,7 @@ def test_any_one_operation_of_a_region(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vendors.install(monkeypatch, wrong=interpreter(only(name, larger)))
-    fault = narrowed(NET, tmp_path)
+    fault = bisect_model(NET, tmp_path)
     made_by = {node.output[0]: node.op_type for node in parse(NET).graph.node}
     assert (fault.operation, fault.op, fault.operations) == (name, made_by[name], (name,))
     assert operators(fault.trial.part.model) == [made_by[name]]
@@ -91,14 +91,14 @@ def test_openvino_37264_compiles_clean_and_every_answer_is_wrong(
         return [value * 1.5 for value in made] if node.op_type == "Mul" else made
 
     vendors.install(monkeypatch, wrong=interpreter(spoil))
-    fault = narrowed(NET, tmp_path)
+    fault = bisect_model(NET, tmp_path)
     assert (fault.op, fault.operation, fault.together) == ("Mul", "e", False)
     assert fault.worst.relative > 0.1
     shows_alone(fault, tmp_path / "fault")
 
 
-def fused(*ops: str) -> Callable[[NodeProto, ModelProto, list[Any]], Sequence[Any]]:
-    """Return what is wrong in a node of the last operator where a chain of the others leads to it."""
+def wrong_if_fused(*ops: str) -> Callable[[NodeProto, ModelProto, list[Any]], Sequence[Any]]:
+    """Make a function that changes the last operator of a chain of operators."""
 
     def spoil(node: NodeProto, model: ModelProto, made: list[Any]) -> Sequence[Any]:
         makers = {name: each for each in model.graph.node for name in each.output}
@@ -119,8 +119,8 @@ def fused(*ops: str) -> Callable[[NodeProto, ModelProto, list[Any]], Sequence[An
 def test_what_is_wrong_only_together(
     ops: tuple[str, ...], names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vendors.install(monkeypatch, wrong=interpreter(fused(*ops)))
-    fault = narrowed(NET, tmp_path)
+    vendors.install(monkeypatch, wrong=interpreter(wrong_if_fused(*ops)))
+    fault = bisect_model(NET, tmp_path)
     assert fault.operations == names
     assert (fault.operation, fault.together) == (names[-1], True)
     assert f"and right alone: together with '{names[0]}'" in str(fault)
@@ -136,7 +136,7 @@ def test_the_second_of_two_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
       z = Neg(c)
     }"""
     vendors.install(monkeypatch, wrong=interpreter(only("b", larger, position=1)))
-    fault = narrowed(parse(text, ir=9, opset=18), tmp_path)
+    fault = bisect_model(parse(text, ir=9, opset=18), tmp_path)
     assert (fault.op, fault.operations) == ("Split", ("b",))
     assert [(e.name, e.within) for e in fault.trial.errors] == [("b", True), ("c", False)]
     assert fault.worst.name == "c"
@@ -144,9 +144,9 @@ def test_the_second_of_two_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_codegen_that_refuses_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it refuses tells nothing: the fewest that it takes are given."""
+    """A refusal is inconclusive: the smallest accepted part is reported."""
     vendors.install(monkeypatch, wrong=interpreter(only("d", larger), least=3))
-    fault = narrowed(NET, tmp_path)
+    fault = bisect_model(NET, tmp_path)
     assert len(fault.operations) == 3
     assert "d" in fault.operations
     shows_alone(fault, tmp_path / "fault")
@@ -159,7 +159,7 @@ def test_parts_have_the_layout_that_the_region_has(
     rules += "layout: {activations: NHWC, weights: OHWI}\nops:\n"
     rules += "  - op: [Conv, Relu, Add, Mul, Sub, Abs, MaxPool]\n"
     vendors.install(monkeypatch, wrong=interpreter(only("c", larger)))
-    fault = narrowed(NET, tmp_path, rules=rules)
+    fault = bisect_model(NET, tmp_path, rules=rules)
     assert (fault.operation, fault.operations) == ("c", ("c",))
     assert operators(fault.trial.part.model) == ["Transpose", "Conv", "Transpose"]
     shows_alone(fault, tmp_path / "fault")
@@ -186,7 +186,7 @@ def test_a_composite_is_taken_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "target: npu\ncost_model: dla\ndtype: float32\nops:\n  - op: [Conv, Relu, Mul]\ncomposites:\n"
     )
     rules += "  - name: conv_relu\n    pattern: |\n      c = Conv(x, w, b?)\n      y = Relu(c)\n"
-    fault = narrowed(text, tmp_path, rules=rules)
+    fault = bisect_model(text, tmp_path, rules=rules)
     assert (fault.op, fault.operation, fault.inside) == ("conv_relu", "b", "a, b")
     assert "conv_relu 'b' is the first operation that is off (it is a, b)" in str(fault)
     shows_alone(fault, tmp_path / "fault")
@@ -251,7 +251,7 @@ def test_the_options_that_the_bundle_was_made_with(
     rules = "target: npu\ncost_model: dla\ndtype: float32\ncodegen: wrong\n"
     rules += "codegen_options: {speed: 5}\nops:\n  - op: [Abs, Neg]\n"
     text = "g (float[1, 4] x) => (float[1, 4] y) { a = Abs(x) y = Neg(a) }"
-    fault = narrowed(text, tmp_path, rules=rules, codegen_options={"npu:mode": "fast"})
+    fault = bisect_model(text, tmp_path, rules=rules, codegen_options={"npu:mode": "fast"})
     wanted = {"speed": "5", "mode": "fast"}
     assert len(seen) > 1
     assert all(options == wanted for options in seen)
@@ -311,7 +311,7 @@ def test_a_codegen_that_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_only_a_fault_is_ever_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vendors.install(monkeypatch, wrong=interpreter(only("c", larger)))
-    fault = narrowed(NET, tmp_path)
+    fault = bisect_model(NET, tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
     with pytest.raises(InputError, match="there is something else than a fault"):

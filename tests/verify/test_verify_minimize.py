@@ -1,4 +1,4 @@
-"""The searches by themselves, on sets that are off by definition."""
+"""The searches alone, on sets that are wrong by definition."""
 
 from collections.abc import Sequence
 from math import ceil, log2

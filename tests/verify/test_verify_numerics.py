@@ -1,4 +1,4 @@
-"""How far numbers are from what was expected, against what a definition says."""
+"""Measures of the distance between arrays, compared with their definitions."""
 
 from math import inf, isnan, log10, sqrt
 

@@ -1,4 +1,4 @@
-"""Every tensor that crosses a border, and each region alone: whose error it is, and how large."""
+"""Every boundary tensor and each region alone: the region at fault, and the size of its error."""
 
 from collections.abc import Sequence
 from math import inf

@@ -1,4 +1,4 @@
-"""What is allowed, by dtype; what the integers are that stand for real numbers."""
+"""Tolerances by dtype, and the integers that represent real numbers."""
 
 from typing import Any
 
@@ -134,7 +134,7 @@ def test_which_tensors_are_quantized() -> None:
 
 
 def test_which_tensors_are_quantized_behind_a_function() -> None:
-    """What a DequantizeLinear inside of a composite reads is quantized outside, and before a view."""
+    """The input of a DequantizeLinear in a composite is quantized outside, and before a view."""
     body = [
         helper.make_node("DequantizeLinear", ["a", "b", "c"], ["d"]),
         helper.make_node("Relu", ["d"], ["e"]),
