@@ -2,12 +2,12 @@
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cached_property
-from queue import SimpleQueue
+from threading import Condition
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +21,7 @@ Values = Mapping[str, Any]
 HOST = "host"
 
 MOST_AT_ONCE = 4
-"""The most stages of one call that run at the same time; a stage may use threads of its own."""
+"""Threads that run stages of one call: the caller's and three more. A stage may use more of its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,9 +113,9 @@ class Program:
 class _Run:
     """One run of a program: a stage starts as soon as its inputs are there.
 
-    A stage that has nothing to run beside it runs on the caller's thread; otherwise stages run on the
-    pool, and the caller waits. After an error no stage starts; the error of the earliest stage is raised
-    once all running stages have ended.
+    The caller's thread runs stages, in the order of the program; threads of the pool help while more
+    stages can start. After an error no stage starts, and the error of the earliest stage is raised once
+    all running stages have ended. All state is guarded by `_changed`.
     """
 
     def __init__(
@@ -129,25 +129,19 @@ class _Run:
         self._readers.update(set(kept))
         self._waits = list(self._dependencies.waits)
         self._ready = [i for i, count in enumerate(self._waits) if not count]
-        self._running: set[int] = set()
+        self._turns: set[str] = set()
+        self._running = self._helpers = 0
         self._errors: dict[int, BaseException] = {}
-        self._ended: SimpleQueue[tuple[int, Values | BaseException]] = SimpleQueue()
+        self._changed = Condition()
 
     def values(self) -> dict[str, Any]:
         """Run all stages and return the values that were not freed. Raises as `Program.run`."""
-        while True:
-            starting = list(self._startable())
-            alone = len(starting) == 1 and not self._running
-            for number in starting:
-                self._ready.remove(number)
-                self._running.add(number)
-                if alone or self._pool is None:
-                    self._run_stage(number)
-                else:
-                    self._pool.submit(copy_context().run, self._run_stage, number)
-            if not self._running:
-                break
-            self._finish(*self._ended.get())
+        try:
+            self._work(wait=True)
+        except BaseException as error:  # such as Ctrl-C while waiting: nothing more starts
+            with self._changed:
+                self._errors.setdefault(-1, error)
+            raise
         if self._errors:
             number, first = min(self._errors.items())
             if isinstance(first, ByocError):
@@ -155,22 +149,39 @@ class _Run:
             raise first
         return self._values
 
-    def _startable(self) -> Iterator[int]:
-        """Yield the stages that can start now, in the order of the program."""
-        if self._errors:
-            return
-        turns = {self._stages[number].turn for number in self._running} - {""}
-        free = (MOST_AT_ONCE if self._pool else 1) - len(self._running)
-        for number in self._ready:
-            turn = self._stages[number].turn
-            if free > 0 and turn not in turns:
-                yield number
-                free -= 1
-                turns |= {turn} - {""}
+    def _work(self, wait: bool) -> None:
+        """Run stages until none can start; with `wait`, until all have ended."""
+        while True:
+            with self._changed:
+                number = self._startable()
+                while number is None and wait and self._running:
+                    self._changed.wait()
+                    number = self._startable()
+                if number is None:
+                    self._helpers -= not wait
+                    return
+                self._ready.remove(number)
+                self._running += 1
+                self._turns |= {self._stages[number].turn} - {""}
+                self._call_helper()
+            self._run_stage(number)
+
+    def _startable(self) -> int | None:
+        """Return the first stage that can start now."""
+        ready = () if self._errors else self._ready
+        return next((i for i in ready if self._stages[i].turn not in self._turns), None)
+
+    def _call_helper(self) -> None:
+        """Have one more thread run stages, when another stage can start."""
+        if self._pool and self._helpers < MOST_AT_ONCE - 1 and self._startable() is not None:
+            self._helpers += 1
+            self._pool.submit(copy_context().run, self._work, wait=False)
 
     def _run_stage(self, number: int) -> None:
-        """Run a stage, on whichever thread this is, and report its outputs or its error."""
+        """Run a stage; free values after their last reader, and make the stage's followers ready."""
         stage = self._stages[number]
+        outputs: Values = {}
+        failure: BaseException | None = None
         try:
             inputs = {name: self._values[name] for name in stage.inputs}
             start = perf_counter()
@@ -178,22 +189,19 @@ class _Run:
             if self._trace is not None:
                 self._trace.add(stage, start, perf_counter(), inputs, outputs)
         except BaseException as error:  # the caller's thread raises it
-            self._ended.put((number, error))
-        else:
-            self._ended.put((number, outputs))
-
-    def _finish(self, number: int, result: Values | BaseException) -> None:
-        """Keep the outputs that are still read, free values after their last reader, ready followers."""
-        self._running.remove(number)
-        if isinstance(result, BaseException):
-            self._errors[number] = result
-            return
-        self._values.update({name: result[name] for name in result if self._readers[name]})
-        for name in set(self._stages[number].inputs):
-            self._readers[name] -= 1
-            if not self._readers[name]:
-                self._values.pop(name, None)
-        for follower in self._dependencies.followers[number]:
-            self._waits[follower] -= 1
-            if not self._waits[follower]:
-                insort(self._ready, follower)
+            failure = error
+        with self._changed:
+            if failure is not None:
+                self._errors[number] = failure
+            self._values.update({name: outputs[name] for name in outputs if self._readers[name]})
+            for name in set(stage.inputs):
+                self._readers[name] -= 1
+                if not self._readers[name]:
+                    self._values.pop(name, None)
+            for follower in self._dependencies.followers[number]:
+                self._waits[follower] -= 1
+                if not self._waits[follower]:
+                    insort(self._ready, follower)
+            self._turns.discard(stage.turn)
+            self._running -= 1
+            self._changed.notify()

@@ -114,7 +114,7 @@ class Session:
 
     @cached_property
     def _pool(self) -> Pool:
-        return ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="byoc")
+        return ThreadPoolExecutor(MOST_AT_ONCE - 1, thread_name_prefix="byoc")
 
 
 def load(path: str | Path) -> Session:
