@@ -175,26 +175,8 @@ class Annotator:
         return View(self.index, number, node, name_of(node), self._signature(node), compute)
 
     def _signature(self, node: NodeProto) -> Signature | None:
-        key = node.domain, node.op_type
-        if key not in self._signatures:
-            schema = self.index.schema(node)
-            self._signatures[key] = None if schema is None else signature(schema)
-        return self._signatures[key]
-
-    @cached_property
-    def _signatures(self) -> dict[tuple[str, str], Signature | None]:
-        return {}
-
-    @cached_property
-    def _computed(self) -> dict[tuple[int, int], frozenset[str]]:
-        """A cache of `Signature.computed` by rule and signature."""
-        return {}
-
-    def _is_computed(self, rule: _Rule, found: Signature, type_str: str) -> bool:
-        key = id(rule), id(found)
-        if key not in self._computed:
-            self._computed[key] = found.computed(rule.dtypes[1])
-        return type_str in self._computed[key]
+        schema = self.index.schema(node)
+        return None if schema is None else signature(schema)
 
     def _against(self, rule: _Rule, view: View) -> Iterator[Objection]:
         """Yield the objections of a rule to a node in no particular order, possibly repeated."""
@@ -232,7 +214,7 @@ class Annotator:
             found = self._scheme.dtypes(use, view)
             if found is not None:
                 return found
-        held = view.signature is None or self._is_computed(rule, view.signature, use.type_str)
+        held = view.signature is None or view.signature.is_computed(use.type_str, rule.dtypes[1])
         return rule.dtypes if held else (rule.place, ())
 
     @cached_property

@@ -36,19 +36,14 @@ class Signature:
         """The formal parameters by name; an input precedes an output of the same name."""
         return {formal.name: formal for formal in (*self.outputs, *self.inputs)}
 
-    def computed(self, dtypes: Sequence[str]) -> frozenset[str]:
-        """Return the types of parameters that a target's dtypes apply to: those it computes with.
+    def is_computed(self, type_str: str, dtypes: Sequence[str]) -> bool:
+        """Return whether a target's dtypes apply to parameters of a type: those it computes with.
 
         The indices of a Gather and the flag of a Dropout can never have the dtype of a float target.
         """
-        result = self.outputs[0].type_str if self.outputs else ""
-        kinds = {formal.type_str for formal in (*self.inputs, *self.outputs)}
-        found = set()
-        for kind in kinds:
-            possible = open_dtypes(self.schema, kind)
-            if possible and (kind == result or not possible.isdisjoint(dtypes)):
-                found.add(kind)
-        return frozenset(found)
+        possible = open_dtypes(self.schema, type_str)
+        is_result = bool(self.outputs) and type_str == self.outputs[0].type_str
+        return bool(possible) and (is_result or not possible.isdisjoint(dtypes))
 
 
 def name_of(node: NodeProto) -> str:
@@ -56,6 +51,7 @@ def name_of(node: NodeProto) -> str:
     return node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}"
 
 
+@cache
 def signature(schema: OpSchema) -> Signature:
     """Return the formal parameters of a schema."""
     return Signature(schema, _formals(schema.inputs), _formals(schema.outputs))
