@@ -9,6 +9,8 @@ from time import monotonic
 from byoc.memory.offsets.packing import Packing
 
 _MOST_PLACED = 100_000
+_MOST_PLACED_AT_RANDOM = 8_000
+_MOST_TRIES = 500
 
 
 def quick(packing: Packing, goal: int) -> list[int]:
@@ -34,8 +36,8 @@ def climbed(packing: Packing, goal: int, deadline: float = inf) -> list[int]:
     best = quick(packing, goal)
     if packing.height(best) > goal and len(packing.compounds) <= FEW:
         return lowest(packing)
-    for repair, best_fit in product((_move_first_to_front, _move_any_earlier), (False, True)):
-        for sequence in _sequences(packing):
+    for repair in (_move_first_to_front, _move_any_earlier):
+        for best_fit, sequence in product((False, True), _sequences(packing)):
             if packing.height(best) <= goal or monotonic() > deadline:
                 return best
             offsets = repair(packing, sequence, best_fit, (goal, deadline))
@@ -47,9 +49,9 @@ def _sequences(packing: Packing) -> tuple[list[int], ...]:
     return packing.by_size(), packing.by_area(), packing.by_start(), packing.by_duration()
 
 
-def _tries(packing: Packing, deadline: float) -> Iterator[int]:
-    """Count as many placements of all compounds as the search may take, until the deadline."""
-    for number in range(_MOST_PLACED // (len(packing.compounds) + 1)):
+def _tries(packing: Packing, most_placed: int, deadline: float) -> Iterator[int]:
+    """Count tries that place at most so many compounds together, until the deadline."""
+    for number in range(min(most_placed // (len(packing.compounds) + 1), _MOST_TRIES)):
         if monotonic() > deadline:
             return
         yield number
@@ -58,10 +60,13 @@ def _tries(packing: Packing, deadline: float) -> Iterator[int]:
 def _move_first_to_front(
     packing: Packing, sequence: Sequence[int], best_fit: bool, limits: tuple[int, float]
 ) -> list[int]:
-    """Move the first compound that ends above the goal to the front of the sequence, again and again."""
+    """Move the first compound that ends above the goal to the front, until a sequence occurs again."""
     goal, deadline = limits
-    order = list(sequence)
-    for _ in _tries(packing, deadline):
+    order, seen = list(sequence), set[tuple[int, ...]]()
+    for _ in _tries(packing, _MOST_PLACED, deadline):
+        if tuple(order) in seen:
+            break
+        seen.add(tuple(order))
         offsets, above = packing.place_below(order, best_fit, goal)
         if above is None:
             return offsets
@@ -77,7 +82,7 @@ def _move_any_earlier(
     goal, deadline = limits
     random, order = Random(0), list(sequence)
     best = offsets = packing.placed(order, best_fit)
-    for _ in _tries(packing, deadline):
+    for _ in _tries(packing, _MOST_PLACED_AT_RANDOM, deadline):
         above = [n for n in order if offsets[n] + packing.sizes[n] > goal]
         if not above:
             break
