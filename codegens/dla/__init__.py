@@ -1,4 +1,4 @@
-"""The codegen of the vanilla accelerator: a compiler, and the machine in numpy that runs programs.
+"""The codegen of the vanilla accelerator: a compiler, and a simulator that runs programs.
 
 It is there to be copied, and to be read in this order.
 
@@ -34,7 +34,7 @@ from .options import NAME, DLAOptions
 
 
 class DLA:
-    """Compiles regions for the vanilla accelerator, and runs them on its simulator."""
+    """Codegen for the vanilla accelerator, which runs programs on a simulator."""
 
     name = NAME
     api = 1
@@ -42,34 +42,36 @@ class DLA:
     concurrent = True
 
     def compile(self, region: Region, options: DLAOptions) -> Artifact:
-        """Return the program, its weights, and where its inputs and outputs lie.
+        """Return the program, its weights, and the addresses of its inputs and outputs.
 
-        Raises CompileError for what the machine does not do, with the nodes at fault, and ResourceError
-        for a layer of which no tile fits into the scratchpad.
+        Raises CompileError for what the machine cannot do, with the nodes at fault, and ResourceError
+        for a layer without a tile that fits into the scratchpad.
         """
         return packed(build_region(region, options, read_figures()), options)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
-        """Return a function that runs the program on the simulator; the region's model is not asked.
+        """Return a function that runs the program on the simulator; the region's model is not used.
 
-        Raises InputError where the artifact holds no program with the inputs and outputs of the region.
+        Raises InputError unless the artifact is a program with the inputs and outputs of the region.
         """
         return executor(region, artifact, read_figures())
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
-        """Return whether the program is for the version of the machine that is here."""
+        """Return whether the program is for the installed version of the instruction set."""
         made = artifact.metadata.get(ISA, "none")
         if made == str(VERSION):
             return YES
-        return refuse(f"the program is for version {made} of the instruction set, and here is {VERSION}")
+        return refuse(
+            f"the program is for version {made} of the instruction set, but this is version {VERSION}"
+        )
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return for each node whether it can be lowered, or why it cannot."""
         return oracle.check(model)
 
     def cost(self, region: Region) -> float:
-        """Return the seconds that a region takes by the machine's clock, the launch included.
+        """Return the simulated seconds of a region, with those of the launch.
 
-        They are those of the program that the default options give.
+        They are those of the program with default options.
         """
         return build_region(region, DLAOptions(), read_figures()).statistics.seconds

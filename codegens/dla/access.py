@@ -1,4 +1,4 @@
-"""Which engine runs a command, which operands it reads, and which it writes."""
+"""The engine that runs a command, the operands that it reads, and the one that it writes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -9,21 +9,21 @@ from .operand import DType, Operand
 
 
 class Engine(Enum):
-    """What runs a command: the one moves bytes, the other computes."""
+    """The two engines of the machine: DMA moves bytes, COMPUTE computes."""
 
     DMA = "dma"
     COMPUTE = "compute"
 
 
 def engine(command: Command) -> Engine:
-    """Return what runs a command."""
+    """Return the engine that runs a command."""
     return Engine.DMA if isinstance(command, Load | Store) else Engine.COMPUTE
 
 
 def reads(command: Command) -> Mapping[str, Operand]:
     """Return the operands that a command reads, by their fields' names.
 
-    One that is not there is left out only where the command can do without it.
+    An ABSENT operand is left out only if the command may do without it.
     """
     unread = {"y", "target", *(_unread(command) if isinstance(command, Conv) else ())}
     found = ((field.name, getattr(command, field.name)) for field in fields(command))
@@ -31,7 +31,7 @@ def reads(command: Command) -> Mapping[str, Operand]:
 
 
 def _unread(command: Conv) -> Iterator[str]:
-    """Yield the operands that a convolution has for its other commands, or does without."""
+    """Yield the fields of a convolution that this command does not read, or has left out."""
     first, last = ConvFlags.FIRST in command.flags, ConvFlags.LAST in command.flags
     floats = command.x.dtype is DType.FLOAT32
     if first:
@@ -43,7 +43,7 @@ def _unread(command: Conv) -> Iterator[str]:
 
 
 def written(command: Command) -> Operand | None:
-    """Return the operand that a command writes; None for END."""
+    """Return the operand that a command writes, None for END."""
     if isinstance(command, Load | Store):
         return command.target
     if isinstance(command, Conv) and not command.flags & ConvFlags.LAST:

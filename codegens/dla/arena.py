@@ -1,4 +1,4 @@
-"""Where tensors lie in the large memories, and boxes of them as commands name them."""
+"""Addresses of tensors in the large memories, and boxes of tensors as operands of commands."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,10 @@ from .tensors import Tensor, dtype_of
 
 @dataclass(frozen=True)
 class Place:
-    """Row r of a tensor begins at byte `offset + (r % window) * row_bytes`; `number` is for its tags."""
+    """Address of a tensor: row r begins at byte `offset + (r % window) * row_bytes`.
+
+    `number` identifies the tensor in the tags of the simulated memory.
+    """
 
     number: int
     offset: int
@@ -19,21 +22,21 @@ class Place:
 
 @dataclass(frozen=True)
 class Arena:
-    """The places of activations by what holds them, and the offsets of constants among the weights."""
+    """Places of activations, and byte offsets of constants in WEIGHTS, both by name of the storage."""
 
     places: Mapping[str, Place]
     constants: Mapping[str, int]
 
     def memory(self, tensor: Tensor) -> Memory:
-        """Return which memory a tensor lies in."""
+        """Return the memory that holds a tensor."""
         return Memory.WEIGHTS if tensor.held in self.constants else Memory.ARENA
 
     def whole(self, tensor: Tensor) -> Operand:
-        """Return all rows of a tensor."""
+        """Return the operand that covers a whole tensor."""
         return self.box(tensor, Span(0, tensor.rows), Span(0, tensor.width), Span(0, tensor.channels))
 
     def box(self, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
-        """Return a box of a tensor, its rows counted over all images."""
+        """Return the operand that covers a box of a tensor; rows are counted over all images."""
         if tensor.held in self.constants:
             place = Place(1, self.constants[tensor.held], tensor.rows)
         else:

@@ -1,4 +1,4 @@
-"""What a compiled region consists of: the program, its weights, and where inputs and outputs lie."""
+"""The artifact of a compiled region: program, weights, and addresses of inputs and outputs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,11 +22,11 @@ Array = NDArray[Any]
 PROGRAM = "program.bin"
 WEIGHTS = "weights.bin"
 ISA = "isa"
-"""The metadata key of the version of the instruction set."""
+"""Metadata key of the version of the instruction set."""
 
 
 def packed(built: Built, options: DLAOptions) -> Artifact:
-    """Return a program as an artifact."""
+    """Return a compiled region as an artifact, with its figures as metadata."""
     statistics = built.statistics
     network = built.network
     interface = Interface(
@@ -58,10 +58,10 @@ def packed(built: Built, options: DLAOptions) -> Artifact:
 
 
 def executor(region: Region, artifact: Artifact, figures: Figures) -> Executor:
-    """Return what runs an artifact of a region on the simulator; the region's model is not asked.
+    """Return a function that runs an artifact on the simulator; the region's model is not used.
 
-    Raises InputError with the file where they are no program, or none with the region's inputs and
-    outputs.
+    Raises InputError naming the file if a file is missing or invalid, or if its inputs and outputs are
+    not those of the region.
     """
     missing = sorted({PROGRAM, WEIGHTS, INTERFACE} - set(artifact.files))
     if missing:
@@ -86,11 +86,13 @@ def executor(region: Region, artifact: Artifact, figures: Figures) -> Executor:
 
 
 def _rows(values: Array, socket: Socket) -> Array:
-    """Return an input as the rows, columns and channels of its box."""
+    """Return an input as an array [rows, cols, channels] of its box. Raises InputError for its shape."""
     box = socket.box
     assert box is not None
     if values.shape != socket.shape:
-        raise InputError(f"'{socket.name}' is {values.shape}, and was compiled for {socket.shape}")
+        raise InputError(
+            f"'{socket.name}' has shape {values.shape}, but was compiled for {socket.shape}"
+        )
     return np.ascontiguousarray(values).reshape(box.rows, box.cols, box.channels)
 
 

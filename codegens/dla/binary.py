@@ -1,9 +1,9 @@
-"""Programs as bytes, and as text for people.
+"""Programs as bytes, and as text for people to read.
 
 A file is little-endian 32-bit words: the magic and the version, the bytes of the arena, the scratchpad
 and the weights, then the commands. A command is its opcode, the number of words that follow, and these:
-its fields in the order of the dataclass, a field that is a dataclass itself being its own fields in a
-row. So the classes in isa.py are the only place that says what a command consists of.
+its fields in the order of the dataclass, with a nested dataclass written as its fields in a row. So the
+classes of the instruction set alone define the format.
 """
 
 import struct
@@ -16,7 +16,6 @@ from byoc.errors import InputError
 
 from .isa import COMMANDS, Command, End, Load, Program
 from .operand import Memory, Operand, Signed
-from .options import NAME
 
 MAGIC = b"DLA1"
 VERSION = 1
@@ -25,7 +24,7 @@ _START = struct.Struct("<II")
 
 
 def assemble(program: Program) -> bytes:
-    """Return a program as bytes. Raises InputError for a field that does not fit in its word."""
+    """Return a program as bytes. Raises InputError for a field that does not fit into its word."""
     sizes = (program.arena, program.scratchpad, program.weights)
     try:
         parts = [_HEADER.pack(MAGIC, VERSION, *sizes)]
@@ -42,12 +41,12 @@ def assemble(program: Program) -> bytes:
 
 
 def disassemble(content: bytes) -> Program:
-    """Return the program that bytes hold. Raises InputError where they are no program."""
+    """Return the program that is encoded in bytes. Raises InputError if they are not a program."""
     if len(content) < _HEADER.size or content[: len(MAGIC)] != MAGIC:
-        raise InputError(f"not a program of the {NAME}: it does not start as one")
+        raise InputError("not a program of the dla: it does not begin with the magic bytes DLA1")
     _, version, *sizes = _HEADER.unpack_from(content)
     if version != VERSION:
-        raise InputError(f"a program of version {version}, and this is version {VERSION}")
+        raise InputError(f"the program has version {version}, but only version {VERSION} is supported")
     commands = tuple(_commands(content))
     if not commands or not isinstance(commands[-1], End):
         raise InputError(f"the program breaks off after {len(commands)} commands, without END")
@@ -55,14 +54,14 @@ def disassemble(content: bytes) -> Program:
 
 
 def listing(program: Program) -> str:
-    """Return a program as text, a line for each command; fields at their default are left out."""
+    """Return a program as text, one line for each command; fields at their default are left out."""
     sizes = f"arena {program.arena}, scratchpad {program.scratchpad}, weights {program.weights} bytes"
     lines = [f"{number:5} {line(command)}" for number, command in enumerate(program.commands)]
     return "\n".join([sizes, *lines]) + "\n"
 
 
 def line(command: Command) -> str:
-    """Return a command as a line of text."""
+    """Return a command as one line of text."""
     shown = [
         f"{field.name}={_shown(getattr(command, field.name))}"
         for field in fields(command)
@@ -75,12 +74,12 @@ def line(command: Command) -> str:
 
 
 def _commands(content: bytes) -> Iterator[Command]:
-    """Yield the commands up to END, behind which nothing may stand."""
+    """Yield the commands up to END, which must be the last."""
     position, number, ended = _HEADER.size, 0, False
     while position < len(content):
         where = f"command {number} at byte {position}"
         if ended:
-            raise InputError(f"{where}: it stands behind END")
+            raise InputError(f"{where}: it follows END")
         if len(content) - position < _START.size:
             raise InputError(f"{where}: the program breaks off inside it")
         opcode, words = _START.unpack_from(content, position)
@@ -89,13 +88,13 @@ def _commands(content: bytes) -> Iterator[Command]:
         form = _FORMS[opcode]
         size = form.words.size
         if words * 4 != size:
-            raise InputError(f"{where}: {words} words, and {form.kind.__name__.upper()} has {size // 4}")
+            raise InputError(f"{where}: {words} words, but {form.kind.__name__.upper()} has {size // 4}")
         position += _START.size
         if len(content) - position < size:
             raise InputError(f"{where}: the program breaks off inside it")
         try:
             command = form.built(iter(form.words.unpack_from(content, position)))
-        except ValueError as error:  # a number that an enumeration has not
+        except ValueError as error:  # a number that is no member of the enumeration
             raise InputError(f"{where}: {error}") from None
         yield command
         ended = form.kind is End
@@ -104,13 +103,13 @@ def _commands(content: bytes) -> Iterator[Command]:
 
 @dataclass(frozen=True, eq=False)
 class _Form:
-    """The fields of a dataclass: the name of each, and its type, or its form where it is a dataclass."""
+    """The fields of a dataclass by name, each with its type, or its form if it is a dataclass."""
 
     kind: type[Any]
     fields: tuple[tuple[str, Any], ...]
 
     def letters(self) -> str:
-        """Return how the words are packed, a letter for each, as `struct` has them."""
+        """Return the format of the words, one letter of `struct` for each."""
         return "".join(
             what.letters() if isinstance(what, _Form) else _LETTERS.get(what, "I")
             for _, what in self.fields
@@ -118,11 +117,11 @@ class _Form:
 
     @cached_property
     def words(self) -> struct.Struct:
-        """How an instance is packed."""
+        """The packing of an instance."""
         return struct.Struct("<" + self.letters())
 
     def values(self, instance: object) -> Iterator[Any]:
-        """Yield the words of an instance, as numbers."""
+        """Yield the words of an instance as numbers."""
         for name, what in self.fields:
             value = getattr(instance, name)
             if isinstance(what, _Form):
@@ -131,7 +130,7 @@ class _Form:
                 yield value
 
     def built(self, words: Iterator[Any]) -> Any:
-        """Return an instance, its fields taken from the words in order."""
+        """Return an instance with fields that are taken from the words in order."""
         return self.kind(*(_value(what, words) for _, what in self.fields))
 
 
@@ -139,7 +138,7 @@ _LETTERS = {float: "f", Signed: "i"}
 
 
 def _value(what: Any, words: Iterator[Any]) -> Any:
-    """Return the next field: a dataclass, a number, or a member of an enumeration."""
+    """Return the value of the next field: a dataclass, a number, or a member of an enumeration."""
     if isinstance(what, _Form):
         return what.built(words)
     word = next(words)

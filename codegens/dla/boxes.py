@@ -1,4 +1,4 @@
-"""Parts of tensors: where a part of a layer's result lies, and what of its inputs it is made of."""
+"""Spans and boxes of tensors, and the part of an input that a box of a result depends on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from .tensors import Tensor, Window
 
 @dataclass(frozen=True)
 class Span:
-    """Positions along one axis: `count` of them from `start` on."""
+    """A range of `count` positions along one axis, beginning at `start`."""
 
     start: int
     count: int
@@ -21,14 +21,14 @@ class Span:
 
 
 def spans(whole: Span, most: int) -> Iterator[Span]:
-    """Yield a span cut into parts of at most so many positions, all but the last of them that long."""
+    """Yield consecutive parts of a span, each of `most` positions but the last, which may be shorter."""
     for start in range(whole.start, whole.end, most):
         yield Span(start, min(most, whole.end - start))
 
 
 @dataclass(frozen=True)
 class Box:
-    """A part of one image of a tensor; rows are counted within the image."""
+    """A box of one image of a tensor; rows are counted within the image."""
 
     image: int
     rows: Span
@@ -38,9 +38,9 @@ class Box:
 
 @dataclass(frozen=True)
 class Field:
-    """What a box of a result is made of along rows and columns: spans of the input, and the padding.
+    """The receptive field of a box of a result: rows and columns of the input, and padding.
 
-    `overhang` are rows and columns past the padding at the end, which ONNX's ceil_mode reaches.
+    `overhang` counts rows and columns past the padding at the end, as ONNX's ceil_mode allows.
     """
 
     rows: Span
@@ -50,14 +50,14 @@ class Field:
 
 
 def field_of(window: Window, x: Tensor, rows: Span, cols: Span) -> Field:
-    """Return what rows and columns of a result read of an image, by the window that slides over it."""
+    """Return the receptive field of rows and columns of a result, for a window that slides over `x`."""
     down, top, bottom, below = _axis(window, 0, x.height, rows)
     right, left, end, beyond = _axis(window, 1, x.width, cols)
     return Field(down, right, Pads(top, left, bottom, end), Pair(below, beyond))
 
 
 def _axis(window: Window, axis: int, size: int, made: Span) -> tuple[Span, int, int, int]:
-    """Return the span that is read, the padding before and after it, and what lies past that."""
+    """Return the span that is read, the padding before and after it, and the overhang."""
     stride, extent = window.strides[axis], window.extent[axis]
     first = made.start * stride - window.pads[axis]
     last = (made.end - 1) * stride - window.pads[axis] + extent
@@ -67,12 +67,12 @@ def _axis(window: Window, axis: int, size: int, made: Span) -> tuple[Span, int, 
 
 
 def reach(window: Window, axis: int, size: int, count: int) -> int:
-    """Return the most positions that `count` neighbours of a result read along an axis of an input."""
+    """Return the most positions of an input that `count` neighbours of a result read, along an axis."""
     return min((count - 1) * window.strides[axis] + window.extent[axis], size)
 
 
 def images_of(y: Tensor, rows: Span) -> Iterator[tuple[int, Span]]:
-    """Yield the images that some rows of a tensor are of, and which of each image's rows they are."""
+    """Split rows that are counted over all images: yield each image with its rows."""
     row = rows.start
     while row < rows.end:
         image, inside = divmod(row, y.height)

@@ -1,4 +1,4 @@
-"""From a region to a program: lowered, scheduled, cut into tiles, written as commands."""
+"""Compile a region to a program: lower, schedule, cut into tiles, emit commands."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,19 +8,20 @@ from typing import Any
 
 from byoc.codegen import Region, ResourceError
 
-from . import emit_conv, emit_moves, emit_simple
 from .arena import Arena
 from .boxes import Span
 from .cycles import Figures, Statistics, timed
 from .emit import Machine, Step, pipelined
+from .emit_conv import emit_convolution
+from .emit_moves import emit_move, emit_restack
+from .emit_simple import emit_activation, emit_concat, emit_eltwise, emit_pool
 from .isa import Command, End, Load, Program, Store
 from .layers import Activation, Concat, Conv, Eltwise, Layer, Move, Network, Pool, Restack
-from .lower import lower
 from .operand import Memory
 from .options import DLAOptions
+from .oracle import lower_region
 from .pack import Weights
 from .resident import Action, Copy, Run, resident
-from .rules import RULES
 from .schedule import Schedule, whole
 from .striped import striped
 from .tiles import Budget
@@ -28,15 +29,15 @@ from .tiles import Budget
 Emitter = Callable[[Machine, int, Any, Span], Iterator[Step]]
 
 EMITTERS: Mapping[type[Layer], Emitter] = {
-    Conv: emit_conv.convolution,
-    Pool: emit_simple.pool,
-    Eltwise: emit_simple.eltwise,
-    Activation: emit_simple.activation,
-    Concat: emit_simple.concat,
-    Move: emit_moves.move,
-    Restack: emit_moves.restack,
+    Conv: emit_convolution,
+    Pool: emit_pool,
+    Eltwise: emit_eltwise,
+    Activation: emit_activation,
+    Concat: emit_concat,
+    Move: emit_move,
+    Restack: emit_restack,
 }
-"""What writes the commands of some rows of a layer."""
+"""By type of layer, the function that emits the commands of some of its rows."""
 
 _ADDRESSES = 2**32  # addresses and sizes are words of 32 bits
 _MOST_COMMANDS = 2**18  # the simulator takes about a minute for so many
@@ -44,7 +45,7 @@ _MOST_COMMANDS = 2**18  # the simulator takes about a minute for so many
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """A region as a program with its weights, and what led to it."""
+    """A compiled region: the program with its weights, and the intermediate results of compiling."""
 
     network: Network
     schedule: Schedule
@@ -55,11 +56,12 @@ class Built:
 
 
 def build_region(region: Region, options: DLAOptions, figures: Figures) -> Built:
-    """Return a region's program, with `resident` the faster of two: one keeps tensors in the scratchpad.
+    """Compile a region. With the option `resident`, return the faster of two programs.
 
-    Raises CompileError for what the machine does not do, and ResourceError for what is too large.
+    One of the two keeps tensors in the scratchpad between layers. Raises CompileError for what the
+    machine cannot do, and ResourceError for what does not fit.
     """
-    network = lower(region, RULES)
+    network = lower_region(region)
     schedule = (striped if options.stripes else whole)(network, options.memory)
     _check_addresses(network, schedule)
     plain = build_scheduled(network, schedule, options.scratchpad, figures)
@@ -79,9 +81,9 @@ def build_scheduled(
     figures: Figures,
     actions: Sequence[Action] | None = None,
 ) -> Built:
-    """Return the program of layers that run and lie as a schedule says.
+    """Emit the program of a network for a schedule.
 
-    `actions` say what stays in the scratchpad between layers; without them, nothing does. Raises
+    `actions` keep tensors in the scratchpad between layers; without them, none stays there. Raises
     ResourceError for a layer that does not fit.
     """
     weights = Weights()
@@ -99,15 +101,15 @@ def build_scheduled(
 
 
 def _check_addresses(network: Network, schedule: Schedule) -> None:
-    """Raise ResourceError, with the nodes of the largest result, for an arena past any address."""
+    """Raise ResourceError, with the nodes of the largest result, for an arena of 2**32 bytes or more."""
     if schedule.size >= _ADDRESSES:
         largest = max(network.layers, key=lambda layer: layer.y.nbytes)
-        what = f"its arena has {schedule.size} bytes, and must have less than {_ADDRESSES}"
+        what = f"its arena has {schedule.size} bytes, but must have fewer than {_ADDRESSES}"
         raise ResourceError(what, largest.nodes)
 
 
 def _counted(network: Network, commands: Iterator[Command]) -> Sequence[Command]:
-    """Return commands, or raise ResourceError with the nodes of the layer that has most of too many."""
+    """Return the commands. Raises ResourceError, with the nodes of the longest layer, for too many."""
     found = list(islice(commands, _MOST_COMMANDS + 1))
     if len(found) <= _MOST_COMMANDS:
         return found
@@ -117,7 +119,7 @@ def _counted(network: Network, commands: Iterator[Command]) -> Sequence[Command]
 
 
 def _commands(machine: Machine, network: Network, action: Action) -> Iterator[Command]:
-    """Yield the commands of a layer, or those that copy a tensor to the scratchpad or back."""
+    """Yield the commands of an action: of some rows of a layer, or of copying a whole tensor."""
     if isinstance(action, Copy):
         far = machine.arena.whole(action.tensor)
         near = Arena({action.tensor.held: action.near}, {}).whole(action.tensor)

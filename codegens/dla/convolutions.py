@@ -1,4 +1,4 @@
-"""Lowering of convolutions, fully connected layers and normalizations: all are convolutions here."""
+"""Lower convolutions, matrix products and normalizations; all of them become convolutions."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,8 +7,7 @@ import numpy as np
 
 from byoc.codegen import CompileError, Operation
 
-from .fold import Weights, pointwise, requantized
-from .fold import normalization as factors_of
+from .fold import Weights, normalization_factors, pointwise, requantized
 from .layers import Array, Conv
 from .lower import Lowering
 from .shapes import window_of
@@ -19,8 +18,8 @@ _NO_MULTIPLIERS = np.zeros(0)
 _TO_MACHINE = (0, 2, 3, 1)  # OIHW to OHWI
 
 
-def convolution(lowering: Lowering, unit: Unit) -> None:
-    """Lower a Conv and what follows it."""
+def lower_conv(lowering: Lowering, unit: Unit) -> None:
+    """Lower a Conv with the operations fused to it."""
     told, inputs = unit.main.attributes, [*unit.main.inputs, ""]
     if told.get("auto_pad", "NOTSET") != "NOTSET":
         raise CompileError("auto_pad must be NOTSET", unit.nodes)
@@ -31,8 +30,8 @@ def convolution(lowering: Lowering, unit: Unit) -> None:
     _convolve(lowering, unit, weights, window_of(told, kernel), told.get("group", 1))
 
 
-def fully_connected(lowering: Lowering, unit: Unit) -> None:
-    """Lower a Gemm: a convolution of 1x1 over rows of one pixel."""
+def lower_gemm(lowering: Lowering, unit: Unit) -> None:
+    """Lower a Gemm to a 1x1 convolution over rows of one pixel."""
     told, inputs = unit.main.attributes, [*unit.main.inputs, ""]
     if told.get("transA"):
         raise CompileError("transA must be 0", unit.nodes)
@@ -49,8 +48,8 @@ def fully_connected(lowering: Lowering, unit: Unit) -> None:
     _convolve(lowering, unit, weights, Window(), 1)
 
 
-def product(lowering: Lowering, unit: Unit) -> None:
-    """Lower a MatMul by a constant matrix: a convolution of 1x1 over vectors as the pixels of a row."""
+def lower_matmul(lowering: Lowering, unit: Unit) -> None:
+    """Lower a MatMul by a constant matrix to a 1x1 convolution; vectors are the pixels of a row."""
     name, matrix = unit.main.inputs
     reading = lowering.reading
     is_matrix = reading.is_constant(matrix) and reading.array(matrix).ndim == 2
@@ -60,8 +59,8 @@ def product(lowering: Lowering, unit: Unit) -> None:
     _convolve(lowering, unit, weights, Window(), 1)
 
 
-def normalization(lowering: Lowering, unit: Unit) -> None:
-    """Lower a BatchNormalization that stands alone: a convolution of each channel with one number."""
+def lower_batch_normalization(lowering: Lowering, unit: Unit) -> None:
+    """Lower a BatchNormalization that is not fused to a depthwise 1x1 convolution."""
     name = unit.main.inputs[0]
     x = lowering.operand(unit, name)
     if len(lowering.shapes[name]) != 4:
@@ -98,7 +97,7 @@ def _convolve(lowering: Lowering, unit: Unit, weights: Weights, window: Window, 
 
 
 def _numbers(unit: Unit, weights: Weights, x: Tensor, y: Tensor) -> tuple[Array, Array, Array]:
-    """Return weights, bias and multipliers as a layer has them."""
+    """Return weights, bias and multipliers in the form of `Conv`."""
     if not y.is_integer:
         return _real(unit, weights), weights.bias.astype(np.float32), _NO_MULTIPLIERS
     if not (np.isfinite(weights.factors).all() and np.isfinite(weights.bias).all()):
@@ -111,16 +110,18 @@ def _numbers(unit: Unit, weights: Weights, x: Tensor, y: Tensor) -> tuple[Array,
 
 
 def _real(unit: Unit, weights: Weights) -> Array:
-    """Return the weights of a layer of floats, which are finite where what they are made of is."""
+    """Return float32 weights with factors applied. Raises CompileError if that makes them infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
         real = weights.real()
     if np.isfinite(weights.stored).all() and not np.isfinite(real).all():
-        raise CompileError("its weights, times what follows it, are not finite", unit.nodes)
+        raise CompileError(
+            "its weights times the factors of the operations fused to it are not finite", unit.nodes
+        )
     return real
 
 
 def _weights(lowering: Lowering, unit: Unit, name: str, bias: str, axis: int) -> Weights:
-    """Return constant weights; those of a matrix, whose outputs are along `axis`, as of 1x1."""
+    """Return constant weights; a matrix, with outputs along `axis`, becomes weights of a 1x1 kernel."""
     reading = lowering.reading
     if not reading.is_constant(name):
         raise CompileError(f"the weights '{name}' must be constant", unit.nodes)
@@ -145,7 +146,7 @@ def _weights(lowering: Lowering, unit: Unit, name: str, bias: str, axis: int) ->
 
 
 def _bias(lowering: Lowering, unit: Unit, name: str) -> Array:
-    """Return a bias as real numbers in float64, exact where it is stored as integers."""
+    """Return a bias in float64, exact if it is stored as integers."""
     if not lowering.reading.is_constant(name):
         raise CompileError(f"the bias '{name}' must be constant", unit.nodes)
     found = lowering.reading.integers(name)
@@ -156,7 +157,7 @@ def _bias(lowering: Lowering, unit: Unit, name: str) -> Array:
 
 
 def _factors(lowering: Lowering, operation: Operation) -> tuple[Array, Array]:
-    """Return the factor and shift of each channel of a BatchNormalization."""
+    """Return the factor and the shift of each channel of a BatchNormalization, in float64."""
     given: Sequence[str] = operation.inputs[1:5]
     if operation.attributes.get("training_mode"):
         raise CompileError("training_mode must be 0", [operation.name])
@@ -165,7 +166,7 @@ def _factors(lowering: Lowering, operation: Operation) -> tuple[Array, Array]:
     scale, shift, mean, variance = (lowering.reading.array(name) for name in given)
     epsilon = operation.attributes.get("epsilon", 1e-5)
     with np.errstate(divide="ignore", invalid="ignore"):
-        factors, shifts = factors_of(scale, shift, mean, variance, epsilon)
+        factors, shifts = normalization_factors(scale, shift, mean, variance, epsilon)
     if not (np.isfinite(factors).all() and np.isfinite(shifts).all()):
         raise CompileError("the factors of a BatchNormalization must be finite", [operation.name])
     return factors, shifts

@@ -1,10 +1,10 @@
-"""How long a program takes: two engines, DMA and computing, that wait for one another's bytes.
+"""Time of a program in cycles: two engines, DMA and COMPUTE, that wait for one another's bytes.
 
-A command runs for as long as its engine's rate says (Williams, Waterman, Patterson 2009): operations
-over the peak, or bytes over the bandwidth. Each engine runs its commands one after another, and a
-command waits until the other engine has read what it overwrites and has written what it reads or
-overwrites. So where the next tile's place in the scratchpad is free, its LOAD runs while the machine
-computes.
+A command takes operations over the peak or bytes over the bandwidth of its engine (the roofline model of
+Williams, Waterman, Patterson 2009). Each engine runs its commands one after another. A command waits
+until the other engine has read the bytes that it overwrites, and has written those that it reads or
+overwrites. So the LOAD of the next tile runs during a computation if its place in the scratchpad is
+free.
 """
 
 from collections.abc import Mapping
@@ -20,22 +20,21 @@ from byoc.errors import InputError
 from .access import Engine, engine, reads, written
 from .isa import Command, Conv, Function, Load, Pool, Program, Store
 from .operand import DType, Operand
-from .options import NAME
 
 FREQUENCY = 500e6
 """Cycles per second."""
 LINE = 64
-"""Bytes of the scratchpad that are waited for together."""
-_FUNCTION = 4  # operations of an element, about what byoc.costs.work counts for these functions
+"""Bytes of the scratchpad for which waiting is tracked together."""
+_FUNCTION = 4  # operations of an element, about as many as the cost models count
 
 
 @dataclass(frozen=True)
 class Figures:
-    """How fast the machine is.
+    """Speed of the machine.
 
-    `peak` is operations per second by type (float32, int8), a multiplication and an addition being two;
-    `bandwidth` bytes per second to and from the large memories; `overhead` seconds for each layer,
-    `launch` seconds for each run; `frequency` cycles per second.
+    `peak` has operations per second by type (float32, int8), where a multiplication and an addition are
+    two; `bandwidth` is in bytes per second to and from the large memories; `overhead` is in seconds for
+    each layer, `launch` in seconds for each run; `frequency` is in cycles per second.
     """
 
     peak: Mapping[str, float]
@@ -45,26 +44,28 @@ class Figures:
     frequency: float = FREQUENCY
 
 
-def read_figures(name: str = NAME) -> Figures:
+def read_figures(name: str = "dla") -> Figures:
     """Return the figures of a cost model of kind roofline: a file, or the name of an installed one.
 
-    Raises InputError where it cannot be loaded, is of another kind, or lacks one of the types.
+    Raises InputError if it cannot be loaded, is of another kind, or lacks one of the types.
     """
     costs = load_cost_model(name)
     if not isinstance(costs, Roofline):
-        raise InputError(f"{name}: the dla's figures are a cost model of kind roofline")
+        raise InputError(f"{name}: the figures of the dla must be a cost model of kind roofline")
     for dtype in ("float32", "int8"):
         if dtype not in costs.peak:
-            raise InputError(f"{name}: peak: the dla computes in {dtype}, and it is not here")
+            raise InputError(
+                f"{name}: peak: it must have an entry for {dtype}, in which the dla computes"
+            )
     return Figures(costs.peak, costs.bandwidth, costs.overhead, costs.launch)
 
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """What a layer took.
+    """Time and traffic of a layer.
 
-    `cycles` is by how much its commands moved the end of the program, `computing` and `moving` how long
-    the engines ran for it, `loaded` and `stored` its bytes.
+    `cycles` is how far its commands moved the end of the program, `computing` and `moving` are the
+    cycles that the engines ran for it, `loaded` and `stored` are its bytes.
     """
 
     layer: int
@@ -78,7 +79,7 @@ class LayerStatistics:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a run took: the launch and its layers, in the order of their first commands."""
+    """Time and traffic of a run: the launch, and the layers in the order of their first commands."""
 
     launch: int
     layers: tuple[LayerStatistics, ...]
@@ -86,12 +87,12 @@ class Statistics:
 
     @property
     def cycles(self) -> int:
-        """All cycles, the launch's included."""
+        """All cycles, with those of the launch."""
         return self.launch + sum(layer.cycles for layer in self.layers)
 
     @property
     def seconds(self) -> float:
-        """All seconds, the launch's included."""
+        """All seconds, with those of the launch."""
         return self.cycles / self.frequency
 
     def total(self, field: str) -> int:
@@ -100,7 +101,7 @@ class Statistics:
 
 
 def timed(program: Program, figures: Figures) -> Statistics:
-    """Return what a program takes; the numbers that it computes with make no difference."""
+    """Return the statistics of a program; they do not depend on the data."""
     timeline = _Timeline(figures, program.scratchpad)
     for command in program.commands[:-1]:  # without END
         timeline.step(command)
@@ -108,12 +109,12 @@ def timed(program: Program, figures: Figures) -> Statistics:
 
 
 class _Timeline:
-    """Takes commands in order and keeps the time, in cycles; it starts at the end of the launch."""
+    """The time in cycles as commands are taken in order; it starts at the end of the launch."""
 
     def __init__(self, figures: Figures, scratchpad: int) -> None:
         self._figures = figures
         self._launch = _cycles(figures.launch, figures.frequency)
-        self._free = dict.fromkeys(Engine, self._launch)  # when each engine is
+        self._free = dict.fromkeys(Engine, self._launch)  # when each engine becomes free
         lines = -(-scratchpad // LINE)
         self._written = np.zeros(lines, np.int64)  # when each line will have been written
         self._read = np.zeros(lines, np.int64)  # when each line will have been read
@@ -137,7 +138,7 @@ class _Timeline:
         return Statistics(self._launch, tuple(self._layers.values()), self._figures.frequency)
 
     def _start(self, which: Engine, sources: list[slice], targets: list[slice]) -> int:
-        """Return when an engine can start what reads and writes some lines."""
+        """Return when an engine can start a command that reads and writes some lines."""
         start = self._free[which]
         for lines in (*sources, *targets):
             start = max(start, int(self._written[lines].max(initial=0)))
@@ -146,7 +147,7 @@ class _Timeline:
         return start
 
     def _count(self, command: Command, end: int) -> None:
-        """Count a command to its layer; with it the program ends at `end`."""
+        """Add a command, with which the program ends at `end`, to its layer."""
         old, taken = self._layers[command.layer], duration(command, self._figures)
         dma = engine(command) is Engine.DMA
         self._layers[command.layer] = LayerStatistics(
@@ -162,7 +163,7 @@ class _Timeline:
 
 
 def duration(command: Command, figures: Figures) -> int:
-    """Return for how many cycles a command occupies its engine."""
+    """Return the cycles for which a command occupies its engine."""
     if isinstance(command, Load | Store):
         return _cycles(command.target.nbytes / figures.bandwidth, figures.frequency)
     target = written(command)
@@ -173,7 +174,7 @@ def duration(command: Command, figures: Figures) -> int:
 
 
 def operations(command: Command) -> int:
-    """Return the operations of a command, a multiplication and an addition being two."""
+    """Return the operations of a command, where a multiplication and an addition are two."""
     target = written(command)
     if target is None or engine(command) is Engine.DMA:
         return 0

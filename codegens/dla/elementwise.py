@@ -1,4 +1,4 @@
-"""Lowering of what works element by element: sums, products, clamps, functions."""
+"""Lower operators that work element by element: sums, products, clamps, functions."""
 
 from functools import partial
 from typing import Any
@@ -22,11 +22,11 @@ FUNCTIONS: dict[str, tuple[FunctionKind, tuple[float, float]]] = {
     "LeakyRelu": (FunctionKind.LEAKY_RELU, (0.01, 0.0)),
     "Elu": (FunctionKind.ELU, (1.0, 0.0)),
 }
-"""ONNX's operators that are one function of one variable, with the defaults of `alpha` and `beta`."""
+"""ONNX operators that are a function of one variable, with the defaults of `alpha` and `beta`."""
 
 
-def sums(lowering: Lowering, unit: Unit) -> None:
-    """Lower an Add, or a Sum of any number of operands as additions one after another."""
+def lower_sum(lowering: Lowering, unit: Unit) -> None:
+    """Lower an Add, or a Sum of any number of operands to additions one after another."""
     names, rank = unit.main.inputs, len(lowering.shapes[unit.main.outputs[0]])
     operands = [_operand(lowering, unit, name, rank) for name in names]
     y, clamp = lowering.result(unit), lowering.clamp(unit)
@@ -46,7 +46,7 @@ def sums(lowering: Lowering, unit: Unit) -> None:
     lowering.add(Eltwise(unit.output, unit.nodes, y, total, last, multiplies=False, clamp=clamp))
 
 
-def product(lowering: Lowering, unit: Unit) -> None:
+def lower_mul(lowering: Lowering, unit: Unit) -> None:
     """Lower a Mul."""
     rank = len(lowering.shapes[unit.main.outputs[0]])
     a, b = (_operand(lowering, unit, name, rank) for name in unit.main.inputs)
@@ -54,14 +54,14 @@ def product(lowering: Lowering, unit: Unit) -> None:
     lowering.add(Eltwise(unit.output, unit.nodes, y, a, b, multiplies=True, clamp=clamp))
 
 
-def clamp(lowering: Lowering, unit: Unit) -> None:
-    """Lower a Relu or Clip that stands alone."""
+def lower_clamp(lowering: Lowering, unit: Unit) -> None:
+    """Lower a Relu or Clip that is not fused."""
     x, y = lowering.operand(unit, unit.main.inputs[0]), lowering.result(unit)
     lowering.add(Activation(unit.output, unit.nodes, y, x, clamp=lowering.clamp(unit)))
 
 
-def function(lowering: Lowering, unit: Unit) -> None:
-    """Lower a function: a table of 256 bytes in integers, the machine's own in float32."""
+def lower_function(lowering: Lowering, unit: Unit) -> None:
+    """Lower a function to a table of 256 bytes in integers, to the machine's own in float32."""
     x, y = lowering.operand(unit, unit.main.inputs[0]), lowering.result(unit)
     kind, parameters = _function(unit.main)
     if not y.is_integer:
@@ -71,7 +71,7 @@ def function(lowering: Lowering, unit: Unit) -> None:
 
 
 def _operand(lowering: Lowering, unit: Unit, name: str, rank: int) -> Tensor:
-    """Return an operand as a tensor of the result's rank."""
+    """Return an operand as a tensor of the rank of the result."""
     if lowering.reading.is_constant(name):
         return lowering.constant(unit, name, rank)
     x = lowering.operand(unit, name)
@@ -80,14 +80,14 @@ def _operand(lowering: Lowering, unit: Unit, name: str, rank: int) -> Tensor:
 
 
 def _function(operation: Operation) -> tuple[FunctionKind, tuple[float, float]]:
-    """Return the machine's function for an operator, with its parameters."""
+    """Return the machine's function for an operator, with `alpha` and `beta`."""
     kind, defaults = FUNCTIONS[operation.op]
     told = operation.attributes
     return kind, (told.get("alpha", defaults[0]), told.get("beta", defaults[1]))
 
 
 def _table(kind: FunctionKind, parameters: tuple[float, float], x: Tensor, y: Tensor) -> Array:
-    """Return the 256 bytes that a function comes to between two quantized tensors."""
+    """Return the table of a function between two quantized tensors, 256 uint8."""
     return np.frombuffer(
         table(
             partial(evaluate, kind, alpha=parameters[0], beta=parameters[1]),

@@ -1,7 +1,7 @@
-"""The commands of layers: tiles are loaded into the scratchpad, computed, and stored.
+"""Emission of commands: tiles are loaded into the scratchpad, computed, and stored.
 
-Each layer is a sequence of steps, one for each tile. The loads of a step stand in the program before the
-stores of the step before it: so they run while the machine computes, and nothing is overwritten early.
+Each layer is a sequence of steps, one for each tile. The loads of a step precede the stores of the step
+before it in the program, so they run while the machine computes.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ class Step:
 
 
 def pipelined(steps: Iterable[Step]) -> Iterator[Command]:
-    """Yield the commands of steps so that each tile is loaded before the tile before it is stored."""
+    """Yield the commands of steps, with each tile loaded before the previous tile is stored."""
     stores: list[Command] = []
     for step in steps:
         yield from step.loads
@@ -46,7 +46,7 @@ def pipelined(steps: Iterable[Step]) -> Iterator[Command]:
 
 @dataclass(eq=False)
 class Machine:
-    """What the emitters of all layers share: places, weights as they grow, numbers of tiles."""
+    """The state that the emitters of all layers share: addresses, weights so far, numbers of tiles."""
 
     arena: Arena
     weights: Weights
@@ -54,9 +54,9 @@ class Machine:
     numbers: "count[int]"
     scratchpad: int
     near: Mapping[str, Place] = field(default_factory=dict)
-    """Tensors that lie in the scratchpad while the present layer runs, by what holds them."""
+    """Tensors that are in the scratchpad while the current layer runs, by name of the storage."""
     area: int = 0
-    """The byte of the scratchpad from which on the present layer has room for its tiles."""
+    """First byte of the scratchpad for the tiles of the current layer."""
     _tilings: dict[tuple[int, int], Tiling | None] = field(default_factory=dict)
     _packed: dict[Hashable, int] = field(default_factory=dict)
 
@@ -67,9 +67,9 @@ class Machine:
         layer: LayerT,
         rows: int,
     ) -> Tiling:
-        """Return the tiling of so many rows of a layer, by what finds one; found once.
+        """Return the tiling of so many rows of a layer, from `find` or from the calls before.
 
-        Raises ResourceError where there is none.
+        Raises ResourceError if there is none.
         """
         key = (number, rows)
         if key not in self._tilings:
@@ -77,12 +77,12 @@ class Machine:
         return required(self._tilings[key], layer, self.budget)
 
     def fix(self, number: int, rows: int, tiling: Tiling | None) -> None:
-        """Have so many rows of a layer computed in some tiles."""
+        """Set the tiling for so many rows of a layer."""
         if tiling is not None:
             self._tilings[number, rows] = tiling
 
     def packed(self, key: Hashable, array: Callable[[], Array]) -> int:
-        """Return where constants lie among the weights, to which they are added the first time."""
+        """Return the address of constants in WEIGHTS; they are added the first time."""
         if key not in self._packed:
             self._packed[key] = self.weights.add(array())
         return self._packed[key]
@@ -90,7 +90,7 @@ class Machine:
 
 @dataclass(eq=False)
 class Emission:
-    """A layer on its way to commands: its number, its slots, and the step that is being made."""
+    """The emission of one layer: its number, its slots, and the current step."""
 
     machine: Machine
     number: int
@@ -104,7 +104,7 @@ class Emission:
         return self.step
 
     def load(self, slot: str, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
-        """Return a tile with a box of a tensor, rows as of all images; loaded unless it is there."""
+        """Return a tile with a box of a tensor, rows over all images; load it unless it is there."""
         if self.is_near(tensor):
             return self._near(tensor, rows, cols, channels)
         source = self.machine.arena.box(tensor, rows, cols, channels)
@@ -115,13 +115,13 @@ class Emission:
     def constant(
         self, slot: str, key: Hashable, array: Callable[[], Array], count: int, dtype: DType
     ) -> Operand:
-        """Return a tile with `count` constants, added to the weights; loaded unless it is there."""
+        """Return a tile with `count` constants, which become weights; load it unless it is there."""
         address = self.machine.packed((self.number, slot, key), array)
         source = dense(1, address, (1, 1, count), dtype)
         return self.fetch(slot, key, source, Memory.WEIGHTS)
 
     def fetch(self, slot: str, key: Hashable, source: Operand, memory: Memory) -> Operand:
-        """Return a tile with what lies at a source; loaded unless it is there under that key."""
+        """Return a tile with a copy of `source`; load it unless it is there under that key."""
         found = self.scratchpad.slots[slot].find(key)
         if found is not None:
             return found
@@ -131,35 +131,35 @@ class Emission:
         return tile
 
     def room(self, slot: str, extents: tuple[int, int, int], dtype: DType) -> Operand:
-        """Return a new tile to be computed into."""
+        """Return a new tile for a result."""
         return self.scratchpad.tile(slot, object(), extents, dtype)
 
     def made(self, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
-        """Return where a box of the result is computed: in a tile, or in its place near by."""
+        """Return the operand for a box of the result: a new tile, or its place in the scratchpad."""
         if self.is_near(tensor):
             return self._near(tensor, rows, cols, channels)
         return self.room("y", (rows.count, cols.count, channels.count), dtype_of(tensor))
 
     def is_near(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in the scratchpad as a whole."""
+        """Whether a whole tensor is in the scratchpad."""
         return tensor.held in self.machine.near
 
     def _near(self, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
         return Arena(self.machine.near, {}).box(tensor, rows, cols, channels)
 
     def compute(self, command: Command) -> None:
-        """Append a command that computes."""
+        """Append a command that computes to the current step."""
         self.step.computes.append(command)
 
     def store(self, tile: Operand, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> None:
-        """Append the store of a tile to a box of a tensor, unless that lies in the scratchpad."""
+        """Append the store of a tile to a box of a tensor, unless the tensor is in the scratchpad."""
         if self.is_near(tensor):
             return
         target = self.machine.arena.box(tensor, rows, cols, channels)
         self.put([Store(self.number, tile, target)])
 
     def put(self, stores: Iterable[Store]) -> None:
-        """Append stores; where tiles have one place alone, they stand before the loads of the next."""
+        """Append stores; if tiles have only one place, they precede the loads of the next step."""
         late = self.step.stores if self.scratchpad.doubled else self.step.computes
         late.extend(stores)
 
@@ -167,7 +167,7 @@ class Emission:
 def emission(
     machine: Machine, number: int, layer: Layer, needs: dict[str, Need], tiling: Tiling
 ) -> Emission:
-    """Return a layer's emission, with slots of some sizes for what is not in the scratchpad."""
+    """Return the emission of a layer, with slots for the tensors that are not in the scratchpad."""
     near = {slot for slot, tensor in slots_of(layer).items() if tensor.held in machine.near}
     wanted = {slot: need for slot, need in needs.items() if slot not in near}
     return Emission(
@@ -176,7 +176,7 @@ def emission(
 
 
 def required(tiling: Tiling | None, layer: Layer, budget: Budget) -> Tiling:
-    """Return the tiling that was found. Raises ResourceError where there is none."""
+    """Return a tiling. Raises ResourceError if it is None."""
     if tiling is None:
         what = f"no tile of '{layer.y.name}' fits into a scratchpad of {budget.scratchpad} bytes"
         raise ResourceError(what, layer.nodes)
@@ -184,5 +184,5 @@ def required(tiling: Tiling | None, layer: Layer, budget: Budget) -> Tiling:
 
 
 def over_images(rows: Span, image: int, height: int) -> Span:
-    """Return rows of an image as rows counted over all images."""
+    """Convert rows of an image to rows counted over all images."""
     return Span(image * height + rows.start, rows.count)

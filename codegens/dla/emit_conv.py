@@ -1,4 +1,4 @@
-"""The commands of convolutions."""
+"""Emit the commands of convolutions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from .tiles import Tiling, conv_needs, conv_tiling
 
 @dataclass(frozen=True)
 class _Area:
-    """A box of rows and columns of the result, and what it is made of."""
+    """A box of rows and columns of the result, and its receptive field."""
 
     image: int
     rows: Span
@@ -29,15 +29,15 @@ class _Area:
 
 @dataclass(frozen=True)
 class _Channels:
-    """Output channels that are computed at once, and the input channels of their groups."""
+    """Output channels that are computed together, and the input channels of their groups."""
 
     made: Span
     read: Span
     groups: int
 
 
-def convolution(machine: Machine, number: int, layer: Conv, rows: Span) -> Iterator[Step]:
-    """Yield the steps that compute some rows of a convolution."""
+def emit_convolution(machine: Machine, number: int, layer: Conv, rows: Span) -> Iterator[Step]:
+    """Yield the steps that compute some rows of a convolution, counted over all images."""
     tiling = machine.tiling(conv_tiling, number, layer, rows.count)
     emitting = emission(machine, number, layer, conv_needs(layer, tiling.tile), tiling)
     areas, channels = list(_areas(layer, tiling, rows)), list(_channels(layer, tiling))
@@ -90,7 +90,7 @@ def _sums(layer: Conv) -> DType:
 
 @dataclass(frozen=True, eq=False)
 class _Result:
-    """A tile of the result that is being computed."""
+    """The tile of the result that is being computed."""
 
     emitting: Emission
     layer: Conv

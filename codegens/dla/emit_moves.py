@@ -1,4 +1,4 @@
-"""The commands that bring bytes into another order or into other rows: DMA alone."""
+"""Emit the commands of layers that only move bytes, by DMA alone."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,11 +13,11 @@ from .tensors import Tensor, dtype_of
 from .tiles import Tile, Tiling, halves
 
 
-def move(machine: Machine, number: int, layer: Move, rows: Span) -> Iterator[Step]:
-    """Yield the steps that reorder an image: all of it, whatever rows are asked for.
+def emit_move(machine: Machine, number: int, layer: Move, rows: Span) -> Iterator[Step]:
+    """Yield the steps that reorder a whole image, regardless of `rows`.
 
-    A tile lies in the scratchpad as pixels of channels, all in one row: the large memory is read or
-    written row by row on the image's side, and with strides over channels and pixels on the other.
+    A tile in the scratchpad is one row of pixels of channels. The image in the arena is accessed row by
+    row, and the tensor in ONNX's order of axes with strides over channels and pixels.
     """
     images, height, width, channels = layer.image
     size = layer.x.itemsize
@@ -33,7 +33,7 @@ def move(machine: Machine, number: int, layer: Move, rows: Span) -> Iterator[Ste
 
 
 def _tiling(machine: Machine, layer: Move, height: int, width: int, channels: int) -> Tiling:
-    """Return as many rows of all channels as fit, or one row of as many channels."""
+    """Return as many rows of all channels as fit, or one row of as many channels as fit."""
     for doubled in (True, False):
         for part in halves(channels):
             for rows in halves(height):
@@ -72,8 +72,8 @@ def _reordered(emitting: Emission, layer: Move, image: int, down: Span, part: Sp
         emitting.put([Store(number, turned, whole)])
 
 
-def restack(machine: Machine, number: int, layer: Restack, rows: Span) -> Iterator[Step]:
-    """Yield the steps that copy bytes into rows of another length: all of them."""
+def emit_restack(machine: Machine, number: int, layer: Restack, rows: Span) -> Iterator[Step]:
+    """Yield the steps that copy all bytes into rows of another length, regardless of `rows`."""
     size = layer.x.itemsize
     elements = layer.x.nbytes // size
     most = min(elements, machine.budget.scratchpad // 2 // ALIGNMENT * ALIGNMENT // size)
@@ -94,7 +94,7 @@ def restack(machine: Machine, number: int, layer: Restack, rows: Span) -> Iterat
 def _pieces(
     emitting: Emission, tensor: Tensor, tile: Operand, chunk: Span
 ) -> Iterator[tuple[Operand, Operand]]:
-    """Yield for each row of a tensor that a chunk touches the part there and in the tile."""
+    """Yield, for each row of a tensor that a chunk touches, the operands in the arena and the tile."""
     length = tensor.width * tensor.channels
     flat = tensor.view(tensor.name, (1, tensor.rows, 1, length))
     position = chunk.start

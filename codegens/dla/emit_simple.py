@@ -1,4 +1,4 @@
-"""The commands of pools, of what works element by element, and of concatenations."""
+"""Emit the commands of pools, of elementwise layers, and of concatenations."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from .tensors import Clamp, Tensor
 from .tiles import Tiling, simple_needs, simple_tiling
 
 
-def pool(machine: Machine, number: int, layer: Pool, rows: Span) -> Iterator[Step]:
+def emit_pool(machine: Machine, number: int, layer: Pool, rows: Span) -> Iterator[Step]:
     """Yield the steps that compute some rows of a pool."""
     emitting, tiling = _begun(machine, number, layer, rows)
     for box in _boxes(layer.y, rows, tiling):
@@ -48,7 +48,7 @@ def pool(machine: Machine, number: int, layer: Pool, rows: Span) -> Iterator[Ste
         yield step
 
 
-def eltwise(machine: Machine, number: int, layer: Eltwise, rows: Span) -> Iterator[Step]:
+def emit_eltwise(machine: Machine, number: int, layer: Eltwise, rows: Span) -> Iterator[Step]:
     """Yield the steps that compute some rows of a sum or product."""
     emitting, tiling = _begun(machine, number, layer, rows)
     for box in _boxes(layer.y, rows, tiling):
@@ -74,7 +74,7 @@ def _combined(number: int, layer: Eltwise, a: Operand, b: Operand, made: Operand
 
 
 def _stretched(emitting: Emission, slot: str, x: Tensor, box: Box) -> Operand:
-    """Return what an operand has for a box of the result; an extent of 1 serves all of the result's."""
+    """Return the tile of an operand for a box of the result; an extent of 1 is broadcast."""
     image = box.image if x.images > 1 else 0
     rows = box.rows if x.height > 1 else Span(0, 1)
     cols = box.cols if x.width > 1 else Span(0, 1)
@@ -82,7 +82,7 @@ def _stretched(emitting: Emission, slot: str, x: Tensor, box: Box) -> Operand:
     return emitting.load(slot, x, over_images(rows, image, x.height), cols, channels)
 
 
-def activation(machine: Machine, number: int, layer: Activation, rows: Span) -> Iterator[Step]:
+def emit_activation(machine: Machine, number: int, layer: Activation, rows: Span) -> Iterator[Step]:
     """Yield the steps that compute some rows of a function, a clamp or a copy."""
     emitting, tiling = _begun(machine, number, layer, rows)
     for box in _boxes(layer.y, rows, tiling):
@@ -95,7 +95,7 @@ def activation(machine: Machine, number: int, layer: Activation, rows: Span) -> 
 
 
 def _applied(emitting: Emission, layer: Activation, x: Operand, box: Box) -> Operand:
-    """Return the tile that a function makes of one, which is the same where nothing is to be done."""
+    """Apply a function to a tile and return the result: the same tile if there is nothing to do."""
     number = emitting.number
     if layer.table is not None:
         entries = layer.table
@@ -111,7 +111,7 @@ def _applied(emitting: Emission, layer: Activation, x: Operand, box: Box) -> Ope
 
 
 def _rescaled(emitting: Emission, layer: Layer, x: Tensor, tile: Operand, box: Box) -> Operand:
-    """Return a tile at the scale of the result, within its clamp."""
+    """Convert a tile to the scale and clamp of the result."""
     y = layer.y
     same = layer.clamp == Clamp() and (x.dtype, x.scale, x.zero) == (y.dtype, y.scale, y.zero)
     if same and not emitting.is_near(y):
@@ -122,8 +122,8 @@ def _rescaled(emitting: Emission, layer: Layer, x: Tensor, tile: Operand, box: B
     return made
 
 
-def concat(machine: Machine, number: int, layer: Concat, rows: Span) -> Iterator[Step]:
-    """Yield the steps that put some rows of tensors beside one another; along rows and images all."""
+def emit_concat(machine: Machine, number: int, layer: Concat, rows: Span) -> Iterator[Step]:
+    """Yield the steps that concatenate tensors: some rows, but all rows along the axes 0 and 1."""
     emitting, tiling = _begun(machine, number, layer, rows)
     offset = 0
     for slot, part in enumerate(layer.parts):
@@ -140,7 +140,7 @@ def concat(machine: Machine, number: int, layer: Concat, rows: Span) -> Iterator
 
 
 def _shifted(box: Box, axis: int, offset: int) -> Box:
-    """Return a box that lies further along one axis: images, rows, columns, channels."""
+    """Return a box moved along one axis of images, rows, columns, channels."""
     numbered = enumerate((box.rows, box.cols, box.channels), 1)
     rows, cols, channels = (Span(s.start + offset * (axis == n), s.count) for n, s in numbered)
     return Box(box.image + offset * (axis == 0), rows, cols, channels)
@@ -152,7 +152,7 @@ def _begun(machine: Machine, number: int, layer: Layer, rows: Span) -> tuple[Emi
 
 
 def _boxes(y: Tensor, rows: Span, tiling: Tiling) -> Iterator[Box]:
-    """Yield the boxes of some rows, in the order in which they lie."""
+    """Yield the boxes of some rows, in the order of memory."""
     tile = tiling.tile
     for image, inside in images_of(y, rows):
         for down in spans(inside, tile.rows):

@@ -1,4 +1,4 @@
-"""Scales as integers: a factor is a mantissa and a shift, and results are rounded once.
+"""Fixed-point arithmetic: a factor is a mantissa and a shift, and results are rounded once.
 
 A factor f is mantissa / 2**shift with the mantissa in [2**30, 2**31), so its relative error is at most
 2**-31 (Jacob et al. 2018, section 2.2, here with the rounding of ONNX's QuantizeLinear: half to even).
@@ -19,9 +19,9 @@ MOST_SHIFT = 62
 
 
 def multiplier(factor: float) -> tuple[int, int]:
-    """Return the mantissa and the shift of a factor, 0 and 0 for one that takes every int32 to 0.
+    """Return the mantissa and the shift of a factor; (0, 0) for one that takes every int32 to 0.
 
-    Raises InputError for a factor that is negative, no finite number, or 2**31 and more.
+    Raises InputError for a factor that is negative, not finite, or at least 2**31.
     """
     if not 0 <= factor < 2.0**_BITS:
         raise InputError(f"a scale of {factor}: a multiplier is at least 0 and less than 2**{_BITS}")
@@ -47,7 +47,7 @@ def common_multipliers(one: float, other: float) -> tuple[int, int, int]:
 
 
 def round_half_even(numerator: Integers, denominator: Integers) -> Integers:
-    """Return numerator / denominator to the nearest integer, halves to even.
+    """Return numerator / denominator rounded to the nearest integer, halves to even.
 
     The denominator is in [1, 2**62).
     """
@@ -59,7 +59,7 @@ def round_half_even(numerator: Integers, denominator: Integers) -> Integers:
 
 
 def shift_half_even(values: Integers, shift: Integers | int) -> Integers:
-    """Return values / 2**shift, for shifts in [0, 62], to the nearest integer, halves to even."""
+    """Return values / 2**shift rounded to the nearest integer, halves to even; shift is in [0, 62]."""
     quotient = values >> shift
     one = np.int64(1) << shift
     twice = (values & (one - 1)) << 1
@@ -71,7 +71,7 @@ def shift_half_even(values: Integers, shift: Integers | int) -> Integers:
 def requantize(sums: Integers, mantissa: Integers | int, shift: Integers | int, zero: int) -> Integers:
     """Return sums * mantissa / 2**shift, rounded, plus the zero point.
 
-    The product must be in int64, which that of an int32 and a mantissa always is.
+    The product must fit into int64, as the product of an int32 and a mantissa always does.
     """
     return shift_half_even(sums.astype(np.int64) * mantissa, shift) + zero
 

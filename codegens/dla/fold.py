@@ -1,7 +1,7 @@
-"""Weights as the machine has them: normalizations folded in, and integers with what they stand for.
+"""Weights of convolutions with normalizations folded in, and their conversion to integers.
 
-All is worked out in float64. A convolution is linear, so that a factor for each output channel goes into
-its weights in float32, and into its multipliers in integers.
+All is computed in float64. A convolution is linear, so a factor for each output channel goes into the
+weights in float32, and into the multipliers in integers.
 """
 
 from dataclasses import dataclass, replace
@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 _MOST = 2**31 - 1
-_FINE = 2.0**-16  # of a unit of the output: for channels whose weights are all 0
+_FINE = 2.0**-16  # of a unit of the output, the scale of channels with all weights 0
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
     """The weights of a convolution, [output channels][input channels of a group][rows][columns].
 
-    `factors` has one number for each output channel: the real weight is the stored one times it. It is
-    1 for floats, the scale for integers. `bias` is real, one float64 for each output channel.
+    `factors` and `bias` have one float64 for each output channel. A real weight is the stored weight
+    times the factor, which is 1 for floats and the scale for integers. `bias` is in real numbers.
     """
 
     stored: Array
@@ -34,18 +34,20 @@ class Weights:
         return bool(self.stored.dtype == np.int8)
 
     def scaled(self, factors: Array, shifts: Array) -> "Weights":
-        """Return weights that give what these give, times a factor, plus a shift, for each channel."""
+        """Return weights whose result is `factors` times the result of these plus `shifts`."""
         return replace(self, factors=self.factors * factors, bias=self.bias * factors + shifts)
 
     def real(self) -> Array:
-        """Return the weights in float32, factors and all."""
+        """Return the real weights in float32, with factors applied."""
         return (self.stored * self.factors.reshape(-1, 1, 1, 1)).astype(np.float32)
 
 
-def normalization(scale: Array, shift: Array, mean: Array, variance: Array, epsilon: float) -> Any:
-    """Return the factor and the shift of each channel that a BatchNormalization comes to.
+def normalization_factors(
+    scale: Array, shift: Array, mean: Array, variance: Array, epsilon: float
+) -> Any:
+    """Return the factor and the shift of each channel that are equal to a BatchNormalization.
 
-    scale * (x - mean) / sqrt(variance + epsilon) + shift, as ONNX defines it.
+    ONNX defines it as scale * (x - mean) / sqrt(variance + epsilon) + shift.
     """
     given = (each.astype(np.float64) for each in (scale, shift, mean, variance))
     scale, shift, mean, variance = given
@@ -55,7 +57,7 @@ def normalization(scale: Array, shift: Array, mean: Array, variance: Array, epsi
 
 @dataclass(frozen=True, eq=False)
 class Requantized:
-    """Integer weights for a machine of int32 accumulators.
+    """Integer weights of a convolution with int32 accumulators.
 
     `bias` is in units of the accumulators, and `multipliers` bring them to units of the output: real,
     positive float64, one for each output channel.
@@ -67,18 +69,18 @@ class Requantized:
 
 
 def requantized(weights: Weights, input_scale: float, output_scale: float) -> Requantized | None:
-    """Return integer weights for an input and an output of some scales.
+    """Return integer weights for the given scales of input and output, or None if that is impossible.
 
-    An accumulator counts units of input_scale * |factor|; where a factor is negative its channel's
-    weights change their sign. None where a bias does not fit into an int32, is rounded by more than
-    half a unit of the output, or a sign cannot change.
+    An accumulator counts units of input_scale * |factor|; a negative factor changes the sign of its
+    channel's weights. It is impossible if a bias does not fit into an int32 or is rounded by more than
+    half a unit of the output, or if a weight of -128 would change its sign.
     """
     units = input_scale * np.abs(weights.factors)
     dead = units == 0
     units = np.where(dead, output_scale * _FINE, units)
     signs = np.where(dead, 0, np.sign(weights.factors)).astype(np.int64)
     stored = weights.stored.astype(np.int64) * signs.reshape(-1, 1, 1, 1)
-    with np.errstate(over="ignore", invalid="ignore"):  # what is infinite here does not fit
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities are refused below
         exact = weights.bias / units
         bias = np.rint(exact)
         coarse = np.abs(bias - exact) * units > output_scale / 2
@@ -90,9 +92,10 @@ def requantized(weights: Weights, input_scale: float, output_scale: float) -> Re
 
 
 def pointwise(factors: Array, shifts: Array, input_scale: float) -> Weights:
-    """Return the integer weights, one for each channel, of a normalization that stands alone.
+    """Return the integer weights, one for each channel, of a normalization that is not fused.
 
-    They are as large as an int8 can be, but for channels whose shift would then not fit into the bias.
+    They are as large as an int8 allows, but smaller for a channel with a shift that would otherwise not
+    fit into the bias.
     """
     room = 2.0**30 * np.abs(factors) * input_scale / np.maximum(np.abs(shifts), np.finfo(float).tiny)
     stored = np.clip(np.floor(room), 0, 127)

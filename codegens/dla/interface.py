@@ -1,4 +1,4 @@
-"""`interface.json`: where the inputs and outputs of a program lie, and for people its layers."""
+"""`interface.json`: addresses of the inputs and outputs of a program, and for people its layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,9 +42,9 @@ class BoxEntry(Strict):
 
 
 class SocketEntry(Strict):
-    """An input or output of a program: its name, dtype and shape outside, and its box of the arena.
+    """An input or output of a program: name, dtype and shape on the host, and its box of the arena.
 
-    There is no box for one without elements, nor for an input that nothing reads.
+    A tensor without elements has no box, nor has an input that nothing reads.
     """
 
     name: str
@@ -54,7 +54,7 @@ class SocketEntry(Strict):
 
 
 class LayerEntry(Strict):
-    """A layer, for people: its result, what it is, and the nodes of the region that it is made of."""
+    """A layer, for people: its result, its operation, and the nodes of the region in it."""
 
     name: str
     operation: str
@@ -62,7 +62,7 @@ class LayerEntry(Strict):
 
 
 class Interface(Strict):
-    """What the file says."""
+    """The content of the file."""
 
     inputs: tuple[SocketEntry, ...]
     outputs: tuple[SocketEntry, ...]
@@ -71,7 +71,7 @@ class Interface(Strict):
 
 @dataclass(frozen=True)
 class Socket:
-    """An input or output as a program is run with it."""
+    """An input or output of a program that was loaded."""
 
     name: str
     dtype: str
@@ -80,30 +80,30 @@ class Socket:
 
 
 def box_entry(box: Operand) -> BoxEntry:
-    """Return a box as it stands in the file."""
+    """Return a box as an entry of the file."""
     return BoxEntry(**{**vars(box), "dtype": box.dtype.name})
 
 
 def read_interface(
     content: bytes, region: Region, arena: int
 ) -> tuple[Sequence[Socket], Sequence[Socket]]:
-    """Return the inputs and the outputs that a file tells of a region's program.
+    """Return the inputs and outputs of a region's program.
 
-    `arena` is how many bytes the program's has. Raises InputError with the place in the file: it is no
-    such file, has other inputs or outputs than the region's contracts, or a box that cannot hold one.
+    `arena` is the size of its arena in bytes. Raises InputError with the location in the file if it is
+    invalid, has inputs or outputs other than those of the region, or a box that cannot hold its tensor.
     """
-    told = _parsed(content)
-    inputs = _sockets("inputs", told.inputs, region.inputs, arena)
-    outputs = _sockets("outputs", told.outputs, region.outputs, arena)
+    content_read = _parsed(content)
+    inputs = _sockets("inputs", content_read.inputs, region.inputs, arena)
+    outputs = _sockets("outputs", content_read.outputs, region.outputs, arena)
     for number, socket in enumerate(outputs):
         if socket.box is None and 0 not in socket.shape:
-            raise _wrong(f"outputs.{number}.box", f"{quoted(socket.name)} has no place in the arena")
+            raise _wrong(f"outputs.{number}.box", f"{quoted(socket.name)} has no address in the arena")
     return inputs, outputs
 
 
 def _parsed(content: bytes) -> Interface:
     try:
-        read_json(content)  # no key twice, no number that is none
+        read_json(content)  # refuses duplicate keys and NaN
         return Interface.model_validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
@@ -115,39 +115,39 @@ def _parsed(content: bytes) -> Interface:
 def _sockets(
     side: str, entries: Sequence[SocketEntry], contracts: Sequence[Contract], arena: int
 ) -> Sequence[Socket]:
-    """Return one side of the file, each socket held against its contract and its box."""
+    """Return the inputs or outputs of the file, checked against contracts and boxes."""
     if len(entries) != len(contracts):
-        raise _wrong(side, f"there are {len(entries)}, and the region has {len(contracts)}")
+        raise _wrong(side, f"there are {len(entries)}, but the region has {len(contracts)}")
     sockets = []
     for number, (each, contract) in enumerate(zip(entries, contracts, strict=True)):
-        place = f"{side}.{number}"
-        told = (each.name, each.dtype, each.shape)
-        due = (contract.name, contract.type.dtype, crossing_extents(contract))
-        if told != due:
-            raise _wrong(place, f"{_shown(*told)}, and the region has {_shown(*due)}")
+        location = f"{side}.{number}"
+        stated = (each.name, each.dtype, each.shape)
+        expected = (contract.name, contract.type.dtype, crossing_extents(contract))
+        if stated != expected:
+            raise _wrong(location, f"{_shown(*stated)}, but the region has {_shown(*expected)}")
         box = None if each.box is None else each.box.operand()
         if box is not None:
-            _check_box(f"{place}.box", each, box, arena)
+            _check_box(f"{location}.box", each, box, arena)
         sockets.append(Socket(each.name, each.dtype, each.shape, box))
     return sockets
 
 
-def _check_box(place: str, each: SocketEntry, box: Operand, arena: int) -> None:
-    """Raise InputError for a box of another type or size than its tensor, or outside the arena."""
+def _check_box(location: str, each: SocketEntry, box: Operand, arena: int) -> None:
+    """Raise InputError if a box is outside the arena, or differs from its tensor in type or size."""
     if box.dtype.name.lower() != each.dtype or box.rows * box.cols * box.channels != prod(each.shape):
         extents = f"{box.dtype.name.lower()} of {box.rows} x {box.cols} x {box.channels}"
-        raise _wrong(place, f"{extents}, for {_shown(each.name, each.dtype, each.shape)}")
+        raise _wrong(location, f"{extents}, for {_shown(each.name, each.dtype, each.shape)}")
     try:
         check_box(each.name, box)
     except FaultError as fault:
-        raise _wrong(place, str(fault)) from None
+        raise _wrong(location, str(fault)) from None
     if end_of(box) > arena:
-        raise _wrong(place, f"it ends at byte {end_of(box)}, and the arena has {arena} bytes")
+        raise _wrong(location, f"it ends at byte {end_of(box)}, but the arena has {arena} bytes")
 
 
 def _shown(name: str, dtype: str, shape: object) -> str:
     return f"{quoted(name)} {dtype} {shape}"
 
 
-def _wrong(place: str, why: str) -> InputError:
-    return InputError(f"{INTERFACE}: {place}: {why}" if place else f"{INTERFACE}: {why}")
+def _wrong(location: str, reason: str) -> InputError:
+    return InputError(f"{INTERFACE}: {location}: {reason}" if location else f"{INTERFACE}: {reason}")

@@ -1,28 +1,28 @@
-"""The instruction set of the vanilla accelerator: its manual.
+"""The instruction set of the vanilla accelerator, with its reference manual.
 
 There are three memories, each addressed in bytes from 0. The ARENA holds activations, WEIGHTS holds
 constants and is read-only; both are large and slow. The SCRATCHPAD is small and fast. LOAD and STORE
 move boxes between them; all other commands read and write the scratchpad alone. Commands take effect in
 program order, and each reads all that it reads before it writes.
 
-Activations lie in the order rows, columns, channels (NHWC); the rows of a batch's images are numbered
-through: row h of image n is row n * height + h. A vector, as a fully connected layer reads it, is one
-row of one column. Numbers are little-endian.
+The layout of activations is rows, columns, channels (NHWC). Rows are numbered through all images of a
+batch: row h of image n is row n * height + h. A vector, the input of a fully connected layer, is one row
+of one column. Numbers are little-endian.
 
-Each byte remembers which tensor and which row of it was written there last, and an operand says which
-it means: reading anything else is an error (`simulator.SimulationError`), as is an address outside a
-memory. Columns and channels of a row are not told apart. That is the simulator's ability; hardware
-ignores `Operand.tensor`. Operands, memories and element types are in `operand.py`.
+For debugging, the simulator tags each byte with the tensor and the row that was written there last, and
+an operand states the tensor and rows that it expects. Reading anything else is an error
+(`SimulationError`), as is an address outside a memory. Tags do not distinguish columns and channels.
+Hardware ignores `Operand.tensor`.
 
 Arithmetic of integers. A real value is (q - zero) * scale. A *multiplier* is a factor m / 2**shift,
-with m in [2**30, 2**31), or 0, and shift in [0, 62] (`fixed_point.multiplier` makes them of a scale).
-RHE(v) is v rounded to the nearest integer, halves to the even one, as ONNX's QuantizeLinear rounds.
-Sums and products are exact until then, in 64 bits, and leaving these is an error: there is one rounding
-in each command. CLAMP(v) limits v to the command's [low, high], then to the range of the output's type;
-a fused Relu is low = zero point of the output.
+with m in [2**30, 2**31), or 0, and shift in [0, 62] (`fixed_point` converts a scale to one).
+RHE(v) is v rounded to the nearest integer, halves to even, as ONNX's QuantizeLinear rounds. Sums and
+products are exact before that, in 64 bits, and an overflow is an error: each command rounds once.
+CLAMP(v) limits v to the command's [low, high], then to the range of the output's type; a fused Relu is
+low = zero point of the output.
 
-Every field is one 32-bit word, in the order of the fields here; `Operand` and the other small classes
-are their own fields in a row (`binary.py`).
+In a program file, every field is one 32-bit word, in the order of the fields here; `Operand` and the
+other small classes are written as their fields in a row.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ INFINITY = float("inf")
 
 @dataclass(frozen=True)
 class Command:
-    """What all commands have: the number of the layer that they work for, from 0 up."""
+    """Base of all commands: each has the number of its layer, from 0."""
 
     opcode: ClassVar[int]
 
@@ -47,9 +47,9 @@ class Command:
 class Load(Command):
     """Copy the box `source` of a large memory to the box `target` of the scratchpad, element by element.
 
-    Both have the same rows, cols, channels and dtype; tensors, pitches and first rows may differ, but a
-    box that stays the same tensor keeps its first row. The target's bytes become the target's tensor and
-    rows. Tags are checked in the arena, and WEIGHTS has none.
+    Both have the same rows, cols, channels and dtype. Tensors, pitches and first rows may differ, but
+    the first row must be the same if the tensor is. The bytes written get the tags of `target`. Tags are
+    checked in the arena; WEIGHTS has none.
     """
 
     opcode: ClassVar[int] = 1
@@ -70,7 +70,7 @@ class Store(Command):
 
 
 class ConvFlags(IntFlag):
-    """How a convolution's input channels are split over several commands."""
+    """Position of a command in a convolution with input channels split over several commands."""
 
     NONE = 0
     FIRST = 1
@@ -88,19 +88,19 @@ class Conv(Command):
         x[i*strides.rows + u*dilations.rows - pads.top, j*... - pads.left, g*K + k] * weights[o, u, v, k]
 
     with K = x.channels / groups, rows and columns counted from the tile's first; the channels of `y` are
-    groups blocks of y.channels / groups. Positions in the padding add nothing. Rows and columns that the
-    output reaches must be in `x` or in `pads`: what it would read past both is an error.
+    groups blocks of y.channels / groups. Positions in the padding add nothing. Reading rows or columns
+    that are neither in `x` nor in `pads` is an error.
 
     `weights` is one row and column of dense elements [y.channels][kernel.rows][kernel.cols][K], of
-    float32 or int8 (zero point 0): the input channels of one kernel position side by side, as the
-    multipliers of one output channel read them. `parameters` is one row and column, too: for float32,
-    float32 [y.channels], the biases; else int32 [3][y.channels]: biases, mantissas m, shifts. ABSENT,
-    for float32 only, is a bias of 0. They are read by FIRST (biases) and LAST (m and shift) only.
+    float32 or int8 (zero point 0), with input channels innermost. `parameters` is one row and column as
+    well: for float32, float32 [y.channels], the biases; else int32 [3][y.channels]: biases, mantissas m,
+    shifts. ABSENT, for float32 only, is a bias of 0. They are read by FIRST (biases) and LAST (m and
+    shift) only.
 
-    The sum of `x` in float32 is in float32, its order free. For int8 and uint8, x_zero is taken from x,
-    and the sum is exact in int32; leaving that range is an error. With FIRST the sum starts from the
-    bias, else from `accumulator`: rows, cols and channels as `y`, dtype float32 or int32. With LAST `y`
-    is written, else the sum goes to `accumulator`. That is ABSENT when both are set.
+    The sum of a float32 `x` is in float32, in any order. For int8 and uint8, x_zero is subtracted from
+    x, and the sum is exact in int32; an overflow is an error. With FIRST the sum starts from the bias,
+    else from `accumulator`, of the extents of `y` and dtype float32 or int32. With LAST `y` is written,
+    else the sum goes to `accumulator`. `accumulator` is ABSENT if both are set.
 
     float32: y = CLAMP(sum + residual), where `residual` is ABSENT or a float32 box like `y`.
     int8, uint8: y = CLAMP(RHE(sum * m / 2**shift) + y_zero), `residual` is ABSENT.
@@ -127,7 +127,7 @@ class Conv(Command):
 
 
 class PoolKind(IntEnum):
-    """What a pool makes of its window."""
+    """The function that a pool computes of its window."""
 
     MAX = 0
     AVERAGE = 1
@@ -137,15 +137,15 @@ class PoolKind(IntEnum):
 class Pool(Command):
     """Slide a window over the tile `x`: x and y have the same channels and dtype.
 
-    Windows lie as CONV's do. Besides `pads`, a window may reach `overhang` rows and columns past the
-    padding below and right (ONNX's ceil_mode); those positions are never counted. `padding_counts` is
-    ONNX's count_include_pad: 1 makes AVERAGE divide by the number of positions in `x` and `pads`, 0 by
-    those in `x` alone. A window without a position in `x` is an error. MAX ignores padding.
+    Windows are placed as in CONV. Besides `pads`, a window may reach `overhang` rows and columns past
+    the padding below and right (ONNX's ceil_mode); those positions are never counted. `padding_counts`
+    is ONNX's count_include_pad: 1 makes AVERAGE divide by the number of positions in `x` and `pads`, 0
+    by those in `x` alone. A window without a position in `x` is an error. MAX ignores padding.
 
     float32: y = CLAMP(max), or CLAMP(sum / count) with the sum in float32; mantissa and shift are
     unused. int8, uint8: y = CLAMP(RHE((max - x_zero) * m / 2**shift) + y_zero), or
     y = CLAMP(RHE(sum of (x - x_zero) * m / (2**shift * count)) + y_zero), where 2**shift * count is less
-    than 2**62. Where the scales are equal, m / 2**shift is 1.
+    than 2**62. If the scales are equal, m / 2**shift is 1.
     """
 
     opcode: ClassVar[int] = 4
@@ -169,7 +169,7 @@ class Pool(Command):
 
 @dataclass(frozen=True)
 class Add(Command):
-    """Add `a` and `b` to `y`, each stretched: where an extent of it is 1, it serves all of `y`'s.
+    """Add `a` and `b` to `y`, each broadcast: an extent of 1 is repeated to the extent of `y`.
 
     So b may be a box like `y`, one value per channel (rows and cols 1), or a scalar.
 
@@ -195,7 +195,7 @@ class Add(Command):
 
 @dataclass(frozen=True)
 class Mul(Command):
-    """Multiply `a` by `b` to `y`, stretched as in ADD.
+    """Multiply `a` by `b` to `y`, broadcast as in ADD.
 
     float32: y = CLAMP(a * b). int8, uint8:
     y = CLAMP(RHE((a - a_zero) * (b - b_zero) * m / 2**shift) + y_zero), m / 2**shift = sa * sb / sy.
@@ -237,10 +237,9 @@ class Scale(Command):
 
 @dataclass(frozen=True)
 class Table(Command):
-    """Look up each byte of `x`, taken as unsigned, among the 256 bytes of `table`: y = table[x].
+    """Look up each byte of `x`, taken as unsigned, in the 256 bytes of `table`: y = table[x].
 
     `x` and `y` are int8 or uint8, of the same extents. `table` is one row and column of 256 channels.
-    `tables.table` makes one of any function of one variable.
     """
 
     opcode: ClassVar[int] = 8
@@ -253,7 +252,7 @@ class Table(Command):
 class FunctionKind(IntEnum):
     """A function of one variable; the formulas are those of ONNX's operators of that name.
 
-    The compiler here uses all but EXP and SQRT.
+    The compiler uses all but EXP and SQRT.
     """
 
     SIGMOID = 0
@@ -268,7 +267,7 @@ class FunctionKind(IntEnum):
 
 @dataclass(frozen=True)
 class Function(Command):
-    """y = f(x) in float32, with the operator's attributes `alpha` and `beta` where it has them."""
+    """Compute y = f(x) in float32, with the operator's attributes `alpha` and `beta` if it has them."""
 
     opcode: ClassVar[int] = 9
 
@@ -293,7 +292,7 @@ COMMANDS: tuple[type[Command], ...] = (
 
 @dataclass(frozen=True)
 class Program:
-    """Commands, END the last of them, and the bytes of the memories that they need."""
+    """Commands, the last of which is END, and the sizes in bytes of the memories that they need."""
 
     commands: tuple[Command, ...]
     arena: int

@@ -1,4 +1,4 @@
-"""What the compute commands compute, on arrays: isa.py's sentences in numpy."""
+"""The compute commands of the instruction set on arrays, in numpy."""
 
 from collections.abc import Callable, Mapping
 from math import prod
@@ -8,21 +8,21 @@ import numpy as np
 
 from .fixed_point import requantize, round_half_even, saturate, shift_half_even
 from .isa import Add, Command, Conv, ConvFlags, Function, Mul, Pool, PoolKind, Scale, Table
-from .memory import Array, FaultError, array_type
+from .memory import Array, FaultError
 from .operand import DType, Operand
 from .tables import evaluate
 from .windows import axes, windows
 
-_EXACT = 2**24  # up to where float32 has all integers
+_EXACT = 2**24  # float32 represents all integers up to here
 _WORD = 2**31
 _LONG = 2**63
 
 
 def compute(command: Command, read: Mapping[str, Array]) -> Array:
-    """Return what a compute command writes, an array [rows, cols, channels].
+    """Return the result of a compute command, an array [rows, cols, channels].
 
-    `read` has the operands that it reads as such arrays, by their fields' names. Raises FaultError where
-    types or extents do not fit together, or a sum leaves its range.
+    `read` has the operands that it reads as such arrays, by name of the field. Raises FaultError if
+    types or extents do not match, or a sum overflows.
     """
     with np.errstate(all="ignore"):  # floats that overflow are infinite, as in hardware
         return _KERNELS[type(command)](command, read)
@@ -67,7 +67,7 @@ def _integer_conv(command: Conv, read: Mapping[str, Array]) -> Array:
 
 
 def _parameters(command: Conv, read: Mapping[str, Array]) -> Array:
-    """Return the biases, mantissas and shifts, each for all output channels."""
+    """Return the biases, mantissas and shifts of all output channels, int64 [3, channels]."""
     channels = command.y.channels
     return _as(read["parameters"], (1, 1, 3 * channels), np.int32).reshape(3, channels).astype(np.int64)
 
@@ -75,7 +75,8 @@ def _parameters(command: Conv, read: Mapping[str, Array]) -> Array:
 def convolve(command: Conv, x: Array, weights: Array) -> Array:
     """Return the sums of a convolution without bias, [rows, cols, channels]: float32, or exact int64.
 
-    `x` is the tile with its zero point taken from it, the weights as the command has them.
+    `x` is the tile [rows, cols, channels] with the zero point subtracted, `weights` those of the
+    command.
     """
     kernel, groups = command.kernel, command.groups
     if not groups or x.shape[2] % groups or command.y.channels % groups:
@@ -83,7 +84,7 @@ def convolve(command: Conv, x: Array, weights: Array) -> Array:
     per_group = x.shape[2] // groups
     shape = (command.y.channels, kernel.rows, kernel.cols, per_group)
     if weights.size != prod(shape):
-        raise FaultError(f"there are {weights.size} weights, and {prod(shape)} are needed")
+        raise FaultError(f"there are {weights.size} weights, but {prod(shape)} are needed")
     weights = weights.reshape(shape)
     integers = x.dtype.kind == "i"
     if integers:
@@ -102,7 +103,7 @@ def _exact_type(x: Array, weights: Array) -> type:
 
 
 def _grouped(view: Array, weights: Array, groups: int) -> Array:
-    """Return one matrix product per group; `view` is as `windows` gives it."""
+    """Return one matrix product per group; `view` is the result of `windows`."""
     rows, cols, down, right, channels = view.shape
     count, per_group = len(weights) // groups, channels // groups
     tile = view.reshape(rows, cols, down, right, groups, per_group)
@@ -113,7 +114,7 @@ def _grouped(view: Array, weights: Array, groups: int) -> Array:
 
 
 def _depthwise(view: Array, weights: Array) -> Array:
-    """Return the sums where each output reads one channel: a product for each kernel position."""
+    """Return the sums of a depthwise convolution: a product for each kernel position."""
     rows, cols, down, right, channels = view.shape
     times = len(weights) // channels
     sums = np.zeros((rows, cols, len(weights)), view.dtype)
@@ -183,7 +184,7 @@ def _table(command: Table, read: Mapping[str, Array]) -> Array:
     x, table = read["x"], read["table"]
     if x.itemsize != 1 or command.y.dtype.size != 1 or table.nbytes != 256:
         raise FaultError("a table is 256 bytes, for int8 and uint8")
-    entries = table.reshape(256).view(array_type(command.y.dtype))
+    entries = table.reshape(256).view(command.y.dtype.array_type)
     return entries[np.ascontiguousarray(x).view(np.uint8)]
 
 
@@ -209,37 +210,37 @@ def _requantized(values: Array, command: Pool | Mul | Scale) -> Array:
 
 
 def _clamped(values: Array, command: Conv | Pool | Add | Mul | Scale) -> Array:
-    """Return values limited to the command's range, as the type that it writes."""
+    """Limit values to the range of the command, and convert them to the type of its output."""
     if command.y.dtype is DType.FLOAT32:
         return np.clip(values, np.float32(command.low), np.float32(command.high))
-    return saturate(values, command.low, command.high, array_type(command.y.dtype))
+    return saturate(values, command.low, command.high, command.y.dtype.array_type)
 
 
 def _stretched(values: Array, box: Operand) -> Array:
-    """Return values as large as the output, repeated along the axes where they have one alone."""
+    """Broadcast values to the extents of the output. Raises FaultError if that is impossible."""
     shape = (box.rows, box.cols, box.channels)
     if any(extent not in (1, wanted) for extent, wanted in zip(values.shape, shape, strict=True)):
-        raise FaultError(f"an operand of {values.shape} does not stretch to {shape}")
+        raise FaultError(f"an operand of {values.shape} cannot be broadcast to {shape}")
     return np.broadcast_to(values, shape)
 
 
 def _as(values: Array, shape: tuple[int, ...], dtype: type) -> Array:
-    """Return values, which must have a shape and a type."""
+    """Return values. Raises FaultError if they have another shape or type."""
     if values.shape != shape or values.dtype != dtype:
         wanted = f"{shape} {np.dtype(dtype)}"
-        raise FaultError(f"an operand is {values.shape} {values.dtype}, and should be {wanted}")
+        raise FaultError(f"an operand is {values.shape} {values.dtype}, but must be {wanted}")
     return values
 
 
 def _floats(values: Array) -> Array:
     if values.dtype != np.float32:
-        raise FaultError(f"an operand is {values.dtype}, and the output float32")
+        raise FaultError(f"an operand is {values.dtype}, but the output is float32")
     return values
 
 
 def _integers(values: Array) -> Array:
     if values.dtype == np.float32:
-        raise FaultError("an operand is float32, and the output of integers")
+        raise FaultError("an operand is float32, but the output is an integer type")
     return values.astype(np.int64)
 
 

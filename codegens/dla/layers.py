@@ -1,8 +1,7 @@
-"""What the machine is asked to do: tensors as they lie in memory, and layers as the hardware has them.
+"""The layers of a network, the intermediate representation between ONNX operations and commands.
 
-A region's operations become these once (`lower`), and all that follows, memory, tiles, weights and
-commands, is said in terms of them. Images lie as rows of pixels of channels (NHWC), one image behind the
-other; anything else as rows of its two last axes.
+The operations of a region are lowered to layers once; scheduling, tiling and emission work on layers.
+The layout of images is NHWC, one image after the other; other tensors are rows of their last two axes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer: it reads tensors and makes `y`. `name` is for people, `nodes` are the region's own."""
+    """A layer that computes `y`; `name` is for people, `nodes` are nodes of the region."""
 
     operation: ClassVar[str]
 
@@ -30,13 +29,13 @@ class Layer:
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
-        """The tensors of activations that it reads."""
+        """The activations that the layer reads."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class Conv(Layer):
-    """A convolution; a fully connected layer is one of 1x1 over rows of one pixel.
+    """A convolution; a fully connected layer is a 1x1 convolution over rows of one pixel.
 
     `weights` are [output channels][kernel rows][kernel columns][input channels of a group], float32, or
     int8 with zero points 0. `bias` has one float32 for each output channel, or one int32 in units of
@@ -56,13 +55,13 @@ class Conv(Layer):
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
-        """The input, and what is added."""
+        """The input, and the residual if there is one."""
         return (self.x,) if self.residual is None else (self.x, self.residual)
 
 
 @dataclass(frozen=True, eq=False)
 class Pool(Layer):
-    """The greatest or the mean of each window; `counts_pads` has the mean divided by its whole size."""
+    """The maximum or the mean of each window; with `counts_pads` the mean includes the padding."""
 
     operation = "POOL"
 
@@ -79,7 +78,7 @@ class Pool(Layer):
 
 @dataclass(frozen=True, eq=False)
 class Eltwise(Layer):
-    """The sum or product of two tensors, each stretched: an extent of 1 serves all of the result's."""
+    """The sum or product of two tensors; an extent of 1 is broadcast to that of the result."""
 
     operation = "ELTWISE"
 
@@ -95,9 +94,9 @@ class Eltwise(Layer):
 
 @dataclass(frozen=True, eq=False)
 class Activation(Layer):
-    """A function of each element: `table` in integers, `function` of the machine in float32.
+    """A function of each element: a `table` in integers, a `function` of the machine in float32.
 
-    With neither it is a copy, clamped and brought to the scale of `y`.
+    With neither it is a copy, clamped and converted to the scale of `y`.
     """
 
     operation = "ACTIVATION"
@@ -115,7 +114,7 @@ class Activation(Layer):
 
 @dataclass(frozen=True, eq=False)
 class Concat(Layer):
-    """Tensors beside one another along an axis of `extents`: 0 images, 1 rows, 2 columns, 3 channels."""
+    """A concatenation along an axis of `extents`: 0 images, 1 rows, 2 columns, 3 channels."""
 
     operation = "CONCAT"
 
@@ -130,10 +129,10 @@ class Concat(Layer):
 
 @dataclass(frozen=True, eq=False)
 class Move(Layer):
-    """The same elements in another order: an image from ONNX's order of axes, or into it.
+    """The conversion of images between ONNX's order of axes (NCHW) and that of the machine (NHWC).
 
-    With `to_image` the source lies as [images][channels][rows][columns], a row for each image, and `y`
-    as images do; without, the other way round. `image` has images, height, width and channels.
+    With `to_image` it converts from NCHW, where each image is one row, to NHWC; without, from NHWC to
+    NCHW. `image` has images, height, width and channels.
     """
 
     operation = "MOVE"
@@ -150,7 +149,7 @@ class Move(Layer):
 
 @dataclass(frozen=True, eq=False)
 class Restack(Layer):
-    """The same bytes as another number of rows: a view that the machine has to copy."""
+    """The same bytes as another number of rows: a view that must be copied."""
 
     operation = "RESTACK"
 
@@ -164,7 +163,7 @@ class Restack(Layer):
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of the region: its name outside, dtype and shape there, and its tensor."""
+    """An input or output of the region: its name, dtype and shape on the host, and its tensor."""
 
     name: str
     dtype: str
@@ -174,9 +173,9 @@ class Port:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A region as layers, in an order in which they can run.
+    """A region as layers in topological order.
 
-    `constants` are tensors of activations that are known, by name, as they lie in memory.
+    `constants` are constant operands other than weights, by name, in the layout of memory.
     """
 
     layers: Sequence[Layer]

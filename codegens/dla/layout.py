@@ -1,4 +1,4 @@
-"""How tensors of ONNX's shapes lie in memory, and which of them lie otherwise than in ONNX."""
+"""Layouts: extents in memory of tensors with ONNX's shapes."""
 
 from math import prod
 from typing import Any
@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 
 from byoc.codegen import CompileError, Contract
 
-from .shapes import Shape
-from .tensors import INTEGERS, Extents
+from .tensors import INTEGERS, Extents, Shape
 
 Array = NDArray[Any]
 _NHWC = (0, 2, 3, 1)
 
 
 def extents_of(shape: Shape) -> Extents:
-    """Return the images, height, width and channels as which a tensor of ONNX's shape lies.
+    """Return images, height, width and channels of a tensor with a shape of ONNX.
 
-    Of rank 4 it is an image; of any other rank one image, axis 0 its rows and the last its channels.
+    Rank 4 is a batch of images; any other rank is one image, with axis 0 as rows and the last axis as
+    channels.
     """
     if len(shape) == 4:
         return (shape[0], shape[2], shape[3], shape[1])
@@ -28,17 +28,17 @@ def extents_of(shape: Shape) -> Extents:
 
 
 def plain_extents(shape: Shape) -> Extents:
-    """Return the extents of a tensor that lies in ONNX's own order of axes, a row for an image."""
+    """Return the extents of a tensor in ONNX's own order of axes, where each image is a row."""
     return (1, shape[0], shape[1], prod(shape[2:])) if len(shape) == 4 else extents_of(shape)
 
 
 def is_reordered(shape: Shape) -> bool:
-    """Whether a tensor of a shape lies in another order here than in ONNX."""
+    """Whether the order of elements in memory differs from ONNX's."""
     return len(shape) == 4 and shape[1] > 1 and prod(shape[2:]) > 1
 
 
 def laid(array: Array, rank: int) -> Array:
-    """Return a constant as it lies beside tensors of a rank: [images, height, width, channels]."""
+    """Return a constant, broadcast to a rank, as an array [images, height, width, channels]."""
     shape = (1,) * (rank - array.ndim) + array.shape
     full = array.reshape(shape)
     lying = full.transpose(_NHWC) if rank == 4 else full
@@ -46,21 +46,21 @@ def laid(array: Array, rank: int) -> Array:
 
 
 def check_dtype(name: str, dtype: str) -> None:
-    """Raise CompileError for activations of a type that the machine does not have."""
+    """Raise CompileError for activations of a type that the machine lacks."""
     if dtype not in ("float32", *INTEGERS):
-        raise CompileError(f"'{name}' is {dtype}, and not float32, int8 or uint8")
+        raise CompileError(f"'{name}' is {dtype}, but must be float32, int8 or uint8")
 
 
 def is_plain(contract: Contract, shape: Shape) -> bool:
-    """Whether an image crosses in ONNX's order of axes and is to be reordered.
+    """Whether a boundary tensor is an image in ONNX's order of axes, which has to be reordered.
 
-    Raises CompileError for another layout than NHWC.
+    Raises CompileError for a layout other than NCHW and NHWC.
     """
     if contract.layout not in ("", "NCHW", "NHWC"):
-        raise CompileError(f"'{contract.name}' lies in {contract.layout}, and not in NHWC or NCHW")
+        raise CompileError(f"'{contract.name}' has layout {contract.layout}, but must have NHWC or NCHW")
     return contract.layout != "NHWC" and is_reordered(shape)
 
 
 def crossing_extents(contract: Contract) -> Shape:
-    """Return the shape with which a tensor crosses the border, whose extents are all known."""
+    """Return the shape of a boundary tensor on the host; all its extents must be known."""
     return tuple(extent for extent in contract.type.shape or () if isinstance(extent, int))

@@ -1,6 +1,6 @@
-"""What the machine's numbers can hold, asked of each layer while it is lowered.
+"""Limits of the machine's arithmetic, checked for each layer as it is lowered.
 
-What passes here runs whatever its data: no sum leaves its range, and each factor is a multiplier.
+A layer within the limits runs for all data: no sum overflows, and each factor is a multiplier.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,14 +18,14 @@ from .tensors import Tensor, Window
 
 _WORD = 31  # bits of an int32 without its sign
 _LONG = 63  # and of an int64
-_WIDE = 20  # the most bits behind the point of a result to which a residual is yet to be added
+_WIDE = 20  # the most fractional bits of a result before its residual is added
 _VALUES = 256  # of an int8 or uint8
 
 
 def check(layer: Layer) -> None:
-    """Raise CompileError, with a layer's nodes, where the machine cannot compute it for all data."""
+    """Raise CompileError, with the nodes of the layer, if the machine cannot compute it for all data."""
     if not all(x.nbytes for x in layer.reads):
-        raise CompileError("it makes numbers of a tensor without elements", layer.nodes)
+        raise CompileError("it reads a tensor without elements, but its result has some", layer.nodes)
     checks = _CHECKS.get(type(layer))
     reason = next(checks(layer), None) if checks else None
     if reason is not None:
@@ -33,10 +33,10 @@ def check(layer: Layer) -> None:
 
 
 def residual_bits(layer: Conv) -> int:
-    """Return the bits behind the point of a result to which a residual is yet to be added.
+    """Return the fractional bits of a result before its residual is added.
 
-    As many as leave room in an int32 for all that a residual could bring back to the 256 values of the
-    result: what is limited by the int32 is then limited by the result's type as well.
+    There are as many as an int32 has room for beside every value that a residual could bring back into
+    the 256 values of the result. So saturation to int32 changes no result.
     """
     return max(0, min(_WIDE, floor(_WORD - log2(_residual_reach(layer)))))
 
@@ -61,9 +61,9 @@ def _conv(layer: Conv) -> Iterator[str]:
 
 
 def _sums(layer: Conv) -> tuple[int, int]:
-    """Return the least and the greatest sum that an accumulator can have, whatever it has read yet.
+    """Return the least and the greatest sum that an accumulator can reach, partial sums included.
 
-    What is read is zero or on either side of it, so that no part of a sum is beyond the whole.
+    Zero is in the range of the input, so no partial sum exceeds the limits of the whole.
     """
     info = np.iinfo(layer.x.dtype)
     low, high = info.min - layer.x.zero, info.max - layer.x.zero
@@ -89,7 +89,7 @@ def _eltwise(layer: Eltwise) -> Iterator[str]:
     a, b, y = layer.a, layer.b, layer.y
     for x in (a, b):
         if any(extent not in (1, made) for extent, made in zip(x.extents, y.extents, strict=True)):
-            yield "the machine has four axes, and here some in the middle are stretched and some are not"
+            yield "the machine has four axes, but only some of the axes that share one are broadcast"
     if layer.multiplies:
         yield from _refused(a.scale * b.scale / y.scale)
     else:
@@ -104,7 +104,7 @@ def _rescaled(layer: Activation | Concat) -> Iterator[str]:
 
 
 def _refused(factor: float) -> Iterator[str]:
-    """Yield why a factor is no multiplier."""
+    """Yield the reason if a factor cannot be a multiplier."""
     try:
         multiplier(factor)
     except InputError as error:
@@ -112,7 +112,7 @@ def _refused(factor: float) -> Iterator[str]:
 
 
 def _unread(window: Window, x: Tensor, y: Tensor, dense: bool) -> Iterator[str]:
-    """Yield why a window reads nothing; where it is `dense`, its gaps count as read."""
+    """Yield the reason if a window reads nothing; if `dense`, gaps of dilation count as read."""
     if min(window.pads) < 0:
         yield "its pads are negative"
     for axis, (size, made) in enumerate(zip((x.height, x.width), (y.height, y.width), strict=True)):

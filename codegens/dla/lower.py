@@ -1,9 +1,6 @@
-"""From a region's operations to layers of the machine: `rules` has the function for each kind of unit.
+"""Lowering: the state that the functions for all kinds of operations share."""
 
-What no function takes is a CompileError that names the nodes.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import isnan
@@ -11,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from byoc.codegen import CompileError, Contract, Operation, Region
+from byoc.codegen import CompileError, Contract, Operation
 
 from . import limits
-from .layers import Activation, Array, Layer, Move, Network, Port, Restack
+from .layers import Activation, Array, Layer, Move, Port, Restack
 from .layout import (
     check_dtype,
     crossing_extents,
@@ -25,15 +22,17 @@ from .layout import (
     plain_extents,
 )
 from .reading import Quantized, Reading
-from .shapes import Shape
-from .tensors import INTEGERS, Clamp, Extents, Tensor
-from .units import Unit, units
+from .tensors import INTEGERS, Clamp, Extents, Shape, Tensor
+from .units import Unit
 
 _GREATEST = float(np.finfo(np.float32).max)
 
 
 class Lowering:
-    """A network as it grows. `reading` is the region; tensors go by the names that the region has."""
+    """The network of a region under construction; `reading` is the region.
+
+    `tensors` has the tensors by their names in the region.
+    """
 
     def __init__(self, reading: Reading) -> None:
         """Begin with the region's inputs."""
@@ -49,9 +48,9 @@ class Lowering:
         return self.reading.shapes
 
     def add(self, layer: Layer) -> Tensor:
-        """Append a layer, unless what it makes has no elements, and return what it makes.
+        """Append a layer, unless its result has no elements, and return the result.
 
-        Raises CompileError for what `limits` refuses.
+        Raises CompileError for a layer that exceeds `limits`.
         """
         if layer.y.nbytes:
             limits.check(layer)
@@ -60,63 +59,68 @@ class Lowering:
         return layer.y
 
     def operand(self, unit: Unit, name: str) -> Tensor:
-        """Return what a unit reads under a name, scale and zero point as it takes them.
+        """Return the tensor that a unit reads under a name, with scale and zero point.
 
-        Raises CompileError where a quantized unit reads what is not quantized, or the other way round.
+        Raises CompileError if only one of the unit and the tensor is quantized.
         """
-        told = self.reading.dequantized.get(name)
-        if (told is None) == (unit.quantize is not None):
-            how = "is not quantized" if told is None else "is quantized, and what it makes is not"
+        quantized = self.reading.dequantized.get(name)
+        if (quantized is None) == (unit.quantize is not None):
+            how = "is not quantized" if quantized is None else "is quantized, but its result is not"
             raise CompileError(f"'{name}', which {unit.main.op} reads, {how}", unit.nodes)
-        if told is None:
+        if quantized is None:
             return self.tensors[name]
-        x = self.tensors[told.name]
-        return replace(x.view(x.name), scale=scale_of(told, unit), zero=int(one(told.zero, unit)))
+        x = self.tensors[quantized.name]
+        zero = int(one(quantized.zero, unit))
+        return replace(x.view(x.name), scale=scale_of(quantized, unit), zero=zero)
 
     def constant(self, unit: Unit, name: str, rank: int) -> Tensor:
-        """Return a constant as a tensor beside others of a rank; as `operand`."""
+        """Return a constant as a tensor, broadcast to a rank. Raises CompileError as `operand` does."""
         found = self.reading.integers(name)
         if (found is None) == (unit.quantize is not None):
-            how = "is not quantized" if found is None else "is quantized, and what it makes is not"
+            how = "is not quantized" if found is None else "is quantized, but its result is not"
             raise CompileError(f"the constant '{name}', which {unit.main.op} reads, {how}", unit.nodes)
         scale, zero = 1.0, 0
         if found is None:
             stored = self.reading.array(name)
         else:
-            stored, told = found
-            scale, zero = scale_of(told, unit), one(told.zero, unit)
-        lying = laid(stored, rank)
-        called = self.fresh(name)
-        self.constants[called] = lying
-        return Tensor(called, lying.shape, str(lying.dtype), scale, int(zero))
+            stored, quantized = found
+            scale, zero = scale_of(quantized, unit), one(quantized.zero, unit)
+        array = laid(stored, rank)
+        unused = self.fresh(name)
+        self.constants[unused] = array
+        return Tensor(unused, array.shape, str(array.dtype), scale, int(zero))
 
     def result(self, unit: Unit) -> Tensor:
-        """Return the tensor that a unit makes."""
+        """Return the tensor for the result of a unit. Raises CompileError for its dtype."""
         extents = extents_of(self.shapes[unit.result])
         if unit.quantize is None:
             return Tensor(unit.output, extents, "float32")
-        told = self.reading.quantization(unit.quantize, unit.output)
-        dtype = str(told.zero.dtype)
+        quantized = self.reading.quantization(unit.quantize, unit.output)
+        dtype = str(quantized.zero.dtype)
         if dtype not in INTEGERS:
-            raise CompileError(f"'{unit.output}' is {dtype}, and not int8 or uint8", unit.nodes)
-        return Tensor(unit.output, extents, dtype, scale_of(told, unit), int(one(told.zero, unit)))
+            raise CompileError(f"'{unit.output}' is {dtype}, but must be int8 or uint8", unit.nodes)
+        scale, zero = scale_of(quantized, unit), int(one(quantized.zero, unit))
+        return Tensor(unit.output, extents, dtype, scale, zero)
 
     def clamp(self, unit: Unit) -> Clamp:
-        """Return what the Relus and Clips of a unit come to."""
+        """Return the clamp that is equal to all Relus and Clips of a unit."""
         found = Clamp()
         for each in unit.operations:
             found = found.then(self.clamp_of(each)) if each.op in ("Relu", "Clip") else found
         return found
 
     def clamp_of(self, operation: Operation) -> Clamp:
-        """Return the bounds of a Relu or Clip, which for a Clip are finite where it has none.
+        """Return the clamp of a Relu or Clip; a missing bound of a Clip is the limit of float32.
 
-        Raises CompileError for bounds that are computed, are no numbers, or are several.
+        Raises CompileError for a bound that is computed, NaN, or more than one number.
         """
         if operation.op == "Relu":
             return Clamp(low=0.0)
-        told = operation.attributes
-        low, high = told.get("min", -_GREATEST), told.get("max", _GREATEST)  # before operator set 11
+        attributes = operation.attributes
+        low, high = (
+            attributes.get("min", -_GREATEST),
+            attributes.get("max", _GREATEST),
+        )  # attributes before operator set 11
         bounds = [*operation.inputs[1:], "", ""][:2]
         if any(name and not self.reading.is_constant(name) for name in bounds):
             raise CompileError("the bounds of a Clip must be constant", [operation.name])
@@ -133,7 +137,7 @@ class Lowering:
         return float(bound.item())
 
     def is_read(self, name: str) -> bool:
-        """Whether an operation reads a tensor, or the region gives it out."""
+        """Whether an operation reads a tensor, or it is an output of the region."""
         return bool(name) and name in self._read
 
     @cached_property
@@ -142,7 +146,7 @@ class Lowering:
         return frozenset(given.union(*(each.inputs for each in self.reading.operations)))
 
     def fresh(self, name: str) -> str:
-        """Return a name that no tensor has."""
+        """Return a name that no tensor has, derived from `name`."""
         taken = self.tensors.keys() | self.constants.keys() | self.shapes.keys()
         number = 1
         made = name
@@ -152,7 +156,7 @@ class Lowering:
         return made
 
     def reshaped(self, x: Tensor, before: Shape, after: Shape, nodes: tuple[str, ...]) -> Tensor:
-        """Return a tensor of one shape of ONNX's as one of another; nothing moves where bytes stay."""
+        """Reshape a tensor from one shape of ONNX to another; add layers only if bytes have to move."""
         if before == after:
             return x
         if is_reordered(before):
@@ -165,7 +169,7 @@ class Lowering:
         return x
 
     def _rows_of(self, x: Tensor, extents: Extents, nodes: tuple[str, ...]) -> Tensor:
-        """Return a tensor as one of other extents: a view where the bytes of each row stay."""
+        """Return a tensor with other extents: a view if the bytes of each row stay the same."""
         view = x.view(x.name, extents)
         if (view.rows, view.row_bytes) == (x.rows, x.row_bytes) or not x.nbytes:
             return view
@@ -185,12 +189,12 @@ class Lowering:
         return Port(contract.name, contract.type.dtype, crossing_extents(contract), tensor)
 
     def output(self, contract: Contract) -> Port:
-        """Return an output of the region: what was made, in the order in which it is given out."""
+        """Return an output of the region, reordered to its layout on the host."""
         name = contract.inner
         if self.reading.is_constant(name):
             self._given(name)
         if name not in self.tensors:
-            raise CompileError(f"the output '{name}' is floating point inside a quantized group")
+            raise CompileError(f"the output '{name}' is a floating-point value inside a quantized group")
         x = self.tensors[name]
         shape = self._shape(name)
         if is_plain(contract, shape):
@@ -199,52 +203,32 @@ class Lowering:
         return Port(contract.name, contract.type.dtype, crossing_extents(contract), x)
 
     def _given(self, name: str) -> None:
-        """Make a constant that the region gives out."""
-        lying = laid(self.reading.array(name), self.reading.array(name).ndim)
-        check_dtype(name, str(lying.dtype))
-        held = self.fresh(f"{name}/constant")
-        self.constants[held] = lying
-        x = Tensor(held, lying.shape, str(lying.dtype))
+        """Add the copy of a constant that is an output of the region."""
+        array = laid(self.reading.array(name), self.reading.array(name).ndim)
+        check_dtype(name, str(array.dtype))
+        unused = self.fresh(f"{name}/constant")
+        self.constants[unused] = array
+        x = Tensor(unused, array.shape, str(array.dtype))
         self.add(Activation(name, (), x.like(name), x))
 
     def _shape(self, name: str) -> Shape:
         return self.shapes[name] if name in self.shapes else self.reading.array(name).shape
 
 
-Rule = Callable[[Lowering, Unit], None]
-
-
-def lower(region: Region, rules: Mapping[str, Rule]) -> Network:
-    """Return a region as a network; `rules` has by operator what makes layers of a unit.
-
-    Raises CompileError for what the machine does not do, with the nodes at fault.
-    """
-    reading = Reading(region)
-    for contract in (*region.inputs, *region.outputs):
-        check_dtype(contract.name, contract.type.dtype)
-    reading.check_shapes()
-    lowering = Lowering(reading)
-    parts = units(reading)
-    unknown = [unit for unit in parts if unit.main.domain or unit.main.op not in rules]
-    if unknown:
-        told = ", ".join(dict.fromkeys(unit.main.op for unit in unknown))
-        raise CompileError(f"the machine has no {told}", [n for unit in unknown for n in unit.nodes])
-    for unit in parts:
-        rules[unit.main.op](lowering, unit)
-    outputs = [lowering.output(contract) for contract in region.outputs]
-    return Network(lowering.layers, lowering.inputs, outputs, lowering.constants)
-
-
 def one(values: Array, unit: Unit) -> Any:
-    """Return the one scale or zero point of a tensor. Raises CompileError where there are several."""
+    """Return the only scale or zero point of a tensor. Raises CompileError if there are several."""
     if values.size != 1:
-        raise CompileError("activations have one scale for each channel, and not one", unit.nodes)
+        raise CompileError(
+            "activations have a scale for each channel, but must have one scale", unit.nodes
+        )
     return values.reshape(()).item()
 
 
-def scale_of(told: Quantized, unit: Unit) -> float:
-    """Return the one scale of a tensor. Raises CompileError where it is none, or leaves float32."""
-    scale = float(one(told.scale, unit))
+def scale_of(quantized: Quantized, unit: Unit) -> float:
+    """Return the only scale of a tensor. Raises CompileError if it is not positive, or too large."""
+    scale = float(one(quantized.scale, unit))
     if not 0 < scale <= _GREATEST / 256:
-        raise CompileError(f"a scale of {scale}: it must be positive, and 256 of it finite", unit.nodes)
+        raise CompileError(
+            f"a scale of {scale}: it must be positive, and 256 times it finite in float32", unit.nodes
+        )
     return scale

@@ -1,15 +1,17 @@
-"""What commands work on: boxes of tensors in a memory, and the small values that describe windows."""
+"""Operands of commands: boxes of tensors in a memory, and pairs and pads that describe windows."""
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, Any
+
+import numpy as np
 
 Signed = Annotated[int, "two's complement"]
 """A word that may be negative; a plain int is unsigned."""
 
 
 class DType(IntEnum):
-    """What an element is."""
+    """The type of an element."""
 
     FLOAT32 = 0
     INT8 = 1
@@ -18,12 +20,17 @@ class DType(IntEnum):
 
     @property
     def size(self) -> int:
-        """The bytes of an element."""
+        """Bytes of an element."""
         return 1 if self in (DType.INT8, DType.UINT8) else 4
+
+    @property
+    def array_type(self) -> np.dtype[Any]:
+        """The type of elements in arrays, little-endian."""
+        return np.dtype(self.name.lower()).newbyteorder("<")
 
 
 class Memory(IntEnum):
-    """Where a LOAD reads."""
+    """The memory that a LOAD reads."""
 
     ARENA = 0
     WEIGHTS = 1
@@ -34,17 +41,16 @@ class Operand:
     """A box of a tensor in one memory: rows x cols x channels elements of `dtype`.
 
     Row r of the tensor (r in [first_row, first_row + rows)), column c and channel k of the box start at
-    byte `address + (r % window) * row_pitch + c * pixel_pitch + k * channel_pitch`. So `address` is
-    where the box's first column and channel lie in the row of slot 0, and a window smaller than the
-    tensor's rows makes a rolling buffer. A tensor that is kept whole has a window of at least all its
-    rows. `rows` is at most `window`. `channel_pitch` is the element's size but where a LOAD or STORE
-    reorders.
+    byte `address + (r % window) * row_pitch + c * pixel_pitch + k * channel_pitch`. So `address` is that
+    of the box's first column and channel in the row with r % window = 0, and a window smaller than the
+    tensor's rows makes a rolling buffer. A whole tensor has a window of at least all its rows. `rows` is
+    at most `window`. `channel_pitch` is the element's size unless a LOAD or STORE reorders.
 
-    `tensor` is any number from 1 up. A box of constants has `rows` 1 and `first_row` the number of the
-    tile, so that a tile that was not loaded is noticed. Tags know no types: one LOAD of bytes can bring
-    what two operands of the same tensor and row read as weights and as parameters.
+    `tensor` is any number from 1. A box of constants has `rows` 1 and the number of the tile as
+    `first_row`, so that a missing load is detected. Tags do not depend on types: one LOAD of bytes can
+    serve two operands of the same tensor and row, weights and parameters.
 
-    An optional operand that is not there is `ABSENT`, which has no rows.
+    An optional operand that is left out is `ABSENT`, which has no rows.
     """
 
     tensor: int
@@ -61,7 +67,7 @@ class Operand:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the elements, gaps left out."""
+        """Bytes of the elements, without gaps."""
         return self.rows * self.cols * self.channels * self.dtype.size
 
 
@@ -70,7 +76,7 @@ ABSENT = Operand(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, DType.FLOAT32)
 
 @dataclass(frozen=True)
 class Pair:
-    """Along rows and along columns."""
+    """A number along rows and one along columns."""
 
     rows: int
     cols: int
@@ -78,7 +84,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Pads:
-    """Rows above and below a tile, columns left and right of it, that are padding."""
+    """Rows of padding above and below a tile, columns of padding left and right of it."""
 
     top: int = 0
     left: int = 0

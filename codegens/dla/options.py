@@ -1,4 +1,4 @@
-"""What a user may choose of the vanilla accelerator."""
+"""Options of the vanilla accelerator."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -7,7 +7,7 @@ from byoc.codegen import Bytes
 from byoc.memory.plan import METHODS
 
 NAME = "dla"
-"""The codegen, its rule file and its cost model."""
+"""Name of the codegen, its rule file and its cost model."""
 
 _LEAST = 1024
 _MOST = 2**30  # the simulator keeps a tag of eight bytes for each byte
@@ -26,11 +26,11 @@ class DLAOptions:
     )
     stripes: bool = field(
         default=False,
-        metadata={"help": "compute layers in turns, some rows at a time, in a smaller arena"},
+        metadata={"help": "compute layers in stripes of rows, in a smaller arena"},
     )
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a scratchpad too small or large, and for a method that there is not."""
+        """Raise ValueError for a scratchpad too small or large, and for an unknown method."""
         if self.scratchpad < _LEAST:
             raise ValueError(f"scratchpad is {self.scratchpad}, but must be at least {_LEAST} bytes")
         if self.scratchpad > _MOST:

@@ -1,28 +1,76 @@
-"""What the compiler takes, asked about each node of a model."""
+"""Lowering of a region to layers by the function for each operator, and a check of single nodes."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import onnx
 from onnx import NodeProto
 
 from byoc.bundle.regions import read_region
-from byoc.codegen import CompileError
+from byoc.codegen import CompileError, Region
 from byoc.codegen.single import alike, single_nodes
 from byoc.graph.unshare import is_dequantize, is_quantize
 from byoc.verdict import YES, Verdict, refuse
 
-from .lower import lower
-from .options import NAME
-from .rules import RULES
+from .convolutions import lower_batch_normalization, lower_conv, lower_gemm, lower_matmul
+from .elementwise import FUNCTIONS, lower_clamp, lower_function, lower_mul, lower_sum
+from .layers import Network
+from .layout import check_dtype
+from .lower import Lowering
+from .pools import lower_global_pool, lower_pool
+from .reading import Reading
+from .units import Unit, units
+from .views import lower_concat, lower_reshape
+
+RULES: Mapping[str, Callable[[Lowering, Unit], None]] = {
+    "Conv": lower_conv,
+    "Gemm": lower_gemm,
+    "MatMul": lower_matmul,
+    "BatchNormalization": lower_batch_normalization,
+    "MaxPool": lower_pool,
+    "AveragePool": lower_pool,
+    "GlobalAveragePool": lower_global_pool,
+    "Add": lower_sum,
+    "Sum": lower_sum,
+    "Mul": lower_mul,
+    "Relu": lower_clamp,
+    "Clip": lower_clamp,
+    **dict.fromkeys(FUNCTIONS, lower_function),
+    "Concat": lower_concat,
+    "Reshape": lower_reshape,
+    "Flatten": lower_reshape,
+    "Dropout": lower_reshape,
+}
+"""By operator of ONNX, the function that lowers a group that begins with it."""
+
+
+def lower_region(region: Region) -> Network:
+    """Lower a region to a network of layers.
+
+    Raises CompileError for what the machine cannot do, with the nodes at fault.
+    """
+    reading = Reading(region)
+    for contract in (*region.inputs, *region.outputs):
+        check_dtype(contract.name, contract.type.dtype)
+    reading.check_shapes()
+    lowering = Lowering(reading)
+    parts = units(reading)
+    unknown = [unit for unit in parts if unit.main.domain or unit.main.op not in RULES]
+    if unknown:
+        listed = ", ".join(dict.fromkeys(unit.main.op for unit in unknown))
+        raise CompileError(f"the machine has no {listed}", [n for unit in unknown for n in unit.nodes])
+    for unit in parts:
+        RULES[unit.main.op](lowering, unit)
+    outputs = [lowering.output(contract) for contract in region.outputs]
+    return Network(lowering.layers, lowering.inputs, outputs, lowering.constants)
 
 
 def check(model: onnx.ModelProto) -> Sequence[Verdict]:
     """Return for each node of a model's main graph whether it can be lowered, or why it cannot.
 
-    Where the model cannot be lowered as a whole, each node is asked about alone. DequantizeLinear and
-    QuantizeLinear are parts of the groups that they begin and end, and not asked about.
+    If the model cannot be lowered as a whole, each node is checked alone. DequantizeLinear and
+    QuantizeLinear are parts of the groups that they begin and end, and are not checked.
     """
     if _lowered(model):
         return [YES] * len(model.graph.node)
@@ -45,7 +93,7 @@ def _lowered(model: onnx.ModelProto) -> Verdict:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.SerializeToString())
         try:
-            lower(read_region(path, f"{NAME}_0", NAME), RULES)
+            lower_region(read_region(path, "dla_0", "dla"))
         except CompileError as error:
             return refuse(str(error))
     return YES

@@ -1,4 +1,4 @@
-"""The weights of a program as one piece of bytes, tile after tile in the order of their loads."""
+"""The weights of a program as bytes, tile after tile in the order of their loads."""
 
 import hashlib
 
@@ -11,7 +11,7 @@ _ALIGNMENT = 16
 
 
 class Weights:
-    """The bytes of the WEIGHTS memory as they grow. The same tile is stored once."""
+    """The content of the WEIGHTS memory under construction; equal tiles are stored once."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
@@ -20,7 +20,7 @@ class Weights:
         self._size = 0
 
     def add(self, array: Array) -> int:
-        """Append an array as it lies in memory, and return the byte at which it begins."""
+        """Append the bytes of an array, and return the byte at which it begins."""
         content = np.ascontiguousarray(array).tobytes()
         digest = hashlib.sha256(content).digest()
         if digest not in self._places:
@@ -36,7 +36,7 @@ class Weights:
 
 
 def parameters(bias: Array, multipliers: Array) -> Array:
-    """Return what CONV takes as parameters: biases, and in integers the mantissas and shifts."""
+    """Return the parameters of a CONV: biases, and for integers the mantissas and shifts."""
     if not multipliers.size:
         return bias.astype("<f4")
     pairs = np.array([multiplier(float(each)) for each in multipliers], np.int64)

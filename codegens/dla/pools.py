@@ -1,4 +1,4 @@
-"""Lowering of pools."""
+"""Lower pools."""
 
 from byoc.codegen import CompileError
 
@@ -9,14 +9,14 @@ from .tensors import Window
 from .units import Unit
 
 
-def pool(lowering: Lowering, unit: Unit) -> None:
+def lower_pool(lowering: Lowering, unit: Unit) -> None:
     """Lower a MaxPool or AveragePool."""
     told = unit.main.attributes
     if told.get("auto_pad", "NOTSET") != "NOTSET":
         raise CompileError("auto_pad must be NOTSET", unit.nodes)
     indices = unit.main.outputs[1:]
     if any(lowering.is_read(name) for name in indices):
-        raise CompileError("the machine gives no indices of a MaxPool", unit.nodes)
+        raise CompileError("the machine does not compute the indices of a MaxPool", unit.nodes)
     kernel = told["kernel_shape"]
     if len(kernel) != 2:
         raise CompileError("a pool must be of an image of two dimensions", unit.nodes)
@@ -24,8 +24,8 @@ def pool(lowering: Lowering, unit: Unit) -> None:
     _pool(lowering, unit, unit.main.op == "AveragePool", window, bool(told.get("count_include_pad")))
 
 
-def global_pool(lowering: Lowering, unit: Unit) -> None:
-    """Lower a GlobalAveragePool: a window as large as the image."""
+def lower_global_pool(lowering: Lowering, unit: Unit) -> None:
+    """Lower a GlobalAveragePool to a pool with a window as large as the image."""
     shape = lowering.shapes[unit.main.inputs[0]]
     if len(shape) != 4:
         raise CompileError("a pool must be of an image of two dimensions", unit.nodes)

@@ -1,4 +1,4 @@
-"""A region taken apart: its operations without composites, its constants, and what is quantized how."""
+"""A region for lowering: operations without composites, constants, shapes and quantization."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,19 +11,20 @@ from numpy.typing import NDArray
 
 from byoc.codegen import CompileError, Contract, Operation, Region
 
-from .shapes import Shape, made_shape
+from .shapes import made_shape
+from .tensors import Shape
 
 Array = NDArray[Any]
 _PACKED = {"": (), "OHWI": (0, 3, 1, 2), "NHWC": (0, 3, 1, 2)}
-"""For each layout that is taken, the permutation into ONNX's order of axes."""
-_UNTOLD = np.dtype(np.int32)  # the type of the zero point of a DequantizeLinear that has none
+"""For each supported layout, the permutation to ONNX's order of axes."""
+_UNKNOWN_ZERO = np.dtype(np.int32)  # type for a DequantizeLinear without zero point
 
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """What a DequantizeLinear says of the integers in front of it: real = (stored - zero) * scale.
+    """The quantization of the integers `name`: real = (stored - zero) * scale.
 
-    `scale` and `zero` have one element, or one for each of the dimension `axis`.
+    `scale` and `zero` have one element, or one for each index of the dimension `axis`.
     """
 
     name: str
@@ -32,12 +33,12 @@ class Quantized:
     axis: int
 
     def real(self, stored: Array) -> Array:
-        """Return numbers as float32, as DequantizeLinear does."""
+        """Dequantize integers to float32, as DequantizeLinear does."""
         difference = stored.astype(np.int64) - self.along(self.zero, stored.ndim).astype(np.int64)
         return difference.astype(np.float32) * self.along(self.scale, stored.ndim)
 
     def along(self, values: Array, rank: int) -> Array:
-        """Return scales or zero points so that they stretch over a tensor of some rank."""
+        """Reshape scales or zero points so that they broadcast to a tensor of the rank."""
         if values.size == 1:
             return values.reshape(())
         extents = [1] * rank
@@ -47,21 +48,21 @@ class Quantized:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A region for lowering: `operations` in order, composites replaced by what is inside them.
+    """A region for lowering: `operations` in order, with composites replaced by their operations.
 
-    Operations that read constants alone are left out; what they make is asked for as a constant.
+    Operations that read only constants are left out; their results are constants.
     """
 
     region: Region
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """What is computed at run time."""
+        """The operations that run, those on constants left out."""
         return tuple(each for each in self._flat if not self.is_constant(each.outputs[0]))
 
     @cached_property
     def shapes(self) -> Mapping[str, Shape]:
-        """The shape of each tensor that is computed, and of the region's inputs, as ONNX has them."""
+        """The shape in ONNX of each input of the region and of each computed tensor."""
         found: dict[str, Shape] = {}
         for contract in self.region.inputs:
             crossing = _static(contract, [each.name for each in self._flat])
@@ -86,15 +87,16 @@ class Reading:
         for each in self.operations:
             name = each.outputs[0]
             made = shapes[name]
-            told = stated.get(name) or made
-            if len(told) != len(made) or any(
-                extent not in {None, real} for extent, real in zip(told, made, strict=True)
+            expected = stated.get(name) or made
+            if len(expected) != len(made) or any(
+                extent not in {None, real} for extent, real in zip(expected, made, strict=True)
             ):
-                raise CompileError(f"'{name}' should be {told}, and {each.op} makes {made}", [each.name])
+                why = f"'{name}' should have the shape {expected}, but {each.op} makes {made}"
+                raise CompileError(why, [each.name])
 
     @cached_property
     def dequantized(self) -> Mapping[str, Quantized]:
-        """By what it makes, each DequantizeLinear, of constants and of what is computed."""
+        """The quantization of each result of a DequantizeLinear, by the name of the result."""
         return {
             each.outputs[0]: self.quantization(each, each.inputs[0])
             for each in self._flat
@@ -102,37 +104,39 @@ class Reading:
         }
 
     def quantization(self, operation: Operation, name: str) -> Quantized:
-        """Return what a DequantizeLinear or QuantizeLinear says of the integers called `name`."""
+        """Return the quantization of the integers `name` by a DequantizeLinear or QuantizeLinear."""
         scale = self._plain(operation.inputs[1])
         has_zero = len(operation.inputs) > 2 and operation.inputs[2]
         zero = self._plain(operation.inputs[2]) if has_zero else np.zeros(scale.shape, _type(operation))
         if scale.ndim > 1 or operation.attributes.get("block_size"):
-            raise CompileError("scales of blocks, and not of a tensor or an axis", [operation.name])
+            raise CompileError(
+                "the scales are of blocks, but must be of a tensor or an axis", [operation.name]
+            )
         return Quantized(name, scale, zero, operation.attributes.get("axis", 1))
 
     def is_constant(self, name: str) -> bool:
-        """Whether a tensor is stored, or computed of what is."""
+        """Whether a tensor is stored, or computed from stored tensors only."""
         return name in self._known
 
     def array(self, name: str) -> Array:
-        """Return a constant in floating point, or as it is stored; its axes are as ONNX has them."""
+        """Return a constant in ONNX's order of axes, dequantized if it is quantized."""
         found = self.dequantized.get(name)
         if found is not None and found.name in self._stored:
             return found.real(self._plain(found.name))
         return self._plain(name)
 
     def integers(self, name: str) -> tuple[Array, Quantized] | None:
-        """Return the integers behind a constant that is dequantized, or None for any other."""
+        """Return the integers of a dequantized constant and their quantization, None for any other."""
         found = self.dequantized.get(name)
         if found is None:
             return None
         if found.name in self._stored:
             return self._plain(found.name), found
-        # They are computed. Dequantizing is exact to the last bit but one, so it can be undone.
+        # They are computed. Dequantizing is exact to the last bit but one, so it can be inverted.
         real = self._plain(name)
         scale, zero = (found.along(each, real.ndim) for each in (found.scale, found.zero))
         stored = np.rint(real.astype(np.float64) / scale) + zero
-        kinds = (np.int8, np.uint8) if found.zero.dtype == _UNTOLD else ()
+        kinds = (np.int8, np.uint8) if found.zero.dtype == _UNKNOWN_ZERO else ()
         kind = next((k for k in kinds if _fits(stored, k)), found.zero.dtype)
         return stored.astype(kind), found
 
@@ -147,7 +151,7 @@ class Reading:
         layouts = {each.name: each.layout for each in self.region.constants}
         strange = sorted({layout for layout in layouts.values() if layout not in _PACKED})
         if strange:
-            raise CompileError(f"weights in the layout {strange[0]}, and not in OHWI")
+            raise CompileError(f"weights have the layout {strange[0]}, but must have OHWI")
         return layouts
 
     @cached_property
@@ -167,17 +171,17 @@ class Reading:
 
 
 def _stated(value: onnx.ValueInfoProto) -> tuple[str, tuple[int | None, ...]]:
-    """Return a tensor's name and its extents where they are known; () where not even the rank is."""
+    """Return the name and extents of a tensor, None for an unknown extent; () if the rank is unknown."""
     extents = value.type.tensor_type.shape.dim
     return value.name, tuple(d.dim_value if d.HasField("dim_value") else None for d in extents)
 
 
 def _type(operation: Operation) -> Any:
-    """Return the type of integers that a QuantizeLinear without zero point makes."""
+    """Return the zero point's type of an operation that has no zero point."""
     if operation.op == "DequantizeLinear":
-        return _UNTOLD
-    told = operation.attributes.get("output_dtype", 0)
-    return onnx.helper.tensor_dtype_to_np_dtype(told) if told else np.dtype(np.uint8)
+        return _UNKNOWN_ZERO
+    dtype = operation.attributes.get("output_dtype", 0)
+    return onnx.helper.tensor_dtype_to_np_dtype(dtype) if dtype else np.dtype(np.uint8)
 
 
 def _fits(stored: Array, kind: Any) -> bool:
@@ -186,7 +190,7 @@ def _fits(stored: Array, kind: Any) -> bool:
 
 
 def _static(contract: Contract, nodes: Sequence[str]) -> Shape:
-    """Return the shape in which a tensor crosses, or raise CompileError where an extent is not known."""
+    """Return the shape of a boundary tensor. Raises CompileError if an extent is unknown."""
     shape = contract.type.shape
     extents = [] if shape is None else [extent for extent in shape if isinstance(extent, int)]
     if shape is None or len(extents) < len(shape):

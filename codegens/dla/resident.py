@@ -1,7 +1,7 @@
-"""What stays in the scratchpad between layers: `byoc.memory.levels` chooses, so that few bytes move.
+"""Scratchpad residency: `byoc.memory.levels` chooses tensors that stay there, so that few bytes move.
 
-Each layer is promised room for its tiles: those of the tiling that it would have with a part of the
-scratchpad. What room that leaves is for whole tensors, which are then neither loaded nor stored.
+Each layer has room for its tiles, of the tiling that it would have with a part of the scratchpad. The
+rest is for whole tensors, which are then neither loaded nor stored.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,13 +25,13 @@ from .tiles import (
     slots_of,
 )
 
-_TILES = 2  # the scratchpad's part that tiles are cut for at first: one half
-_SECONDS = 10.0  # of search for what is to stay; what is found by then depends on the computer
+_TILES = 2  # tiles are cut for this part of the scratchpad first: one half
+_SECONDS = 10.0  # of search; a plan that is not exact by then would depend on the computer
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A whole tensor goes to its place in the scratchpad, or from there to the arena, for a layer."""
+    """A copy of a whole tensor from the arena to the scratchpad, or back, on behalf of a layer."""
 
     number: int
     tensor: Tensor
@@ -41,10 +41,9 @@ class Copy:
 
 @dataclass(frozen=True)
 class Run:
-    """Rows of a layer are computed, with some tensors in the scratchpad: at `near`, by what holds them.
+    """The computation of rows of a layer; `near` are tensors in the scratchpad by name of the storage.
 
-    Tiles lie from byte `area` on, in `room` bytes, or in all there are where it is 0. With a `tiling`,
-    it is the one to be used.
+    Tiles begin at byte `area` and have `room` bytes, 0 for all. A `tiling` that is not None is fixed.
     """
 
     number: int
@@ -59,9 +58,9 @@ Action = Copy | Run
 
 
 def resident(network: Network, schedule: Schedule, budget: Budget) -> Sequence[Action] | None:
-    """Return what is done in which order, or None where nothing is to be kept, or the search takes long.
+    """Return the actions in order, or None if there is nothing to keep, or the search takes too long.
 
-    Tensors keep their places in the arena, in which they are whenever they are not in the scratchpad.
+    Each tensor has its place in the arena as well, for when it is not in the scratchpad.
     """
     stored = stored_tensors(network)
     fixed = {x.held for layer in network.layers if _only_moves(layer) for x in (*layer.reads, layer.y)}
@@ -94,12 +93,12 @@ def resident(network: Network, schedule: Schedule, budget: Budget) -> Sequence[A
 
 
 def _only_moves(layer: Layer) -> bool:
-    """Whether a layer is done by DMA alone, and so works on the large memory."""
+    """Whether a layer runs by DMA alone, and so works on the arena."""
     return isinstance(layer, Move | Restack)
 
 
 def _tiling(layer: Layer, budget: Budget) -> Tiling | None:
-    """Return a tiling for a part of the scratchpad, for all of it if need be."""
+    """Return a tiling for a part of the scratchpad, or for all of it if none fits into the part."""
     if _only_moves(layer):
         return None
     find = conv_tiling if isinstance(layer, Conv) else simple_tiling
@@ -110,7 +109,7 @@ def _tiling(layer: Layer, budget: Budget) -> Tiling | None:
 def _turn(
     layer: Layer, tiling: Tiling | None, numbers: Mapping[str, int], budget: Budget
 ) -> levels.Turn:
-    """Return what a layer touches, and the room that its tiles take."""
+    """Return the accesses of a layer, and the room that its tiles take."""
     if tiling is None:
         room = budget.scratchpad // _TILES // ALIGNMENT * ALIGNMENT
         return levels.Turn(layer.y.name, (), room)
@@ -138,7 +137,7 @@ def _actions(
     schedule: Schedule,
     tilings: Mapping[int, Tiling | None],
 ) -> Iterator[Action]:
-    """Yield the actions of a plan, with layers and tensors in place of numbers."""
+    """Yield the actions of a plan in terms of layers and tensors."""
 
     def near(buffer: int, address: int) -> Place:
         tensor = stored[buffer]

@@ -1,4 +1,4 @@
-"""The order in which layers run, and where their tensors lie in the arena, as `byoc.memory` plans."""
+"""The order of layers and the addresses of their tensors in the arena, as `byoc.memory` plans them."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from .layers import Activation, Eltwise, Layer, Network, Port
 from .tensors import Tensor
 
 ALIGNMENT = 64
-"""Tensors in the arena begin at multiples of so many bytes."""
+"""Alignment of tensors in the arena, in bytes."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Some rows of a layer, which are computed at once; `number` is the layer's in the network."""
+    """Rows of a layer that are computed together; `number` is the index of the layer in the network."""
 
     number: int
     rows: Span
@@ -25,10 +25,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What runs when, and where everything lies.
+    """The order of execution, and the addresses of tensors in the arena.
 
-    `size` are the bytes of the arena, and `bound` those below which none can be: whatever the order
-    where tensors are kept whole, with these turns where they are striped.
+    `size` is that of the arena in bytes, `bound` a lower bound on it: over all orders for whole tensors,
+    for these turns with stripes.
     """
 
     turns: tuple[Turn, ...]
@@ -38,7 +38,7 @@ class Schedule:
 
 
 def whole(network: Network, method: str) -> Schedule:
-    """Return a schedule that keeps every tensor whole, by one of the methods of `byoc.memory`."""
+    """Return a schedule with whole tensors, by one of the methods of `byoc.memory`."""
     stored = stored_tensors(network)
     numbers = {name: number for number, name in enumerate(stored)}
     problem = Problem(
@@ -59,7 +59,7 @@ def whole(network: Network, method: str) -> Schedule:
 
 
 def stored_tensors(network: Network) -> dict[str, Tensor]:
-    """Return what needs a place in the arena, by name: results, and inputs that something reads."""
+    """Return the tensors that need a place in the arena, by name: results, and inputs that are read."""
     read = {x.held for layer in network.layers for x in layer.reads}
     read |= {port.tensor.held for port in network.outputs}
     tensors = [port.tensor for port in network.inputs if port.tensor.held in read]
@@ -68,7 +68,7 @@ def stored_tensors(network: Network) -> dict[str, Tensor]:
 
 
 def border_names(stored: Container[str], ports: Sequence[Port]) -> list[str]:
-    """Return the names of what holds some inputs or outputs, without those that are not stored."""
+    """Return the names of the storage of inputs or outputs, without those that are not stored."""
     return [n for n in dict.fromkeys(port.tensor.held for port in ports) if n in stored]
 
 
@@ -79,7 +79,7 @@ def _step(network: Network, layer: Layer, numbers: Mapping[str, int]) -> Step:
 
 
 def in_place(layer: Layer) -> tuple[Tensor, ...]:
-    """Return the operands over which a layer can be written, tile by tile."""
+    """Return the operands that the result of a layer can overwrite, tile by tile."""
     if not isinstance(layer, Activation | Eltwise):
         return ()
     y = layer.y

@@ -1,4 +1,4 @@
-"""The shapes of what operations make, by ONNX's rules; shapes are in ONNX's order of axes."""
+"""Shapes of the results of operations, by the rules of ONNX and in its order of axes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -8,14 +8,13 @@ import numpy as np
 
 from byoc.codegen import CompileError, Operation
 
-from .tensors import Window
+from .tensors import Shape, Window
 
-Shape = tuple[int, ...]
 Attributes = Mapping[str, Any]
 
 
 def window_of(attributes: Attributes, kernel: Sequence[int]) -> Window:
-    """Return the window of a convolution or pool of two dimensions, from its attributes."""
+    """Return the window of a two-dimensional convolution or pool from its attributes."""
     top, left, bottom, right = attributes.get("pads") or (0, 0, 0, 0)
     strides = attributes.get("strides") or (1, 1)
     dilations = attributes.get("dilations") or (1, 1)
@@ -28,9 +27,9 @@ def _pair(values: Sequence[int]) -> tuple[int, int]:
 
 
 def slid(extents: Sequence[int], window: Window, ceil: bool = False) -> Shape:
-    """Return the height and width that a window makes of an image's.
+    """Return the height and width of the result of a window that slides over an image.
 
-    With `ceil` a last window may reach over the padding at the end, unless it would start in it.
+    With `ceil` a last window may reach past the padding at the end, unless it would start in it.
     """
     made = []
     for axis in (0, 1):
@@ -47,8 +46,9 @@ def slid(extents: Sequence[int], window: Window, ceil: bool = False) -> Shape:
 def made_shape(operation: Operation, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     """Return the shape of an operation's first output, from those of its inputs.
 
-    `target` are the numbers of the second input of a Reshape. Operators that are not known here are
-    taken to work element by element, which lowering then refuses or not.
+    `target` is the value of the second input of a Reshape. Unknown operators are assumed to work element
+    by element; lowering refuses those that it does not support. Raises CompileError if shapes do not
+    match.
     """
     rule = _RULES.get(operation.op)
     if rule is not None:
@@ -56,8 +56,8 @@ def made_shape(operation: Operation, shapes: Sequence[Shape], target: Sequence[i
     try:
         return tuple(np.broadcast_shapes(*shapes))
     except ValueError:
-        told = " and ".join(map(str, shapes))
-        raise CompileError(f"{operation.op} of shapes {told}", [operation.name]) from None
+        listed = " and ".join(map(str, shapes))
+        raise CompileError(f"{operation.op} of shapes {listed}", [operation.name]) from None
 
 
 def _conv(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:

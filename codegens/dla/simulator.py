@@ -1,4 +1,4 @@
-"""The machine in numpy: it runs programs as isa.py says, checks every access, and counts cycles."""
+"""The simulator: it runs programs in numpy, checks every access, and counts cycles."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,33 +16,33 @@ from .operand import Memory, Operand
 
 
 class SimulationError(Exception):
-    """A program did what the machine does not allow: the command's number, the command, and why."""
+    """A violation of the rules of the machine: the number of the command, the command, the reason."""
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The outputs that were asked for, in that order, as [rows, cols, channels], and what it took."""
+    """The outputs of a run in the order requested, as [rows, cols, channels], and its statistics."""
 
     outputs: tuple[Array, ...]
     statistics: Statistics
 
 
 class Simulator:
-    """Runs one program, as often as it is asked to; each run starts with empty memories."""
+    """A program ready to run any number of times; each run starts with empty memories."""
 
     def __init__(self, program: Program, weights: bytes, figures: Figures) -> None:
-        """Take a program, what its WEIGHTS hold, and how fast the machine is.
+        """Take a program, the content of WEIGHTS, and the speed of the machine.
 
-        Raises SimulationError where the program was made for other weights, or END is not its end.
+        Raises SimulationError if the program is for weights of another size, or END is not its end.
         """
         ends = [number for number, command in enumerate(program.commands) if isinstance(command, End)]
         if ends != [len(program.commands) - 1]:
             raise SimulationError(
-                f"END is to be the last of {len(program.commands)} commands, and no other"
+                f"END must be the last of {len(program.commands)} commands, and no other"
             )
         if len(weights) != program.weights:
             raise SimulationError(
-                f"the program is for {program.weights} bytes of weights, and there are {len(weights)}"
+                f"the program is for {program.weights} bytes of weights, but there are {len(weights)}"
             )
         self._program = program
         self._weights = PlainMemory("weights", np.frombuffer(weights, np.uint8))
@@ -51,8 +51,8 @@ class Simulator:
     def run(self, inputs: Sequence[tuple[Operand, Array]], outputs: Sequence[Operand]) -> Result:
         """Write the inputs into the arena, run the program, and read the outputs from there.
 
-        Inputs are arrays [rows, cols, channels] of their operand's type. Raises SimulationError for what
-        a program may not do, and where an output is not in its place at the end.
+        Inputs are arrays [rows, cols, channels] of the operand's type. Raises SimulationError for a
+        violation by the program, and if an output is not in its place at the end.
         """
         borders = [box for box, _ in inputs] + list(outputs)
         run = _Run(self._weights, self._room(Memory.ARENA, borders), self._room(None, []))
@@ -63,17 +63,17 @@ class Simulator:
         return Result(tuple(run.get(box) for box in outputs), self._statistics)
 
     def _room(self, memory: Memory | None, borders: Sequence[Operand]) -> int:
-        """Return the bytes that a run needs of the arena, or with None of the scratchpad.
+        """Return the bytes that a run needs of the arena, or of the scratchpad if `memory` is None.
 
-        They are as many as the program has, but no more than anything reaches: a header that asks for
-        gigabytes takes none.
+        They are the size in the header, but at most as many as operands reach, so that a header with
+        gigabytes allocates none.
         """
         size = self._program.scratchpad if memory is None else self._program.arena
         return min(size, max([self._reached.get(memory, 0), *map(_end, borders)]))
 
     @cached_property
     def _reached(self) -> Mapping[Memory | None, int]:
-        """One past the last byte of each memory that a command names; None is the scratchpad."""
+        """One past the last byte that commands access, by memory; None is the scratchpad."""
         found: dict[Memory | None, int] = {}
         for command in self._program.commands:
             for memory, box in _touched(command):
@@ -82,7 +82,7 @@ class Simulator:
 
     @cached_property
     def _statistics(self) -> Statistics:
-        """What each run takes, asked for when one has shown that the program is right."""
+        """The statistics, which are the same for each run; computed after the first valid run."""
         return timed(replace(self._program, scratchpad=self._room(None, [])), self._figures)
 
 
@@ -96,7 +96,9 @@ class _Run:
             self._scratchpad = TaggedMemory("scratchpad", scratchpad)
         except MemoryError:
             what = f"an arena of {arena} bytes and a scratchpad of {scratchpad}"
-            raise SimulationError(f"{what}, with their tags, are more than there is room for") from None
+            raise SimulationError(
+                f"{what}, with their tags, do not fit into this computer's memory"
+            ) from None
 
     def put(self, box: Operand, values: Array) -> None:
         try:
@@ -121,7 +123,7 @@ class _Run:
     def _execute(self, command: Command) -> None:
         target = written(command)
         if target is None:
-            raise FaultError("it has nothing to write")
+            raise FaultError("it has no result")
         boxes = reads(command)
         for name, box in (*boxes.items(), ("to be written", target)):
             check_box(name, box)
@@ -138,12 +140,12 @@ class _Run:
 
 
 def _check_rows(command: Load | Store) -> None:
-    """Raise FaultError for a copy of a tensor that calls its rows something else."""
+    """Raise FaultError for a copy within a tensor that changes the row numbers."""
     source, target = command.source, command.target
     constant = isinstance(command, Load) and command.memory is Memory.WEIGHTS
     if not constant and source.tensor == target.tensor and source.first_row != target.first_row:
         rows = f"row {source.first_row} of tensor {source.tensor} is copied as row {target.first_row}"
-        raise FaultError(f"{rows} of the same")
+        raise FaultError(f"{rows} of the same tensor")
 
 
 def _touched(command: Command) -> Iterator[tuple[Memory | None, Operand]]:
@@ -156,7 +158,7 @@ def _touched(command: Command) -> Iterator[tuple[Memory | None, Operand]]:
 
 
 def _end(box: Operand) -> int:
-    """Return one past the last byte of a box, 0 for one that no run gets to."""
+    """Return one past the last byte of a box, 0 for an invalid one, at which a run stops."""
     try:
         check_box("", box)
     except FaultError:

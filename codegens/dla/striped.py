@@ -1,7 +1,7 @@
-"""Layers in turns: some rows of one, then of the next, so that of most tensors few rows live at a time.
+"""Striped schedules: rows of one layer, then rows of the next, so that few rows of a tensor are live.
 
-`byoc.memory.stripes` chooses the turns and the places; this tells it which rows of its inputs a row of
-each layer reads.
+`byoc.memory.stripes` chooses the turns and the places. This module states the rows of inputs that a row
+of each layer depends on.
 """
 
 from byoc.memory import stripes
@@ -16,7 +16,7 @@ Reads = tuple[tuple[str, Rows], ...]
 
 
 def striped(network: Network, method: str) -> Schedule:
-    """Return a schedule in which layers take turns; `method` finds their order, for whole tensors."""
+    """Return a striped schedule; `method` finds the order of layers, as for whole tensors."""
     ordered = whole(network, method)
     if not network.layers:
         return ordered
@@ -38,7 +38,7 @@ def striped(network: Network, method: str) -> Schedule:
 
 
 def _layer(network: Network, layer: Layer) -> stripes.Layer:
-    """Return which rows a layer reads, of tensors that are in the arena."""
+    """Describe a layer to the planner: the rows that it reads of tensors in the arena."""
     rows = _rows(layer)
     over = [x.held for x in in_place(layer) if x.held not in network.constants]
     known = network.constants
@@ -52,7 +52,7 @@ def _layer(network: Network, layer: Layer) -> stripes.Layer:
 
 
 def _rows(layer: Layer) -> Reads | None:
-    """Return what a row of a layer reads of each input; None where it has to run as a whole."""
+    """Return the rows of each input that a row of a layer reads; None if it must run as a whole."""
     if isinstance(layer, Conv | Pool):
         return _windowed(layer)
     if isinstance(layer, Activation) or (isinstance(layer, Concat) and layer.axis in (2, 3)):

@@ -1,4 +1,4 @@
-"""Functions of one variable, and the 256 bytes that stand for one between int8 or uint8 tensors."""
+"""Functions of one variable, and tables of 256 bytes for them between int8 or uint8 tensors."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .isa import FunctionKind
-from .memory import array_type
 from .operand import DType
 
 Floats = NDArray[np.float32]
@@ -26,7 +25,7 @@ _FORMULAS: Mapping[FunctionKind, Callable[[Floats, np.float32, np.float32], Floa
 
 
 def evaluate(kind: FunctionKind, x: Floats, alpha: float = 0.0, beta: float = 0.0) -> Floats:
-    """Return a function of each element, in float32, by the formula of ONNX's operator of that name."""
+    """Apply a function to each element in float32, by the formula of ONNX's operator of that name."""
     with np.errstate(over="ignore", invalid="ignore"):  # exp of large numbers, roots of negative ones
         return _FORMULAS[kind](x, np.float32(alpha), np.float32(beta))
 
@@ -40,13 +39,13 @@ def table(  # noqa: PLR0913, PLR0917 - a scale, a zero point and a type on eithe
     y_zero: int,
     y_dtype: DType,
 ) -> bytes:
-    """Return the table of a function for TABLE: what ONNX computes between two quantized tensors.
+    """Return the table of a function for TABLE, equal to ONNX's operators between quantized tensors.
 
-    That is QuantizeLinear(function(DequantizeLinear(x))), all in float32, for each x; it is rounded half
-    to even and saturated. The byte at i is for the x whose own byte is i.
+    That is QuantizeLinear(function(DequantizeLinear(x))), all in float32, rounded half to even and
+    saturated. Byte i is the result for the x with the bits of i.
     """
-    x = np.arange(256, dtype=np.uint8).view(array_type(x_dtype)).astype(np.float32)
+    x = np.arange(256, dtype=np.uint8).view(x_dtype.array_type).astype(np.float32)
     real = function((x - np.float32(x_zero)) * np.float32(x_scale))
-    limits = np.iinfo(array_type(y_dtype))
+    limits = np.iinfo(y_dtype.array_type)
     rounded = np.rint(real / np.float32(y_scale)) + np.float32(y_zero)
-    return bytes(np.clip(rounded, limits.min, limits.max).astype(array_type(y_dtype)))
+    return bytes(np.clip(rounded, limits.min, limits.max).astype(y_dtype.array_type))

@@ -1,4 +1,4 @@
-"""Tensors as they lie in memory, the windows that slide over them, and the clamps behind a result."""
+"""Tensors in memory, windows that slide over them, and clamps of results."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,16 +12,19 @@ from .operand import DType
 Extents = tuple[int, int, int, int]
 """Images, height, width, channels."""
 
+Shape = tuple[int, ...]
+"""A shape in ONNX's order of axes."""
+
 INTEGERS = ("int8", "uint8")
-"""The data types of quantized activations."""
+"""Data types of quantized activations."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Activations in memory: `extents` are images, rows of an image, pixels of a row, and channels.
+    """A tensor in memory: `extents` are images, rows of an image, pixels of a row, and channels.
 
-    `real = (stored - zero) * scale` where the dtype is an integer's. `storage` names the bytes that it
-    lies in: a view has those of what it views, any other tensor its own.
+    For an integer dtype, real = (stored - zero) * scale. `storage` is the name of the tensor with the
+    bytes of a view, and empty for a tensor with bytes of its own.
     """
 
     name: str
@@ -33,7 +36,7 @@ class Tensor:
 
     @property
     def images(self) -> int:
-        """Images, which lie one behind the other."""
+        """Number of images, which are consecutive."""
         return self.extents[0]
 
     @property
@@ -53,15 +56,15 @@ class Tensor:
 
     @property
     def held(self) -> str:
-        """The name of the bytes that it lies in."""
+        """Name of the storage."""
         return self.storage or self.name
 
     def view(self, name: str, extents: Extents | None = None) -> "Tensor":
-        """Return the same bytes under another name, or with other extents."""
+        """Return a view: the same bytes under another name, or with other extents."""
         return replace(self, name=name, extents=extents or self.extents, storage=self.held)
 
     def like(self, name: str, extents: Extents | None = None) -> "Tensor":
-        """Return a tensor with bytes of its own that is otherwise the same."""
+        """Return a tensor with its own bytes that is otherwise the same."""
         return replace(self, name=name, extents=extents or self.extents, storage="")
 
     @cached_property
@@ -81,7 +84,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it."""
+        """Bytes of the whole tensor."""
         return self.rows * self.row_bytes
 
     @property
@@ -91,13 +94,13 @@ class Tensor:
 
 
 def dtype_of(tensor: Tensor) -> DType:
-    """Return the type of a tensor's elements as commands name it."""
+    """Return the type of a tensor's elements in the instruction set."""
     return DType[tensor.dtype.upper()]
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a convolution or pool reads for one output pixel; vertical numbers first.
+    """The window of a convolution or pool, which one output pixel depends on; vertical numbers first.
 
     `pads` are rows above, columns to the left, rows below, columns to the right.
     """
@@ -109,30 +112,30 @@ class Window:
 
     @cached_property
     def extent(self) -> tuple[int, int]:
-        """Rows and columns from the first element that is read to the last."""
+        """Rows and columns from the first element of the window to the last."""
         (kh, kw), (dh, dw) = self.kernel, self.dilations
         return ((kh - 1) * dh + 1, (kw - 1) * dw + 1)
 
     @property
     def is_point(self) -> bool:
-        """Whether an output pixel is made of the input pixel at the same place alone."""
+        """Whether an output pixel depends only on the input pixel at the same position."""
         return self == Window()
 
 
 @dataclass(frozen=True)
 class Clamp:
-    """The least and greatest value that a layer gives out, in real numbers."""
+    """The least and greatest value of a result, in real numbers."""
 
     low: float = -inf
     high: float = inf
 
     def then(self, other: "Clamp") -> "Clamp":
-        """Return what two clamps, one after the other, come to."""
+        """Return the clamp that is equal to this one followed by another."""
         low = min(max(self.low, other.low), other.high)
         return Clamp(low, min(max(self.high, other.low), other.high))
 
     def stored(self, y: Tensor) -> tuple[float, float]:
-        """Return the bounds in the numbers that a tensor stores, rounded as its values are."""
+        """Return the limits in units of the stored numbers of a tensor, rounded as its values are."""
         if not y.is_integer:
             return self.low, self.high
         info = np.iinfo(y.dtype)

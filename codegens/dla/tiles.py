@@ -1,8 +1,8 @@
-"""How a layer is cut so that its tiles fit into the scratchpad, and in which order they are computed.
+"""Tiling: cutting layers into tiles that fit into the scratchpad, and ordering the tiles.
 
-A tile is a box of the result: rows x columns x channels, and for a convolution how many input channels
-it is summed over at a time. Of those that fit, the one is taken that is estimated to take the least
-time, by the bytes that it moves and the operations, which overlap where tiles have two places.
+A tile is a box of the result, rows x columns x channels, and for a convolution a number of input
+channels that are summed at a time. Of the tilings that fit, the one with the least estimated time is
+chosen. The estimate counts bytes and operations, which overlap if tiles have two places.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,15 +15,17 @@ from .layers import Activation, Conv, Layer, Pool
 from .slots import Need, bytes_needed
 from .tensors import Tensor, Window
 
-_STEP = 50e-9  # seconds by which a step has to pay: of tilings nearly as fast, the one of fewer commands
+_STEP = (
+    50e-9  # seconds a step is charged, to prefer fewer commands among tilings that are nearly as fast
+)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The most rows, columns and channels of a result that are computed at once.
+    """Rows, columns and channels of a result that are computed together, at most.
 
-    Of a convolution `inputs` are the input channels that are summed at once, and `groups` how many
-    groups are computed side by side; `channels` and `inputs` are then those of all of them.
+    For a convolution, `inputs` counts the input channels that are summed together, and `groups` the
+    groups of a tile; `channels` and `inputs` are those of all its groups.
     """
 
     rows: int
@@ -37,8 +39,8 @@ class Tile:
 class Tiling:
     """The tiles of a layer.
 
-    `doubled`: tiles have two places each. `weights_outermost`: all rows are computed with some output
-    channels before the next ones, so that weights are loaded once; else all channels with some rows.
+    `doubled`: tiles have two places each. `weights_outermost`: the outer loop is over output channels,
+    so that weights are loaded once; else it is over rows and columns.
     """
 
     tile: Tile
@@ -48,17 +50,17 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Budget:
-    """What there is: bytes of the scratchpad, and the machine's figures."""
+    """The resources for tiles: bytes of the scratchpad, and the speed of the machine."""
 
     scratchpad: int
     figures: Figures
 
     def fits(self, needs: Mapping[str, Need], doubled: bool) -> bool:
-        """Return whether slots of some sizes fit."""
+        """Return whether slots for `needs` fit into the scratchpad."""
         return bytes_needed(needs, doubled) <= self.scratchpad
 
     def seconds(self, moved: float, operations: float, dtype: str, steps: int, doubled: bool) -> float:
-        """Estimate how long a layer takes that moves bytes and computes in some steps."""
+        """Estimate the seconds of a layer from the bytes that it moves, its operations and its steps."""
         issued = steps * _STEP
         moving = moved / self.figures.bandwidth
         computing = operations / self.figures.peak["float32" if dtype == "float32" else "int8"]
@@ -68,7 +70,7 @@ class Budget:
 
 
 def slots_of(layer: Layer) -> dict[str, Tensor]:
-    """Return the tensor whose tiles each slot is for; slots of constants and sums are not among them."""
+    """Return the tensor of each slot, by name; slots of constants and sums have none."""
     if not isinstance(layer, Conv):
         return {**{f"x{n}": x for n, x in enumerate(layer.reads)}, "y": layer.y}
     residual = {} if layer.residual is None else {"residual": layer.residual}
@@ -76,7 +78,7 @@ def slots_of(layer: Layer) -> dict[str, Tensor]:
 
 
 def conv_needs(layer: Conv, tile: Tile) -> dict[str, Need]:
-    """Return the slots of a convolution: of its input, weights, and what it makes."""
+    """Return the slots that tiles of a convolution need: for input, weights, result."""
     x, y = layer.x, layer.y
     rows, cols = (
         reach(layer.window, 0, x.height, tile.rows),
@@ -100,7 +102,7 @@ def conv_needs(layer: Conv, tile: Tile) -> dict[str, Need]:
 
 
 def conv_tiling(layer: Conv, rows: int, budget: Budget) -> Tiling | None:
-    """Return the tiling of a convolution of which some rows are computed, None where none fits."""
+    """Return the tiling of so many rows of a convolution, None if none fits."""
     found: list[tuple[float, int, Tiling]] = []
     for channels, inputs, groups in _splits(layer):
         for doubled in (True, False):
@@ -113,7 +115,7 @@ def conv_tiling(layer: Conv, rows: int, budget: Budget) -> Tiling | None:
 
 
 def _splits(layer: Conv) -> Iterator[tuple[int, int, int]]:
-    """Yield how channels can be cut: output channels, input channels, groups of a tile."""
+    """Yield the possible cuts of channels: output channels, input channels, groups of a tile."""
     made, read = layer.y.channels // layer.groups, layer.x.channels // layer.groups
     if layer.groups > 1:
         for groups in halves(layer.groups):
@@ -137,7 +139,7 @@ def halves(extent: int) -> Iterator[int]:
 
 
 def _largest(layer: Conv, rows: int, tile: Tile, doubled: bool, budget: Budget) -> Iterator[Tile]:
-    """Yield tiles of as many rows as fit, and of fewer for more overlap; of fewer columns if need be."""
+    """Yield tiles of as many rows as fit, and of fewer for more overlap; of fewer columns if needed."""
     if not budget.fits(conv_needs(layer, replace(tile, rows=1, cols=1)), doubled):
         return
     height = min(rows, layer.y.height)
@@ -155,13 +157,12 @@ def _largest(layer: Conv, rows: int, tile: Tile, doubled: bool, budget: Budget) 
 
 
 def _conv_cost(layer: Conv, rows: int, tiling: Tiling, budget: Budget) -> tuple[float, int]:
-    """Return the seconds and the bytes that a tiling is estimated to take.
+    """Estimate the seconds of a tiling, and the bytes that it moves.
 
-    A tile stays in its slot as long as the next one wanted is the same. So areas of the input are loaded
-    once where they are the outer loop, or there is one alone, and else for each tile of output channels.
-    Weights are loaded once where they are the outer loop, or one tile has them all, or there is one
-    area, and else for each area. Input channels in several tiles are the innermost loop, and push out
-    either.
+    A tile stays in its slot as long as the next step uses the same one. So areas of the input are loaded
+    once if they are the outer loop or there is only one, else for each tile of output channels. Weights
+    are loaded once if they are the outer loop, or one tile has them all, or there is only one area, else
+    for each area. Input channels in several tiles are the innermost loop, and replace both.
     """
     tile, x, y, window = tiling.tile, layer.x, layer.y, layer.window
     down = ceil(min(rows, y.height) / tile.rows) * ceil(rows / y.height)
@@ -183,7 +184,7 @@ def _conv_cost(layer: Conv, rows: int, tiling: Tiling, budget: Budget) -> tuple[
 
 
 def simple_needs(layer: Layer, tile: Tile) -> dict[str, Need]:
-    """Return the slots of any other layer: one for each operand, and one for what it makes."""
+    """Return the slots that tiles of any other layer need: for each operand, and for the result."""
     needs: dict[str, Need] = {}
     for number, x in enumerate(layer.reads):
         window = layer.window if isinstance(layer, Pool) else Window()
@@ -197,9 +198,9 @@ def simple_needs(layer: Layer, tile: Tile) -> dict[str, Need]:
 
 
 def simple_tiling(layer: Layer, rows: int, budget: Budget) -> Tiling | None:
-    """Return the tiling of a layer that is no convolution, None where none fits.
+    """Return the tiling of so many rows of a layer other than a convolution, None if none fits.
 
-    Whole rows are preferred, then all channels; several tiles, so that moving and computing overlap.
+    Whole rows are preferred, then all channels; and several tiles, so that loads and computing overlap.
     """
     y = layer.y
     for doubled in (True, False):

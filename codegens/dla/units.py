@@ -1,7 +1,7 @@
-"""Operations that are one layer: a convolution with what follows it, a quantized group.
+"""Grouping of operations that become one layer: a convolution with fused operations, a quantized group.
 
-A unit begins with the operation that gives it its kind, and goes on as long as each result has one
-reader that the hardware does in passing: a normalization, the addition of a residual, a clamp, and at
+A group begins with the operation that determines its kind. It continues as long as the result has a
+single reader that the hardware can fuse: a normalization, the addition of a residual, a clamp, and at
 the end the QuantizeLinear of a quantized group.
 """
 
@@ -14,8 +14,8 @@ from byoc.codegen import CompileError, Operation
 from .reading import Reading
 
 _CLAMPS = ("Relu", "Clip")
-# What a clamp becomes part of, since its command has `low` and `high`. Behind anything else, a Relu is a
-# layer of its own, and nobody says so.
+# Operators that a clamp is fused to, since their commands have `low` and `high`. After any other
+# operator, a Relu is a layer of its own.
 _CLAMPED = (
     *("Conv", "Gemm", "MatMul", "BatchNormalization", "Add", "Sum", "Mul", "Concat"),
     *("MaxPool", "AveragePool", "GlobalAveragePool", "Relu", "Clip"),
@@ -25,40 +25,40 @@ _SUMS = ("Add", "Sum")
 
 @dataclass(eq=False)
 class Unit:
-    """Operations that become one layer; `quantize` ends a group whose inputs are dequantized."""
+    """Operations that become one layer; `quantize` ends a group with dequantized inputs."""
 
     operations: list[Operation] = field(default_factory=list)
     quantize: Operation | None = None
 
     @property
     def main(self) -> Operation:
-        """The operation that gives the unit its kind."""
+        """The operation that determines the kind."""
         return self.operations[0]
 
     @property
     def followers(self) -> Sequence[Operation]:
-        """What is done in passing."""
+        """The operations that are fused."""
         return self.operations[1:]
 
     @property
     def result(self) -> str:
-        """What the unit makes; before it is quantized in a quantized group."""
+        """Name of the result, before quantization in a quantized group."""
         return self.operations[-1].outputs[0]
 
     @property
     def output(self) -> str:
-        """What the unit leaves in memory."""
+        """Name of the result in memory, after quantization."""
         return self.result if self.quantize is None else self.quantize.outputs[0]
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of the region's nodes in it."""
+        """Names of the region's nodes in the group."""
         every = [*self.operations, *([self.quantize] if self.quantize else [])]
         return tuple(dict.fromkeys(each.name for each in every))
 
 
 def units(reading: Reading) -> list[Unit]:
-    """Return a region's units, in an order in which they can run.
+    """Return the groups of a region in topological order.
 
     Raises CompileError for a QuantizeLinear that ends no group.
     """
@@ -69,7 +69,7 @@ def units(reading: Reading) -> list[Unit]:
 
 
 class _Grouping:
-    """Units as they grow; `last` is the position of the last operation of each."""
+    """Groups under construction; `last` has the position of the last operation of each."""
 
     def __init__(self, reading: Reading) -> None:
         self._shapes = reading.shapes
@@ -81,7 +81,7 @@ class _Grouping:
         self.last: dict[Unit, int] = {}
 
     def take(self, number: int, operation: Operation) -> None:
-        """Let an operation end a unit, continue one, or begin one."""
+        """Add an operation: it ends a group, continues one, or begins one."""
         if operation.op == "DequantizeLinear":
             return
         if operation.op == "QuantizeLinear":
@@ -109,7 +109,7 @@ class _Grouping:
         return self.units[-1]
 
     def _is_open(self, unit: Unit) -> bool:
-        """Whether one operation alone reads what a unit makes so far."""
+        """Whether the result of a group so far has a single reader, and so can be fused."""
         name = unit.result
         return unit.quantize is None and self._readers[name] == 1 and name not in self._outputs
 

@@ -1,4 +1,4 @@
-"""Lowering of what gives the same numbers another place: views, and tensors put beside one another."""
+"""Lower operators that only move elements: views and concatenations."""
 
 from byoc.codegen import CompileError
 
@@ -7,13 +7,13 @@ from .lower import Lowering
 from .tensors import Tensor
 from .units import Unit
 
-_IMAGE_AXES = (0, 3, 1, 2)  # where ONNX's N, C, H, W are among images, rows, columns, channels
+_IMAGE_AXES = (0, 3, 1, 2)  # of ONNX's N, C, H, W among images, rows, columns, channels
 
 
-def reshape(lowering: Lowering, unit: Unit) -> None:
-    """Lower a Reshape, Flatten or Dropout: a view, unless bytes have to move or scales differ."""
+def lower_reshape(lowering: Lowering, unit: Unit) -> None:
+    """Lower a Reshape, Flatten or Dropout to a view, unless bytes have to move or scales differ."""
     if any(lowering.is_read(name) for name in unit.main.outputs[1:]):
-        raise CompileError(f"the machine gives no mask of a {unit.main.op}", unit.nodes)
+        raise CompileError(f"the machine does not compute the mask of a {unit.main.op}", unit.nodes)
     name = unit.main.inputs[0]
     x, y = lowering.operand(unit, name), lowering.result(unit)
     view = lowering.reshaped(x, lowering.shapes[name], lowering.shapes[unit.result], unit.nodes)
@@ -23,7 +23,7 @@ def reshape(lowering: Lowering, unit: Unit) -> None:
         lowering.add(Activation(unit.output, unit.nodes, y, view))
 
 
-def concat(lowering: Lowering, unit: Unit) -> None:
+def lower_concat(lowering: Lowering, unit: Unit) -> None:
     """Lower a Concat."""
     shape = lowering.shapes[unit.main.outputs[0]]
     axis = unit.main.attributes["axis"] % len(shape)
@@ -31,7 +31,9 @@ def concat(lowering: Lowering, unit: Unit) -> None:
     y = lowering.result(unit)
     place = _place(axis, len(shape))
     if place is None:
-        raise CompileError(f"a Concat along axis {axis} of {len(shape)}", unit.nodes)
+        raise CompileError(
+            f"the machine has no Concat along axis {axis} of {len(shape)} axes", unit.nodes
+        )
     parts = tuple(part for part in parts if part.nbytes)
     clamp = lowering.clamp(unit)
     lowering.add(Concat(unit.output, unit.nodes, y, parts, place, clamp=clamp))
@@ -44,7 +46,7 @@ def _part(lowering: Lowering, unit: Unit, name: str, rank: int) -> Tensor:
 
 
 def _place(axis: int, rank: int) -> int | None:
-    """Return which of images, rows, columns, channels an axis of ONNX's is; None for a part of one."""
+    """Return the position of an ONNX axis among `extents`, None if it is only a part of one."""
     if rank == 4:
         return _IMAGE_AXES[axis]
     if axis == rank - 1:

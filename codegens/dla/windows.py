@@ -1,4 +1,4 @@
-"""How the window of a convolution or a pool lies over a tile."""
+"""Windows of convolutions and pools over tiles."""
 
 from dataclasses import dataclass
 
@@ -13,8 +13,8 @@ from .operand import ZERO
 class Axis:
     """A window along rows or along columns.
 
-    `size` is the tile's extent, `before` and `after` its padding, `beyond` what windows may reach past
-    that, `count` the extent of the output.
+    `size` is the extent of the tile, `before` and `after` are its padding, `beyond` is how far windows
+    may reach past that, `count` is the extent of the output.
     """
 
     size: int
@@ -28,7 +28,7 @@ class Axis:
 
     @property
     def span(self) -> int:
-        """The positions from the first window's start to the last one's end."""
+        """Positions from the start of the first window to the end of the last."""
         return (self.count - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
 
     def positions(self, low: int, high: int) -> Array:
@@ -42,7 +42,7 @@ class Axis:
 def axes(command: Conv | Pool) -> tuple[Axis, Axis]:
     """Return the window of a command along rows and along columns.
 
-    Raises FaultError where the output needs what is neither in the tile nor in its padding.
+    Raises FaultError if the output depends on positions that are neither in the tile nor in its padding.
     """
     beyond = command.overhang if isinstance(command, Pool) else ZERO
     x, y, pads = command.x, command.y, command.pads
@@ -58,7 +58,7 @@ def axes(command: Conv | Pool) -> tuple[Axis, Axis]:
         if not (axis.kernel and axis.stride and axis.dilation):
             raise FaultError(f"a kernel, stride or dilation of 0 along the {name}")
         if axis.span > there:
-            raise FaultError(f"its windows need {axis.span} {name}, and x has {there} with the padding")
+            raise FaultError(f"its windows need {axis.span} {name}, but x has {there} with the padding")
     return rows, cols
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from byoc.codegens.dla.layers import Network
-from byoc.codegens.dla.lower import lower
-from byoc.codegens.dla.rules import RULES
+from byoc.codegens.dla.oracle import lower_region
 from onnx import numpy_helper
 
 from byoc.bundle.regions import read_region
@@ -56,7 +55,7 @@ def region(proto: onnx.ModelProto, folder: Path) -> Region:
 
 def network(proto: onnx.ModelProto, folder: Path) -> Network:
     """Return a model as layers."""
-    return lower(region(proto, folder), RULES)
+    return lower_region(region(proto, folder))
 
 
 def executed(proto: onnx.ModelProto, inputs: Arrays, folder: Path, **options: str) -> Arrays:

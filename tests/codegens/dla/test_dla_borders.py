@@ -90,5 +90,5 @@ def test_a_program_of_too_many_commands(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_an_arena_past_any_address(tmp_path: Path) -> None:
     proto = model("g (float[1,64,8192,8192] x) => (float[1,64,8192,8192] y) { y = Sigmoid(x) }")
-    with pytest.raises(ResourceError, match="must have less than 4294967296"):
+    with pytest.raises(ResourceError, match="must have fewer than 4294967296"):
         executed(proto, {}, tmp_path)

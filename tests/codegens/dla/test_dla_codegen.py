@@ -98,7 +98,7 @@ def test_loading_asks_nothing_of_the_regions_model(tmp_path: Path) -> None:
 def test_another_shape_is_refused(tmp_path: Path) -> None:
     made, artifact = compiled(tmp_path)
 
-    with pytest.raises(InputError, match=r"^'x' is \(1, 3, 9, 8\), and was compiled for"):
+    with pytest.raises(InputError, match=r"^'x' has shape \(1, 3, 9, 8\), but was compiled for"):
         FOUND.load(made, artifact)({"x": floats(1, 3, 9, 8)})
 
 

@@ -145,8 +145,10 @@ def test_the_figures_are_those_of_the_cost_model():
 def test_figures_of_another_kind_are_refused(tmp_path: Path):
     path = tmp_path / "other.yaml"
     path.write_text("kind: roofline\nname: other\npeak: {float32: 1.0e+12}\nbandwidth: 1.0e+9\n")
-    with pytest.raises(InputError, match=r"peak: the dla computes in int8"):
+    with pytest.raises(
+        InputError, match=r"peak: it must have an entry for int8, in which the dla computes"
+    ):
         read_figures(str(path))
     path.write_text("kind: linear\nname: other\noperators: {Conv: {}}\n")
-    with pytest.raises(InputError, match="the dla's figures are a cost model of kind roofline"):
+    with pytest.raises(InputError, match="the figures of the dla must be a cost model of kind roofline"):
         read_figures(str(path))

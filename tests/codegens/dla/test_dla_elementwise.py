@@ -37,7 +37,7 @@ def test_float_arithmetic_stretches(kind: type, shape: tuple[int, ...]):
 
 
 def test_what_does_not_stretch_is_an_error():
-    with pytest.raises(SimulationError, match=r"ADD .*an operand of \(1, 2, 6\) does not stretch"):
+    with pytest.raises(SimulationError, match=r"ADD .*an operand of \(1, 2, 6\) cannot be broadcast"):
         run_one(
             lambda **boxes: Add(0, **boxes),
             {"a": floats(1, 5, 4, 6), "b": floats(1, 1, 2, 6)},

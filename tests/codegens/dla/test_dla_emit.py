@@ -108,7 +108,7 @@ def test_two_tensors_that_overlap_are_caught(tmp_path: Path) -> None:
 
 
 def test_a_window_one_row_short_is_caught(tmp_path: Path) -> None:
-    with pytest.raises(SimulationError, match="has 3 rows, and its window 2"):
+    with pytest.raises(SimulationError, match="has 3 rows, but its window only 2"):
         ran(built(tmp_path, striped, window_d=-1))
 
 

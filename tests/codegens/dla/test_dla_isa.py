@@ -68,7 +68,7 @@ def test_words_lie_as_the_manual_says():
 
 @given(st.integers(0, len(assemble(SMALL)) - 1))
 def test_a_program_that_breaks_off_is_refused(size: int):
-    with pytest.raises(InputError, match=r"breaks off|does not start"):
+    with pytest.raises(InputError, match=r"breaks off|does not begin"):
         disassemble(assemble(SMALL)[:size])
 
 
@@ -76,9 +76,9 @@ def test_a_program_that_breaks_off_is_refused(size: int):
     ("word", "value", "message"),
     [
         (0, 7, "not a program of the dla"),
-        (1, 2, "version 2, and this is version 1"),
+        (1, 2, "version 2, but only version 1 is supported"),
         (5, 99, "command 0 at byte 20: no command has the opcode 99"),
-        (6, 23, "command 0 at byte 20: 23 words, and LOAD has 24"),
+        (6, 23, "command 0 at byte 20: 23 words, but LOAD has 24"),
         (8, 5, "command 0 at byte 20: 5 is not a valid Memory"),
     ],
 )
@@ -90,7 +90,7 @@ def test_bad_words_are_refused(word: int, value: int, message: str):
 
 
 def test_nothing_stands_behind_end():
-    with pytest.raises(InputError, match="command 2 at byte 136: it stands behind END"):
+    with pytest.raises(InputError, match="command 2 at byte 136: it follows END"):
         disassemble(assemble(SMALL) + b"\0\0\0\0")
 
 

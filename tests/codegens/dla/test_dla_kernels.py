@@ -142,7 +142,7 @@ def test_a_convolution_that_needs_more_than_x_and_its_padding_is_an_error():
     case = Case(pads=(1, 1, 1, 1))
     arrays = {"x": floats(1, 11, 9, 8), "weights": packed(weights_of(case, 2)).reshape(1, 1, -1)}
     with pytest.raises(
-        SimulationError, match=r"CONV .*windows need 14 rows, and x has 13 with the padding"
+        SimulationError, match=r"CONV .*windows need 14 rows, but x has 13 with the padding"
     ):
         run_one(float_conv(case, parameters=ABSENT), arrays, (12, 9, 12))
 

@@ -116,7 +116,7 @@ REFUSED = {
     "a window of ceil_mode that starts in the padding": (
         "g (float[1,3,5,1] x) => (float[1,3,3,2] y) { y = MaxPool<kernel_shape=[3,6], strides=[3,8],"
         " pads=[0,5,2,3], ceil_mode=1>(x) }",
-        "'y' should be (1, 3, 3, 2), and MaxPool makes (1, 3, 2, 1)",
+        "'y' should have the shape (1, 3, 3, 2), but MaxPool makes (1, 3, 2, 1)",
     ),
     "a window without a position": (
         "g (float[1,1,1,5] x) => (float[1,1,2,5] y)"
@@ -129,11 +129,11 @@ REFUSED = {
     ),
     "a product over nothing": (
         "g (float[2,0] x) => (float[2,3] y) { y = Gemm(x, none) }",
-        "it makes numbers of a tensor without elements",
+        "it reads a tensor without elements, but its result has some",
     ),
     "five axes, stretched in the middle": (
         "g (float[1,3,2,1,1] x) => (float[1,3,2,1,1] y) { y = Sum(five, x) }",
-        "the machine has four axes, and here some in the middle are stretched and some are not",
+        "the machine has four axes, but only some of the axes that share one are broadcast",
     ),
     "a bound that is no number": (
         "g (float[4] x) => (float[4] y) { y = Clip(x, nan) }",

@@ -223,12 +223,12 @@ def test_pools_and_rows_beside_one_another(tmp_path: Path) -> None:
         (
             "g (float[1,3,6,6] x) => (float[1,3,5,5] y, int64[1,3,5,5] i)"
             " { y, i = MaxPool<kernel_shape=[2,2]>(x) }",
-            "'i' is int64, and not float32, int8 or uint8",
+            "'i' is int64, but must be float32, int8 or uint8",
             (),
         ),
         (
             "g (double[2] x) => (double[2] y) { y = Relu(x) }",
-            "'x' is float64, and not float32, int8 or uint8",
+            "'x' is float64, but must be float32, int8 or uint8",
             (),
         ),
     ],
@@ -253,12 +253,12 @@ def test_what_is_refused(text: str, reason: str, nodes: tuple[str, ...], tmp_pat
         ),
         (
             "g (int8[2,3] x) => (float[2,3] y) { d = DequantizeLinear(x, s, z) y = Relu(d) }",
-            "'d', which Relu reads, is quantized, and what it makes is not",
+            "'d', which Relu reads, is quantized, but its result is not",
         ),
         (
             "g (int8[1,4,2,2] x) => (int8[1,4,2,2] y)"
             " { d = DequantizeLinear<axis=1>(x, ws, wz) a = Relu(d) y = QuantizeLinear(a, u, q) }",
-            "activations have one scale for each channel, and not one",
+            "activations have a scale for each channel, but must have one scale",
         ),
     ],
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.memory import FaultError, PlainMemory, TaggedMemory, array_type
+from byoc.codegens.dla.memory import FaultError, PlainMemory, TaggedMemory
 from byoc.codegens.dla.operand import DType, Operand
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,7 +62,7 @@ def test_elements_lie_where_the_formula_says(box: Operand):
     values = weights().read(box)
     size = box.dtype.size
     wanted = [CONTENT[start : start + size] for start in addresses(box).ravel()]
-    assert values.dtype == array_type(box.dtype)
+    assert values.dtype == box.dtype.array_type
     assert values.shape == (box.rows, box.cols, box.channels)
     assert values.tobytes() == b"".join(wanted)
 
@@ -70,7 +70,7 @@ def test_elements_lie_where_the_formula_says(box: Operand):
 @given(boxes())
 def test_what_is_written_is_read_and_nothing_else_is_touched(box: Operand):
     memory = TaggedMemory("arena", SIZE)
-    values = np.frombuffer(CONTENT, array_type(box.dtype))[: box.rows * box.cols * box.channels]
+    values = np.frombuffer(CONTENT, box.dtype.array_type)[: box.rows * box.cols * box.channels]
     values = values.reshape(box.rows, box.cols, box.channels)
     memory.write(box, values)
     assert memory.read(box).tobytes() == values.tobytes()
@@ -81,7 +81,7 @@ def test_what_is_written_is_read_and_nothing_else_is_touched(box: Operand):
 @given(boxes(), st.data())
 def test_any_one_byte_of_another_row_or_tensor_is_found(box: Operand, data: st.DataObject):
     memory = TaggedMemory("arena", SIZE)
-    memory.write(box, np.zeros((box.rows, box.cols, box.channels), array_type(box.dtype)))
+    memory.write(box, np.zeros((box.rows, box.cols, box.channels), box.dtype.array_type))
     place = data.draw(st.sampled_from(list(np.ndindex(box.rows, box.cols, box.channels))))
     byte = int(addresses(box)[place]) + data.draw(st.integers(0, box.dtype.size - 1))
     row = box.first_row + place[0]
@@ -90,7 +90,7 @@ def test_any_one_byte_of_another_row_or_tensor_is_found(box: Operand, data: st.D
         memory.write(wrong, np.zeros((1, 1, 1), np.int8))
         found = f"row {wrong.first_row} of tensor {wrong.tensor} was written there"
         with pytest.raises(
-            FaultError, match=f"byte {byte} of .* hold row {row} of tensor 7, and {found}"
+            FaultError, match=f"byte {byte} of .* hold row {row} of tensor 7, but {found}"
         ):
             memory.read(box)
 
@@ -106,5 +106,5 @@ def test_a_memory_one_byte_too_small_is_found(box: Operand):
 def test_more_elements_than_bytes_are_refused_before_they_are_read():
     """A pitch of 0 makes a small memory look as large as one likes."""
     box = Operand(7, 0, 0, 2**31, 2**31, 2**31, 2**31, 0, 0, 0, DType.INT8)
-    with pytest.raises(FaultError, match=f"it has {2**93} bytes, and the weights {SIZE} in all"):
+    with pytest.raises(FaultError, match=f"it has {2**93} bytes, but the weights only {SIZE}"):
         weights().read(box)

@@ -154,7 +154,7 @@ def test_a_rolling_window_of_enough_rows():
 def test_a_rolling_window_one_row_short():
     commands, x, _ = cascade(3)
     with pytest.raises(
-        SimulationError, match=r"should hold row 0 of tensor 2, and row 3 of tensor 2 was written there"
+        SimulationError, match=r"should hold row 0 of tensor 2, but row 3 of tensor 2 was written there"
     ):
         run(program(*commands), (x, floats(8, 2, 2)))
 
@@ -175,7 +175,7 @@ def test_runs_are_independent():
     machine = Simulator(made, b"", FIGURES)
     for image in (floats(2, 2, 2), -floats(2, 2, 2)):
         assert (machine.run([(x, image)], [y]).outputs[0] == image).all()
-    with pytest.raises(SimulationError, match="and nothing yet was written there"):
+    with pytest.raises(SimulationError, match="but nothing yet was written there"):
         machine.run([], [y])
 
 
@@ -211,27 +211,27 @@ WRONG: dict[str, tuple[Callable[[], tuple[Command, ...]], str]] = {
     ),
     "reading what was never written": (
         lambda: (Load(0, Memory.ARENA, Y, Y),),
-        "byte 512 of the arena should hold row 0 of tensor 2, and nothing yet was written there",
+        "byte 512 of the arena should hold row 0 of tensor 2, but nothing yet was written there",
     ),
     "a LOAD that was left out": (
         lambda: (FILL, Add(0, X, B, Y)),
         "command 1, [0] ADD .*: byte 768 of the scratchpad should hold row 0 of tensor 3, "
-        "and nothing yet was written there",
+        "but nothing yet was written there",
     ),
     "a line of the scratchpad that is stale": (
         lambda: (FILL, Scale(0, replace(X, first_row=1, rows=1), SMALL),
                  Scale(0, replace(SMALL, first_row=1), Y)),
         "command 2, .*: byte 0 of the scratchpad should hold row 1 of tensor 4, "
-        "and row 0 of tensor 4 was written there",
+        "but row 0 of tensor 4 was written there",
     ),
     "tensors that overlap": (
         lambda: (FILL, Scale(0, X, Y), Store(0, Y, replace(Y, address=280)), FILL),
         "command 3, .*: byte 280 of the arena should hold row 1 of tensor 1, "
-        "and row 0 of tensor 2 was written there",
+        "but row 0 of tensor 2 was written there",
     ),
     "an accumulator that no command started": (
         lambda: (FILL, Conv(0, ConvFlags.LAST, X, X, ABSENT, B, ABSENT, Y, Pair(1, 1))),
-        "should hold row 0 of tensor 3, and nothing yet was written there",
+        "should hold row 0 of tensor 3, but nothing yet was written there",
     ),
     "a DMA between boxes of other extents": (
         lambda: (Load(0, Memory.ARENA, X, SMALL),),
@@ -239,7 +239,7 @@ WRONG: dict[str, tuple[Callable[[], tuple[Command, ...]], str]] = {
     ),
     "more rows than the window has": (
         lambda: (Load(0, Memory.ARENA, replace(X, window=1), X),),
-        "the operand source has 2 rows, and its window 1",
+        "the operand source has 2 rows, but its window only 1",
     ),
     "an operand without a tensor": (
         lambda: (Load(0, Memory.ARENA, replace(X, tensor=0), X),),
@@ -251,7 +251,7 @@ WRONG: dict[str, tuple[Callable[[], tuple[Command, ...]], str]] = {
     ),
     "types that do not go together": (
         lambda: (FILL, Scale(0, X, replace(Y, dtype=DType.INT8))),
-        "an operand is float32, and the output of integers",
+        "an operand is float32, but the output is an integer type",
     ),
     "an operand that a command must have": (
         lambda: (FILL, Add(0, X, ABSENT, Y)),
@@ -260,11 +260,11 @@ WRONG: dict[str, tuple[Callable[[], tuple[Command, ...]], str]] = {
     "parameters of another type": (
         lambda: (FILL, Conv(0, ConvFlags.ONLY, X, replace(SMALL, tensor=1, address=256, channels=2),
                             X, ABSENT, ABSENT, Y, Pair(1, 1))),
-        "an operand is (2, 2, 2) float32, and should be (1, 1, 2) float32",
+        "an operand is (2, 2, 2) float32, but must be (1, 1, 2) float32",
     ),
     "other weights than the kernel has": (
         lambda: (FILL, Conv(0, ConvFlags.ONLY, X, X, ABSENT, ABSENT, ABSENT, Y, Pair(1, 1))),
-        "there are 8 weights, and 4 are needed",
+        "there are 8 weights, but 4 are needed",
     ),
 }  # fmt: skip
 
@@ -277,7 +277,7 @@ def test_planted_errors_are_found(make: Callable[[], tuple[Command, ...]], messa
 
 
 def test_other_weights_are_refused():
-    with pytest.raises(SimulationError, match="for 100 bytes of weights, and there are 99"):
+    with pytest.raises(SimulationError, match="for 100 bytes of weights, but there are 99"):
         Simulator(program(weights=100), bytes(99), FIGURES)
 
 
@@ -294,7 +294,7 @@ def test_inputs_and_outputs_have_their_place():
 
 @pytest.mark.parametrize("commands", [(), (FILL,), (End(0), FILL), (End(0), End(0))])
 def test_end_is_the_last_command_and_no_other(commands: tuple[Command, ...]):
-    with pytest.raises(SimulationError, match="END is to be the last"):
+    with pytest.raises(SimulationError, match="END must be the last"):
         run(Program(commands, 4096, 4096, 0))
 
 
