@@ -14,12 +14,16 @@ import tracemalloc
 
 from common import machine, on_disk, read_and_infer, timed
 
+from byoc.costs.pose import Posed
 from byoc.graph.load import Model
-from byoc.pipeline import load_model, load_settings
+from byoc.options import PlanOptions
 from byoc.placement import Problem, Strategy
 from byoc.placement.strategies.launch_aware import LaunchAware
 from byoc.placement.strategies.min_cut import MinCut
-from byoc.plan.extract import pose_units, units_of
+from byoc.plan import Settings, Units, annotate_graphs, group_graphs
+from byoc.plan._graph_problem import Graph, GraphProblems
+from byoc.plan._memory_fit import Constraints
+from byoc.stages import load_model, load_settings
 
 _RUNS = 3
 _RULES = ("dla", "openvino-cpu")
@@ -41,14 +45,27 @@ def main(names: list[str]) -> None:
 def decided(model: Model, rules: str, reading: float) -> None:
     """Print the figures of a model under a rule file."""
     print(f" {rules}")
-    settings = load_settings([rules])
-    marking, units = timed(units_of, model.index, settings)
+    settings = load_settings(PlanOptions(rules))
+    marking, units = timed(find_units, model, settings)
     show("annotate and group", marking, reading)
-    runs = [timed(pose_units, model.index, units, settings) for _ in range(_RUNS)]
+    runs = [timed(build_problem, model, units, settings) for _ in range(_RUNS)]
     found = runs[0][1]
     show("extract", min(seconds for seconds, _ in runs), reading)
     for strategy in (MinCut(), LaunchAware()):
         solved(strategy, found.problem, reading)
+
+
+def find_units(model: Model, settings: Settings) -> Units:
+    """Annotate and group the main graph of a model."""
+    marks = annotate_graphs(model.index, settings.targets)
+    return group_graphs(model.index, settings.targets, marks)[id(model.index)]
+
+
+def build_problem(model: Model, units: Units, settings: Settings) -> Posed:
+    """Build the placement problem of the main graph of a model without bodies."""
+    graph = Graph(model.index, "", 1.0, units, {})
+    capacity = tuple(device.memory for device in settings.devices)
+    return GraphProblems(graph, settings, None).build(Constraints(tuple({} for _ in capacity), capacity))
 
 
 def solved(strategy: Strategy, problem: Problem, reading: float) -> None:

@@ -1,37 +1,48 @@
-"""The pipeline: load, plan (annotate, group, place, outline), emit (compile, verify, pack).
+"""The whole program: prepare a model, plan it, write the verified bundle.
 
-One direction, each stage taking a value and giving a new one.
+A stage takes the state of the model and returns the next one. Two loops run over the stages: planning
+is repeated while codegens refuse regions, and to find the units that an accuracy budget leaves in
+floating point.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import onnx
 
-from byoc import zoo
-from byoc.bundle.compile import Compiler
-from byoc.bundle.compilers import load_compilers
-from byoc.bundle.epcontext import require_contexts
 from byoc.bundle.read import Bundle, open_bundle
-from byoc.bundle.staging import check_destination
+from byoc.bundle.staging import staged
+from byoc.codegen.refusal import RefusedError
 from byoc.errors import InputError
-from byoc.fallback import emit_working
-from byoc.graph.load import Model, prepare, read_file
-from byoc.loading import (
-    DEFAULT_STRATEGY,
-    for_each,
-    load_settings,
-    read_gate,
-    read_isolation,
-    told_gate,
-)
-from byoc.plan import Plan, saved_text
-from byoc.precision.conclude import NATIVE, Precision
-from byoc.precision.lower import Lowering
+from byoc.graph.load import Model, prepare
+from byoc.options import ZOO, Options, Source, name_source, take_keywords
+from byoc.plan import Plan, RefusalHistory, Settings, saved_text
+from byoc.precision import NATIVE, Precision, record_accuracy, search_float_units
 from byoc.report.document import document
+from byoc.stages import (
+    Annotate,
+    Compile,
+    Convert,
+    EstimateGains,
+    Group,
+    LeaveInFloat,
+    Load,
+    Outline,
+    Pack,
+    Place,
+    Quantize,
+    Resolve,
+    Stage,
+    State,
+    Verify,
+    load_model,
+    run_stages,
+)
+from byoc.support import report_step, show_progress
 from byoc.textfile import write_text
 from byoc.verify.compare import Verification
 from byoc.verify.run import Against
@@ -39,13 +50,28 @@ from byoc.verify.run import verify as verify_bundle
 from byoc.verify.thresholds import DEFAULT as DEFAULT_THRESHOLDS
 from byoc.verify.thresholds import Thresholds
 
-Progress = Callable[[str], None]
-_ZOO = "zoo:"
+__all__ = [
+    "EMISSION",
+    "PLANNING",
+    "PREPARATION",
+    "Result",
+    "emit",
+    "load_model",
+    "make_plan",
+    "original_of",
+    "partition",
+    "save_placement",
+    "verify_against",
+]
+
+PREPARATION: tuple[Stage, ...] = (Resolve(), Load(), Quantize())
+PLANNING: tuple[Stage, ...] = (Annotate(), Group(), Place(), Outline(), Convert())
+EMISSION: tuple[Stage, ...] = (Compile(), Verify(), EstimateGains(), Pack())
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What `partition` gives back.
+    """The outcome of `partition`.
 
     `report` is the JSON document of the command line, `bundle` where it was written (None without an
     output), `verification` the comparison with the original (None when there was none).
@@ -62,152 +88,134 @@ class Result:
         return self.plan.proto
 
 
-def load_model(source: str | Path | onnx.ModelProto, dims: Mapping[str, int] | None = None) -> Model:
-    """Return a checked model from a path, `zoo:NAME`, or a protobuf, which is left as it is.
+@take_keywords(Options)
+def partition(model: Source, options: Options) -> Result:
+    """Partition a model between the host and the accelerators that rule files describe.
 
-    `dims` gives symbolic dimensions a size. Raises InputError when there is no such model, it is not
-    valid ONNX, or has no such dimension.
+    `model` is a path, `zoo:NAME`, or a protobuf, which is never changed.
+
+    Raises InputError when the model, the rules, an option, a codegen or the outcome of the verification
+    is at fault; nothing has been written.
     """
-    if isinstance(source, onnx.ModelProto):
-        return prepare(source, source.graph.name or "model", dims=dims)
-    name = str(source)
-    if name.startswith(_ZOO):
-        return _load_zoo(name, dims)
-    model = prepare(read_file(Path(name)), name, Path(name).parent, dims)
-    # Absolute: a codegen's code may change the working directory before weights are read again.
-    return replace(model, folder=Path(name).parent.absolute())
+    with show_progress(options.progress):
+        state = run_stages(PREPARATION, State(model, options))
+        history = RefusalHistory()
+        while True:
+            if state.accuracy_test is None:
+                state = run_stages(PLANNING, state)
+            else:
+                state = meet_accuracy_budget(state)
+            state = replace(state, plan=replace(state.plan, refusals=history.told))
+            if state.output is None:
+                plan = EstimateGains().run(state).plan
+                report = document(plan, "nothing was compiled, since no output was given (-o)")
+                return Result(plan, report)
+            try:
+                return _make_result(emit(state))
+            except RefusedError as error:
+                if options.strict:
+                    raise
+                _print_cause(error)
+                history = history.add(state.plan, error.refusals)
+                state = replace(state, settings=replace(state.settings, known=history.known))
+                report_step(f"place again: {error.refusals[0]}")
 
 
-def _load_zoo(source: str, dims: Mapping[str, int] | None) -> Model:
-    """Return a model of the zoo, with the inputs that the zoo has for it unless dimensions are given."""
-    name = source.removeprefix(_ZOO)
-    path = zoo.path(name)
-    if path is None:
-        model = prepare(zoo.load(name), source, dims=dims)
-    else:
-        model = prepare(read_file(path), source, path.parent, dims)
-    return model if dims else replace(model, samples=partial(zoo.sample_inputs, name))
+def meet_accuracy_budget(state: State) -> State:
+    """Plan with as few units in floating point as keep the model within its accuracy budget.
+
+    After a codegen refused something, the units that were chosen before are tried first. Raises
+    InputError when the budget cannot be met.
+    """
+    test = state.accuracy_test
+    assert test is not None
+    if state.in_float is not None:
+        state = plan_with_floats(state, tuple(state.in_float))
+        if test.is_met(state.accuracy):
+            return _record_accuracy(state)
+    search = search_float_units(test.budget, lambda: test.ranking)
+    proposal = next(search)
+    best = state
+    while proposal is not None:
+        trial = plan_with_floats(state, proposal)
+        if not proposal:
+            state = replace(state, all_quantized=trial.accuracy)
+        if test.is_met(trial.accuracy):
+            best = trial
+        proposal = search.send(trial.accuracy)
+    return _record_accuracy(replace(best, all_quantized=state.all_quantized))
 
 
-def partition(  # noqa: PLR0913 - each is a choice of the caller's, and has a default
-    model: str | Path | onnx.ModelProto,
-    rules: str | Path | Sequence[str | Path],
-    *,
-    output: str | Path | None = None,
-    strategy: str = DEFAULT_STRATEGY,
-    objective: str = "latency",
-    cost_model: str | Mapping[str, str] | None = None,
-    host_cost_model: str = "host",
-    unknown_costs: str = "estimate",
-    codegen: str | Mapping[str, str] | None = None,
-    codegen_options: Mapping[str, str] | None = None,
-    dims: Mapping[str, int] | None = None,
-    trips: Mapping[str, float] | None = None,
-    placement: str | Path | None = None,
+def plan_with_floats(state: State, units: tuple[str, ...]) -> State:
+    """Plan a model with some units left in floating point, and measure its accuracy."""
+    test = state.accuracy_test
+    assert test is not None
+    state = run_stages((LeaveInFloat(units), *PLANNING), state)
+    return replace(state, accuracy=test.measure(state.plan.proto, state.model))
+
+
+def _record_accuracy(state: State) -> State:
+    assert state.accuracy_test is not None
+    assert state.in_float is not None
+    plan = record_accuracy(
+        state.plan, state.accuracy_test, state.in_float, state.accuracy, state.all_quantized
+    )
+    return replace(state, plan=plan)
+
+
+def emit(state: State) -> State:
+    """Write the bundle of a planned state to its output, which is left as it is if anything fails.
+
+    Raises RefusedError when regions are not compiled, loaded or run, or are off by more than the gate
+    lets pass; with `strict`, CompileError for the first that is not compiled. Raises InputError when an
+    output is off, or a region cannot be run here and there is a gate.
+    """
+    assert state.output is not None
+    with staged(state.output) as folder:
+        try:
+            return run_stages(EMISSION, replace(state, folder=folder))
+        except RefusedError:
+            for compiler in () if state.options.strict else state.compilers.values():
+                compiler.made.keep()  # what was compiled is not compiled again in the next round
+            raise
+
+
+def _make_result(state: State) -> Result:
+    output = Path(state.options.output or "")
+    report = document(state.plan, state.verification, output)
+    verification = None if isinstance(state.verification, str) else state.verification
+    return Result(state.plan, report, output, verification)
+
+
+def _print_cause(error: RefusedError) -> None:
+    """Print the traceback of what a codegen raised, for those who debug one."""
+    if error.__cause__ is not None and os.environ.get("BYOC_DEBUG"):
+        traceback.print_exception(error.__cause__)
+
+
+def make_plan(
+    model: Model,
+    settings: Settings,
+    record: Mapping[str, Any] | None = None,
     precision: Precision = NATIVE,
-    verify: bool = True,
-    strict: bool = False,
-    isolate: bool = False,
-    compile_timeout: float | None = None,
-    gate: bool | float | Thresholds = False,
-    emit: Literal["epcontext"] | None = None,
-    progress: Progress = lambda stage: None,
-) -> Result:
-    """Cut a model between the host and the accelerators that rule files describe.
+) -> Plan:
+    """Return the plan of a loaded model, for targets and a strategy that need no names.
 
-    Args:
-        model: a path, `zoo:NAME`, or a protobuf (never changed).
-        rules: a rule file's path, or the name of a built-in one; several for several accelerators.
-        output: where to write the bundle; without it nothing is compiled or verified. An existing
-            bundle is replaced, whole; anything else that is there is left alone.
-        strategy: the placement strategy's name (`byoc.strategies` entry points).
-        objective: `latency`, `energy`, or weights of both: `latency=1,energy=0.5`.
-        cost_model: the accelerator's cost model, a path or a name, or one for each of several
-            accelerators by name; the rule file's unless given.
-        host_cost_model: the host's.
-        unknown_costs: what is done about a cost that no model knows: `refuse`, `host` or `estimate`.
-        codegen: the codegen's name, or one for each accelerator; the rule file's unless given.
-        codegen_options: options by `name`, or by `target:name` for the codegen of one target; they win
-            over those of the rule files.
-        dims: sizes for symbolic dimensions.
-        trips: how often Loops and Scans run, by node name, where the model does not say.
-        placement: a file that says where some nodes are to be, as `save_placement` writes it.
-        precision: what regions compute in, and what scales are concluded from.
-        verify: run the bundle and the original on seeded inputs and compare, if onnxruntime is there.
-        strict: a region that its codegen does not compile, load or run is an error; without this its
-            nodes go elsewhere, the model is cut anew, and the report tells of it.
-        isolate: compile each region in a process of its own, which may crash or be killed.
-        compile_timeout: the most seconds that compiling a region may take, which implies `isolate`.
-        gate: compare each region alone with plain onnxruntime; those that are off by more than this go
-            elsewhere, as if they were refused. True takes verification's thresholds; a number is the
-            largest error of floats as a share of the range.
-        emit: `epcontext` puts `model_ctx.onnx` into the bundle, the host's model with an EPContext node
-            for each region, which ONNX Runtime loads where the codegen's provider is.
-        progress: called with the name of each step as it begins.
-
-    Raises:
-        InputError: the model, the rules, an option, a codegen or the outcome of the verification is at
-            fault; nothing has been written.
+    `record` is what the manifest will say was asked for. Raises InputError when the model or the
+    settings are at fault.
     """
-    files = [rules] if isinstance(rules, (str, Path)) else list(rules)
-    isolation, allowed = read_isolation(isolate, compile_timeout), read_gate(gate)
-    asked = {
-        "model": _called(model),
-        "rules": [_called(name) for name in files],
-        "strategy": strategy,
-        "objective": objective,
-        "cost_model": _plain(cost_model),
-        "host_cost_model": _called(host_cost_model),
-        "unknown_costs": unknown_costs,
-        "codegen": _plain(codegen),
-        "codegen_options": dict(codegen_options or {}),
-        "dims": dict(dims or {}),
-        "trips": dict(trips or {}),
-        "placement": None if placement is None else _called(placement),
-        "precision": precision.asked,
-        "strict": strict,
-        "isolate": isolate,
-        "compile_timeout": compile_timeout,
-        "gate": told_gate(allowed),
-        **({"emit": emit} if emit else {}),
-    }
-    if output is not None:
-        check_destination(Path(output))
-    settings = load_settings(
-        files,
-        strategy=strategy,
-        objective=objective,
-        cost_model=cost_model,
-        host_cost_model=host_cost_model,
-        unknown_costs=unknown_costs,
-        trips=trips,
-        placement=placement,
+    state = State(
+        model.source,
+        Options((), precision=precision),
+        record=record or {},
+        settings=settings,
+        original=model,
     )
-    compilers: Mapping[str, Compiler] = {}
-    if (
-        output is not None or codegen is not None or codegen_options
-    ):  # a plan can be made before there is a codegen
-        names = for_each(settings.targets, codegen, "codegen", lambda target: target.rules.codegen)
-        compilers = load_compilers(settings.targets, names, codegen_options or {})
-    if emit is not None:
-        _check_emit(emit, output, compilers)
-    progress("load model")
-    loaded = load_model(model, dims)
-    lowering = Lowering(loaded, settings, precision, asked, progress)
-    if output is None:
-        plan = lowering.plan()
-        return Result(plan, document(plan, "nothing was compiled, since no output was given (-o)"))
-    place = Path(output).absolute()  # a codegen's code may change the working directory
-    compilers = {name: replace(each, isolation=isolation) for name, each in compilers.items()}
-    done = emit_working(
-        lowering.plan, place, compilers, verify, progress, strict, allowed, emit is not None
-    )
-    verification = None if isinstance(done.outcome, str) else done.outcome
-    return Result(done.plan, document(done.plan, done.outcome, Path(output)), Path(output), verification)
+    return run_stages((Quantize(), *PLANNING, EstimateGains()), state).plan
 
 
 def save_placement(plan: Plan, path: str | Path) -> None:
-    """Write where each node of a plan is to a file that `partition(placement=...)` reads."""
+    """Write where each node of a plan runs to a file that `partition(placement=...)` reads."""
     graphs = []
     for graph in plan.root.walk():
         names = ("host", *(target.name for target in plan.targets))
@@ -218,14 +226,7 @@ def save_placement(plan: Plan, path: str | Path) -> None:
             for node in unit.nodes
         }
         graphs.append((graph.index, graph.place, devices))
-    write_text(Path(path), saved_text(_called(plan.model.source), graphs))
-
-
-def _plain(choice: str | Mapping[str, str] | None) -> str | dict[str, str] | None:
-    """Return a choice of files or plug-ins as the manifest names it."""
-    if choice is None or isinstance(choice, str):
-        return choice and _called(choice)
-    return {target: _called(name) for target, name in choice.items()}
+    write_text(Path(path), saved_text(name_source(plan.model.source), graphs))
 
 
 def verify_against(
@@ -238,8 +239,8 @@ def verify_against(
 ) -> Verification:
     """Compare a bundle with its original, and return the errors of all outputs.
 
-    `against` is the original as `original_of` takes it, `inputs` are seeded ones unless given. With
-    `regions` every tensor at a border and each region alone are compared, too. Raises InputError when
+    `against` is the original as `original_of` takes it; `inputs` are seeded ones unless given. With
+    `regions` every tensor at a boundary and each region alone are compared, too. Raises InputError when
     either cannot be read or run, and MissingRuntimeError.
     """
     opened = open_bundle(Path(bundle))
@@ -253,13 +254,13 @@ def original_of(bundle: Bundle, against: str | Path | None = None) -> Against:
     """Return what a bundle is to be compared with.
 
     `against` is the original, a path or `zoo:NAME`. Without it a zoo model is found by the name in the
-    manifest; for any other, the bundle is compared with its own partitioned model, run whole on plain
-    onnxruntime, and so is one of lower precision, of which it is told what is left of the original.
+    manifest. Any other bundle is compared with its own partitioned model, run whole on plain
+    onnxruntime; so is one of lower precision, whose accuracy against the original is told besides.
     Raises InputError when the original cannot be read.
     """
     asked = bundle.manifest.asked
     name = str(against or asked.get("model", ""))
-    if against is None and not name.startswith(_ZOO):
+    if against is None and not name.startswith(ZOO):
         return Against(prepare(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder))
     dims = asked.get("dims") or {}
     if not isinstance(dims, dict) or not all(isinstance(size, int) for size in dims.values()):
@@ -271,20 +272,3 @@ def original_of(bundle: Bundle, against: str | Path | None = None) -> Against:
     whole = f"its own {bundle.manifest.model}"
     own = replace(original, proto=bundle.model(), source=whole, folder=bundle.folder)
     return Against(own, original, str(precision.get("dtype") or ""))
-
-
-def _check_emit(emit: str, output: str | Path | None, compilers: Mapping[str, Compiler]) -> None:
-    """Raise InputError when what else is to be written is not known, or cannot be."""
-    if emit != "epcontext":
-        raise InputError(f"emit is '{emit}', but must be 'epcontext'")
-    if output is None:
-        raise InputError("--emit epcontext writes into the bundle: say where that is to be (-o)")
-    require_contexts({name: compiler.codegen for name, compiler in compilers.items()})
-
-
-def _called(model: str | Path | onnx.ModelProto) -> str:
-    """Return how the manifest names a model: never by a path, which means nothing elsewhere."""
-    if isinstance(model, onnx.ModelProto):
-        return "a model in memory"
-    name = str(model)
-    return name if name.startswith(_ZOO) else Path(name).name

@@ -1,12 +1,12 @@
-"""Choosing by the clock: a model cut in several ways, each run here in turn, the fastest kept.
+"""Autotuning: a model partitioned by several strategies, each bundle run here in turn, the fastest kept.
 
 Predictions add up what parts take alone, and whole networks are faster or slower than that: libraries
-fuse across operators, and caches are warm or not. What is measured needs no such sum.
+fuse across operators, and caches are warm or not. A measurement needs no such sum.
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -15,26 +15,26 @@ from typing import Any
 from byoc.bundle.read import Bundle, open_bundle
 from byoc.bundle.staging import check_destination, staged
 from byoc.errors import InputError
-from byoc.graph.load import Model
-from byoc.loading import DEFAULT_STRATEGY
+from byoc.options import Options, Source, take_keywords
 from byoc.pipeline import Result, load_model, partition
 from byoc.plan import Plan
 from byoc.profile.sampling import Clock, Patience, Samples, in_turn
 from byoc.runtime.samples import samples_for
 from byoc.runtime.session import load_bundle
+from byoc.support import declare, keywords_of, report_step, show_progress
 
 WHOLES = ("host-only", "all-supported")
-"""The strategies that are tried besides the one asked for: everything here, all that can be there."""
+"""The strategies tried besides the one asked for: all on the host, all that can be on accelerators."""
 
 PATIENCE = Patience(warmup=2, least=9, most=200, seconds=10.0, settled=0.005)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to cut a model, by its strategy: what was predicted of a run, and what runs took.
+    """A strategy that was tried: the predicted seconds of a run, and the measured ones.
 
-    `seconds` is the median and `spread` lies between the quartiles, of `samples` runs. Where it did not
-    come to a run, `problem` says why.
+    `seconds` is the median and `spread` the distance of the quartiles, of `samples` runs. Where nothing
+    was run, `problem` says why.
     """
 
     strategy: str
@@ -53,88 +53,86 @@ class _Cut:
     bundle: Bundle
 
 
-def fastest(  # noqa: PLR0913 - as `partition`
-    model: Any,
-    rules: str | Path | Sequence[str | Path],
-    *,
-    output: str | Path,
-    strategy: str = DEFAULT_STRATEGY,
-    others: Sequence[str] = WHOLES,
-    patience: Patience = PATIENCE,
-    clock: Clock = perf_counter,
-    progress: Callable[[str], None] = lambda stage: None,
-    **options: Any,
-) -> Result:
-    """Cut a model by a strategy and by `others`, run all bundles in turn, and keep the fastest.
+@dataclass(frozen=True, kw_only=True)
+class TrialOptions(Options):
+    """The choices of a partitioning run in which several strategies are tried."""
 
-    The inputs are those that the model is verified with. `options` are the further ones of `partition`,
-    which writes and verifies each bundle; `patience` is for each of those that differ. Returns what
-    `partition` returns for the fastest, which is at `output`, with all of them in its report as
-    `measured`, as dictionaries of `Candidate`. The bundle itself tells no times, and is as `partition`
-    writes it by that strategy.
+    output: str | Path = field(metadata=declare("where to write the bundle of the fastest."))
+    others: Sequence[str] = field(
+        default=WHOLES, metadata=declare("the strategies that are tried besides the one asked for.")
+    )
+    patience: Patience = field(
+        default=PATIENCE, metadata=declare("how long to measure each bundle that differs.")
+    )
+    clock: Clock = field(default=perf_counter, metadata=declare("what gives the seconds."))
+
+
+@take_keywords(TrialOptions)
+def fastest(model: Source, options: TrialOptions) -> Result:
+    """Partition a model by a strategy and by `others`, run all bundles in turn, and keep the fastest.
+
+    The inputs are those that the model is verified with. Returns what `partition` returns for the
+    fastest, with all candidates in its report as `measured`, as dictionaries of `Candidate`. The bundle
+    itself tells no times, and is as `partition` writes it by that strategy.
 
     Raises InputError as `partition` does for the first strategy, and where a bundle cannot be run here;
     what goes wrong with another is told in its candidate.
     """
-    check_destination(Path(output))
-    destination = Path(output).absolute()  # a codegen's code may change the working directory
-    with TemporaryDirectory(prefix="byoc-") as place:
-        cuts: dict[Any, _Cut] = {}
-        failed = []
-        names = tuple(dict.fromkeys((strategy, *others)))
-        for number, name in enumerate(names):
-            progress(f"{name}: cut")
-            folder = Path(place) / str(number)
-            try:
-                result = partition(
-                    model, rules, output=folder, strategy=name, progress=progress, **options
-                )
-            except InputError as error:
-                if name == strategy:
-                    raise
-                failed.append(Candidate(name, problem=str(error)))
-                continue
-            predicted = result.report["predicted"]["seconds"]
-            found = Candidate(name, len(result.plan.regions), predicted)
-            cuts.setdefault(_regions(result.plan), _Cut(found, result, open_bundle(folder)))
-        measured = _timed(
-            list(cuts.values()), _inputs(model, options.get("dims")), patience, clock, progress
-        )
+    check_destination(Path(options.output))
+    destination = Path(options.output).absolute()  # a codegen's code may change the working directory
+    with TemporaryDirectory(prefix="byoc-") as place, show_progress(options.progress):
+        cuts, failed = _try_strategies(model, options, Path(place))
+        measured = _measure(cuts, samples_for(load_model(model, options.dims)), options)
         best = min(measured, key=lambda cut: cut.candidate.seconds or 0.0)
         with staged(destination) as folder:
             shutil.copytree(best.bundle.folder, folder, dirs_exist_ok=True)
     candidates = [asdict(each) for each in (*(cut.candidate for cut in measured), *failed)]
-    told = {"bundle": str(output), "measured": candidates}
-    return replace(best.result, report={**best.result.report, **told}, bundle=Path(output))
+    told = {"bundle": str(options.output), "measured": candidates}
+    report = {**best.result.report, **told}
+    return replace(best.result, report=report, bundle=Path(options.output))
 
 
-def _timed(
-    cuts: Sequence[_Cut],
-    inputs: Mapping[str, Any],
-    patience: Patience,
-    clock: Clock,
-    progress: Callable[[str], None],
-) -> list[_Cut]:
-    progress(f"run {', '.join(cut.candidate.strategy for cut in cuts)} in turn")
+def _try_strategies(
+    model: Source, options: TrialOptions, place: Path
+) -> tuple[list[_Cut], list[Candidate]]:
+    """Return the partitioned models that differ, and candidates of the strategies that failed."""
+    cuts: dict[Any, _Cut] = {}
+    failed = []
+    names = tuple(dict.fromkeys((options.strategy, *options.others)))
+    for number, name in enumerate(names):
+        report_step(f"{name}: cut")
+        folder = place / str(number)
+        own = replace(options, output=folder, strategy=name, progress=None)
+        try:
+            result = partition(model, **keywords_of(own, Options))
+        except InputError as error:
+            if name == options.strategy:
+                raise
+            failed.append(Candidate(name, problem=str(error)))
+            continue
+        predicted = result.report["predicted"]["seconds"]
+        found = Candidate(name, len(result.plan.regions), predicted)
+        cuts.setdefault(_key_regions(result.plan), _Cut(found, result, open_bundle(folder)))
+    return list(cuts.values()), failed
+
+
+def _measure(cuts: Sequence[_Cut], inputs: Mapping[str, Any], options: TrialOptions) -> list[_Cut]:
+    """Return the partitioned models with the seconds that they take, run in turn."""
+    report_step(f"run {', '.join(cut.candidate.strategy for cut in cuts)} in turn")
     sessions = [load_bundle(cut.bundle) for cut in cuts]
     runs = [lambda session=session: session(inputs) for session in sessions]
-    timed = []
-    for cut, seconds in zip(cuts, in_turn(runs, patience, clock), strict=True):
+    measured = []
+    for cut, seconds in zip(cuts, in_turn(runs, options.patience, options.clock), strict=True):
         found = Samples.of(seconds)
         candidate = replace(
             cut.candidate, seconds=found.median, spread=found.spread, samples=found.count
         )
-        timed.append(replace(cut, candidate=candidate))
-    return timed
+        measured.append(replace(cut, candidate=candidate))
+    return measured
 
 
-def _inputs(model: Any, dims: Mapping[str, int] | None) -> Mapping[str, Any]:
-    loaded: Model = load_model(model, dims)
-    return samples_for(loaded)
-
-
-def _regions(plan: Plan) -> frozenset[tuple[str, int, tuple[int, ...]]]:
-    """Return what tells cuts apart: which nodes of which graph are together, and where."""
+def _key_regions(plan: Plan) -> frozenset[tuple[str, int, tuple[int, ...]]]:
+    """Return what tells partitions apart: which nodes of which graph are together, and where."""
     graphs = {id(graph.index): number for number, graph in enumerate(plan.root.walk())}
     return frozenset(
         (region.target.name, graphs[id(region.index)], tuple(region.nodes)) for region in plan.regions

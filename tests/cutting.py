@@ -14,8 +14,9 @@ from byoc.bundle.compile import Compiler
 from byoc.codegen import find_codegen
 from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.graph.load import Model
+from byoc.pipeline import make_plan
 from byoc.placement import Strategy
-from byoc.plan import Plan, Settings, make_plan
+from byoc.plan import Plan, Settings
 from byoc.rules.load import Target
 from byoc.runtime.onnxrt import open_session, run_session, unoptimized
 
@@ -63,7 +64,7 @@ def planned(
         strategy=strategy,
         **choices,
     )
-    return make_plan(model, settings, asked or {}, lambda step: None)
+    return make_plan(model, settings, asked)
 
 
 def compilers(plan: Plan, codegen: str = "reference") -> dict[str, Compiler]:

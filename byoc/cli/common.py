@@ -14,8 +14,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from byoc.costs.model import Policy
-
 _PIPE_WIDTH = 10_000
 _MOST_DIGITS = 20
 
@@ -30,29 +28,6 @@ class Format(StrEnum):
 DimOption = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="NAME=SIZE", help="Fix a symbolic dimension, such as batch=1."),
-]
-HostCostsOption = Annotated[str, typer.Option("--host-cost-model", help="The host's costs.")]
-ObjectiveOption = Annotated[
-    str,
-    typer.Option("--objective", help="latency, energy, or weights of both: latency=1,energy=0.5."),
-]
-RulesOption = Annotated[
-    list[str],
-    typer.Option(
-        "--rules", help="A rule file, or one of byoc rules; once for each of several accelerators."
-    ),
-]
-TripsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--trips", metavar="NAME=NUMBER", help="How often a node's bodies run, by its name or output."
-    ),
-]
-UnknownCostsOption = Annotated[
-    Policy,
-    typer.Option(
-        "--unknown-costs", help="Where a cost is not known: stop, leave it on the host, or guess."
-    ),
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="text for people, json for programs.")]
 

@@ -10,26 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from byoc.cli.common import (
-    DimOption,
-    Format,
-    HostCostsOption,
-    ObjectiveOption,
-    RulesOption,
-    TripsOption,
-    UnknownCostsOption,
-    by_target,
-    own_stdout,
-    print_json,
-    print_rows,
-    progress,
-    sizes,
-)
+from byoc.cli._option_flags import take_options
+from byoc.cli.common import Format, own_stdout, print_json, print_rows, progress
 from byoc.compare import Study, check_study, geometric_means
 from byoc.compare import compare as run
 from byoc.compare.rows import KEYS, TOTAL, Row
-from byoc.costs.model import Policy
+from byoc.options import PlanOptions, list_files
 from byoc.report.units import count, objective_unit, quantity
+from byoc.support import keywords_of, show_progress
 
 _CHEAP = "host-only,all-supported,faster-ops,faster-ops-transfer,tree-dp,min-cut,launch-aware"
 _ONE_ACCELERATOR = "min-cut"
@@ -44,9 +32,11 @@ class Table(StrEnum):
     json = "json"
 
 
-def compare(  # noqa: PLR0913, PLR0917 - the options of the verb
+@take_options(PlanOptions)
+def compare(  # noqa: PLR0913 - the options of the verb
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="ONNX files, or zoo:NAME.")],
-    rules: RulesOption,
+    options: PlanOptions,
+    *,
     strategies: Annotated[
         str | None,
         typer.Option(help="Names, with commas between: see byoc strategies.", show_default=_CHEAP),
@@ -54,14 +44,6 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the verb
     link: Annotated[
         str | None, typer.Option(help="Bandwidths of the link in GB/s, with commas between.")
     ] = None,
-    objective: ObjectiveOption = "latency",
-    cost_model: Annotated[
-        list[str] | None, typer.Option(metavar="[TARGET=]NAME", help="The accelerator's costs.")
-    ] = None,
-    host_cost_model: HostCostsOption = "host",
-    unknown_costs: UnknownCostsOption = Policy.estimate,
-    dim: DimOption = None,
-    trips: TripsOption = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes at a time; as many as processors unless given.")
     ] = None,
@@ -75,20 +57,16 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the verb
     --rules is given more than once, min-cut is not among the strategies unless they are given.
     """
     study = Study(
-        rules=tuple(rules),
-        strategies=_names(strategies if strategies is not None else _usual(len(rules))),
+        **keywords_of(options, PlanOptions),
+        strategies=_names(
+            strategies if strategies is not None else _usual(len(list_files(options.rules)))
+        ),
         links=_links(link),
-        objective=objective,
-        cost_model=by_target(cost_model, "--cost-model"),
-        host_cost_model=host_cost_model,
-        unknown_costs=unknown_costs,
-        dims=sizes(dim, "--dim"),
-        trips=sizes(trips, "--trips"),
     )
-    with progress() as show, own_stdout():
+    with progress() as show, show_progress(show), own_stdout():
         check_study(study)
-        rows = run(list(dict.fromkeys(models)), study, jobs, show)
-    _print(rows, form, objective_unit(objective))
+        rows = run(list(dict.fromkeys(models)), study, jobs)
+    _print(rows, form, objective_unit(options.objective))
     if any(row["error"] for row in rows):
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ from byoc.costs.model import CostModel
 from byoc.costs.prices import launch_price, transfer_prices
 from byoc.costs.table import Table
 from byoc.errors import InputError
-from byoc.plan.settings import Settings
+from byoc.plan import Settings
 
 
 def check_study(study: Study) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from byoc.costs.link import with_link
@@ -10,17 +10,14 @@ from byoc.costs.trips import check_trips
 from byoc.errors import ByocError, described
 from byoc.graph.load import Model
 from byoc.graph.unshare import unshared
-from byoc.loading import load_settings
-from byoc.pipeline import load_model
+from byoc.options import PlanOptions
 from byoc.placement import Placement, Problem, Strategy, called, moved
 from byoc.placement.strategies.makespan import Scheduled
-from byoc.plan.data import GraphPlan
-from byoc.plan.extract import Units
-from byoc.plan.planner import Planner
-from byoc.plan.settings import Settings
+from byoc.plan import GraphPlan, Settings, Units, annotate_graphs, group_graphs, plan_graphs
 from byoc.plugins import STRATEGIES
 from byoc.plugins import load as load_plugin
 from byoc.report.document import plan_notes
+from byoc.stages import load_model, load_settings
 
 _GIGA = 1e9
 # More than bounds and costs differ by for adding up in another order, and than `exact` tolerates.
@@ -48,31 +45,19 @@ A makespan is that of the main graph: everything in the bodies of If, Loop and S
 """
 
 
-@dataclass(frozen=True)
-class Study:
-    """What is compared: names only, so that it can be handed to another process."""
+@dataclass(frozen=True, kw_only=True)
+class Study(PlanOptions):
+    """A comparison of strategies: names only, so that it can be handed to another process.
 
-    rules: tuple[str, ...]
+    `links` are bandwidths in GB/s, None for the cost model's own.
+    """
+
     strategies: tuple[str, ...]
     links: tuple[float | None, ...] = (None,)
-    objective: str = "latency"
-    cost_model: str | Mapping[str, str] | None = None
-    host_cost_model: str = "host"
-    unknown_costs: str = "estimate"
-    dims: Mapping[str, int] = field(default_factory=dict)
-    trips: Mapping[str, float] = field(default_factory=dict)
 
     def settings(self, strategy: str) -> Settings:
-        """Return how models are cut with one of the strategies. Raises InputError as loading does."""
-        return load_settings(
-            self.rules,
-            strategy=strategy,
-            objective=self.objective,
-            cost_model=self.cost_model,
-            host_cost_model=self.host_cost_model,
-            unknown_costs=self.unknown_costs,
-            trips=self.trips,
-        )
+        """Return the settings of planning with one of the strategies. Raises InputError."""
+        return load_settings(self, strategy)
 
 
 def rows_of(name: str, study: Study) -> list[Row]:
@@ -80,12 +65,13 @@ def rows_of(name: str, study: Study) -> list[Row]:
     try:
         base = study.settings(study.strategies[0])
         model = load_model(name, study.dims)
-        check_trips(model.index, study.trips)
+        check_trips(model.index, study.trips or {})
         if any(target.quantized for target in base.targets):
             model = unshared(model)
+        marks = annotate_graphs(model.index, base.targets)
+        units = group_graphs(model.index, base.targets, marks)
     except ByocError as error:
         return failed(name, study, str(error))
-    units: dict[int, Units] = {}
     rows: list[Row] = []
     for link in study.links:
         costs = base.costs if link is None else tuple(with_link(c, link * _GIGA) for c in base.costs)
@@ -131,12 +117,12 @@ def _row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what they
     link: float | None,
     strategy: str,
     settings: Settings,
-    units: dict[int, Units],
+    units: Mapping[int, Units],
 ) -> Row:
     row = _empty(name, link, strategy)
     try:
         watched = Stopwatch(load_plugin(STRATEGIES, strategy))
-        plan = Planner(replace(settings, strategy=watched), units=units).whole(model.index)
+        plan = plan_graphs(model.index, replace(settings, strategy=watched), units)
     except ByocError as error:
         return row | {"error": " ".join(str(error).split())}
     except Exception as error:  # a defect must not take the other strategies' rows with it

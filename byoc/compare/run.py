@@ -2,20 +2,20 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
 from byoc.compare.rows import Row, Study, failed, rows_of
 from byoc.errors import described
+from byoc.support import report_step
 
 
 def compare(
     models: Sequence[str],
     study: Study,
     workers: int | None = None,
-    progress: Callable[[str], None] = lambda step: None,
 ) -> list[Row]:
     """Return the rows of all models, in the order of models, links and strategies.
 
@@ -27,12 +27,12 @@ def compare(
     if count == 1:
         found = {}
         for done, name in enumerate(models):
-            progress(f"{name} ({done} of {len(models)} done)")
+            report_step(f"{name} ({done} of {len(models)} done)")
             found[name] = _rows(name, study)
         return [row for name in models for row in found[name]]
-    found, lost = _together(models, study, min(count, len(models)), progress)
+    found, lost = _together(models, study, min(count, len(models)))
     for name in lost:
-        again, dead = _together([name], study, 1, progress)
+        again, dead = _together([name], study, 1)
         found |= again or {gone: _apart(gone, study) for gone in dead}
     return [row for name in models for row in found[name]]
 
@@ -42,13 +42,13 @@ def _apart(name: str, study: Study) -> list[Row]:
     found = []
     for strategy in study.strategies:
         alone = replace(study, strategies=(strategy,))
-        rows, _ = _together([name], alone, 1, lambda step: None)
+        rows, _ = _together([name], alone, 1, quiet=True)
         found.append(rows.get(name) or failed(name, alone, "the process that placed it died"))
     return [rows[place] for place in range(len(study.links)) for rows in found]
 
 
 def _together(
-    models: Sequence[str], study: Study, workers: int, progress: Callable[[str], None]
+    models: Sequence[str], study: Study, workers: int, *, quiet: bool = False
 ) -> tuple[dict[str, list[Row]], list[str]]:
     """Return the rows of each model, and the models that were lost when a process died."""
     found: dict[str, list[Row]] = {}
@@ -61,7 +61,8 @@ def _together(
                 found[asked[future]] = future.result()
             except BrokenProcessPool:
                 continue
-            progress(f"{asked[future]} ({len(found)} of {len(models)} done)")
+            if not quiet:
+                report_step(f"{asked[future]} ({len(found)} of {len(models)} done)")
     return found, [name for name in models if name not in found]
 
 

@@ -1,17 +1,14 @@
 """Keeping a model's accuracy: the units that cost most of it stay in floating point, and no more."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
 from byoc.errors import InputError
 from byoc.precision.sensitivity import Kept
 
 _TEXT = re.compile(r"(?:snr=)?(?P<db>[0-9]+(?:\.[0-9]+)?) ?dB|top1=(?P<share>[01](?:\.[0-9]+)?)", re.I)
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,57 +44,37 @@ def read_budget(text: str) -> Budget:
     return Budget("same_class", float(match["share"]))
 
 
-@dataclass(frozen=True, eq=False)
-class Trial(Generic[T]):
-    """A plan in which some units are left in floating point, and what it keeps."""
-
-    result: T
-    kept: Kept
+Proposals = Generator[tuple[str, ...] | None, Kept, None]
+"""Units to leave in floating point, each answered (`send`) with the accuracy; None at the end."""
 
 
-@dataclass(frozen=True, eq=False)
-class Met(Generic[T]):
-    """The plan that keeps within a budget: what was left in floating point, and what that cost alone.
+def search_float_units(budget: Budget, rank: Callable[[], Mapping[str, Kept]]) -> Proposals:
+    """Propose units to leave in floating point, until the fewest that meet a budget are found.
 
-    `without` is what would be kept with nothing left out.
+    The last proposal that met the budget is the answer. The first is to leave none; `rank`, called only
+    if that is not enough, returns the accuracy with each unit alone quantized. Units are left out from
+    the most sensitive on. Their number is found by bisection, since each more keeps at least as much
+    but for chance, beginning with what is enough if noise powers add up. Raises InputError when
+    leaving out all units is not enough.
     """
-
-    trial: Trial[T]
-    left: Mapping[str, Kept]
-    without: Kept
-
-
-def within(
-    budget: Budget,
-    try_without: Callable[[Sequence[str]], Trial[T]],
-    rank: Callable[[], Mapping[str, Kept]],
-) -> Met[T]:
-    """Return the plan with the fewest of the most sensitive units left in floating point.
-
-    `try_without` makes the plan that leaves some units out, `rank` says what each costs alone. Units are
-    left out from the most sensitive on; how many is found by bisection, since each more keeps at least
-    as much but for chance. It begins with what is enough if noise powers add up. Raises InputError when
-    it is not enough to leave out all.
-    """
-    first = try_without(())
-    if budget.met(first.kept):
-        return Met(first, {}, first.kept)
+    if budget.met((yield ())):
+        yield None
+        return
     each = rank()
     order = sorted(each, key=lambda name: (each[name].signal_to_noise, name))
-    low, high = 0, len(order)  # `low` is too few
-    best = try_without(order)
-    if not budget.met(best.kept):
+    if not budget.met((yield tuple(order))):
         raise InputError(f"accuracy budget {budget}: not met even with nothing quantized")
+    too_few, enough = 0, len(order)
     guess = _enough(budget, [each[name].noise for name in order])
     guesses = [guess, guess - 1, guess + 1]
-    while high - low > 1:
-        middle = next((number for number in guesses if low < number < high), (low + high) // 2)
-        trial = try_without(order[:middle])
-        if budget.met(trial.kept):
-            best, high = trial, middle
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        number = next((number for number in guesses if too_few < number < enough), middle)
+        if budget.met((yield tuple(order[:number]))):
+            enough = number
         else:
-            low = middle
-    return Met(best, {name: each[name] for name in order[:high]}, first.kept)
+            too_few = number
+    yield None
 
 
 def _enough(budget: Budget, noises: Sequence[float]) -> int:

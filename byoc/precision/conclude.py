@@ -4,7 +4,7 @@ A target with a floating-point mode runs a float model in that unless told other
 in integers alone gets a quantized model as soon as there is something to conclude scales from.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,10 +12,11 @@ from byoc.calibrate.door import DEFAULT_METHOD, calibrate
 from byoc.calibrate.images import Preprocessing
 from byoc.errors import InputError
 from byoc.graph.load import Model
-from byoc.precision.budget import Budget
+from byoc.precision.budget import Budget, read_budget
 from byoc.quantize.quantize import Quantized, quantize
 from byoc.quantize.ranges import Ranges, read_ranges
 from byoc.rules.load import Target, require_compute
+from byoc.support import Flag, Syntax, declare, report_step
 
 FLOATS = ("float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int16", "uint16")
@@ -31,12 +32,44 @@ class Precision:
     `budget` as many units stay in floating point as it takes, measured on `data`.
     """
 
-    quantize: str | None = None
-    calibration: Path | Ranges | None = None
-    data: str | Path | None = None
+    quantize: str | None = field(
+        default=None,
+        metadata=declare(
+            "the type that accelerators compute in.",
+            Flag(
+                "Compute in this on accelerators; by default in what suits the model.",
+                choices=(*INTEGERS, *FLOATS),
+            ),
+        ),
+    )
+    calibration: Path | Ranges | None = field(
+        default=None,
+        metadata=declare(
+            "the ranges of tensors, or a file of them.",
+            Flag("The ranges to conclude scales from: see byoc calibrate.", Syntax.PATH),
+        ),
+    )
+    data: str | Path | None = field(
+        default=None,
+        metadata=declare(
+            "a folder of samples, or `random`.",
+            Flag("Samples to measure ranges on, without that file.", metavar="FOLDER|random"),
+        ),
+    )
     method: str = DEFAULT_METHOD
     images: Preprocessing | None = None
-    budget: Budget | None = None
+    budget: Budget | None = field(
+        default=None,
+        metadata=declare(
+            "the accuracy that is to be kept.",
+            Flag(
+                "Leave the most sensitive units in floating point, until so much is kept on --data.",
+                names=("--accuracy-budget",),
+                metavar="30dB|top1=0.99",
+                read=read_budget,
+            ),
+        ),
+    )
 
     def __post_init__(self) -> None:
         """Raise InputError for what is no type to compute in."""
@@ -78,9 +111,7 @@ class Concluded:
     notes: tuple[str, ...] = ()
 
 
-def conclude(
-    model: Model, targets: Sequence[Target], wanted: Precision, progress: Callable[[str], None]
-) -> Concluded:
+def conclude(model: Model, targets: Sequence[Target], wanted: Precision) -> Concluded:
     """Return a model ready to be annotated in the precision that is wanted.
 
     Raises InputError when no target can compute so, when there is nothing to conclude scales from, and
@@ -99,8 +130,8 @@ def conclude(
         return Concluded(model, tuple(targets), notes=_unused(wanted))
     if wanted.calibration is None and wanted.data is None:
         return _unquantized(model, targets, integer, wanted)
-    ranges = _ranges(model, wanted, progress)
-    progress("quantize")
+    ranges = _ranges(model, wanted)
+    report_step("quantize")
     done = requantize(model, targets, ranges, wanted)
     notes = (*_random(ranges), *done.notes)
     if not done.units:
@@ -177,16 +208,18 @@ def _is_quantized(model: Model) -> bool:
     )
 
 
-def _ranges(model: Model, wanted: Precision, progress: Callable[[str], None]) -> Ranges:
+def _ranges(model: Model, wanted: Precision) -> Ranges:
     if isinstance(wanted.calibration, Ranges):
         return wanted.calibration
     if wanted.calibration is not None:
         found = read_ranges(wanted.calibration)
         found.require(model.index, wanted.calibration)
         return found
-    progress("calibrate")
+    report_step("calibrate")
     assert wanted.data is not None
-    return calibrate(model, wanted.data, method=wanted.method, images=wanted.images, progress=progress)
+    return calibrate(
+        model, wanted.data, method=wanted.method, images=wanted.images, progress=report_step
+    )
 
 
 def _random(ranges: Ranges) -> list[str]:

@@ -14,11 +14,10 @@ from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.errors import InputError
 from byoc.graph.load import Model, prepare
 from byoc.graph.types import NUMBERS
-from byoc.pipeline import load_model
+from byoc.pipeline import load_model, make_plan
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.plan import Plan, Settings
 from byoc.precision.conclude import NATIVE, Precision, has_float_mode
-from byoc.precision.lower import Lowering
 from byoc.rules.annotate import annotate
 from byoc.rules.load import Target, load_rules
 from byoc.rules.values import ANY
@@ -144,7 +143,7 @@ class Workshop:
             strategy=AllSupported(),
         )
         asked = {"model": model.source}
-        plan = Lowering(model, settings, precision, asked, _quiet).plan()
+        plan = make_plan(model, settings, asked, precision)
         if not plan.regions:
             reasons = dict.fromkeys(str(verdict) for _, verdict in plan.host_units)
             raise NotTakenError("; ".join(reasons) or "there is nothing in it to place")

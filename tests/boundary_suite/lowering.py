@@ -78,7 +78,7 @@ def compared(name: str, calibrated: int = 8, tested: int = 4, enough: float = 30
     model = byoc.load_model(f"zoo:{name}")
     target = load_rules(RULES)
     ranges = calibrate(model, "random", samples=calibrated)
-    found = conclude(model, [target], Precision("int8", ranges), lambda step: None)
+    found = conclude(model, [target], Precision("int8", ranges))
     samples = [samples_for(model, _FIRST_TESTED + i) for i in range(tested)]
     floats = planned(model, target, AllSupported())
     integers = planned(found.model, target, AllSupported())

@@ -258,7 +258,7 @@ def test_a_defect_exits_with_3_and_a_traceback(
     def broken(*arguments: object) -> None:
         raise IndexError("list index out of range")
 
-    monkeypatch.setattr("byoc.precision.lower.make_plan", broken)
+    monkeypatch.setattr("byoc.stages._planning_stages.annotate_graphs", broken)
     ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out")
     assert (ran.code, ran.out) == (3, "")
     assert ran.err.startswith("Traceback (most recent call last):\n")
@@ -273,7 +273,7 @@ def test_an_interrupt_exits_with_130(here: Path, byoc: Cli, monkeypatch: pytest.
     def stop(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("byoc.precision.lower.make_plan", stop)
+    monkeypatch.setattr("byoc.stages._planning_stages.annotate_graphs", stop)
     ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out")
     assert ran.code == 130
     assert "Traceback" not in ran.err

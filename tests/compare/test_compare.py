@@ -20,7 +20,9 @@ from byoc.costs.load import load_device_costs
 from byoc.costs.model import Price, Unknown
 from byoc.costs.task import Task
 from byoc.errors import InputError
+from byoc.options import PlanOptions
 from byoc.pipeline import partition
+from byoc.stages import load_settings
 
 NET = (
     """net (float[1, 64, 56, 56] x, float[64, 64, 3, 3] w) => (float[1, 64, 56, 56] y) {
@@ -255,6 +257,4 @@ def test_a_link_is_a_number(link: str, net: Path, byoc: Callable[..., Ran]) -> N
 
 def test_a_study_without_rules_is_no_study() -> None:
     with pytest.raises(InputError, match="no rule file was given"):
-        from byoc.pipeline import load_settings  # noqa: PLC0415
-
-        load_settings([])
+        load_settings(PlanOptions([]))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from random_graphs import GraphMaker
 from support import parse
 
-from byoc import fallback, load, partition
+from byoc import load, partition
 from byoc.codegen import (
     Artifact,
     CompileError,
@@ -25,6 +25,7 @@ from byoc.codegen import (
     Operation,
     Region,
 )
+from byoc.plan import _refusals
 from byoc.precision.budget import Budget
 from byoc.precision.conclude import Precision
 from byoc.report.text import summary
@@ -221,7 +222,7 @@ def test_a_codegen_that_never_has_enough(tmp_path: Path, monkeypatch: pytest.Mon
     lines = "".join(f"  t{i} = Relu({f't{i - 1}' if i else 'x'})\n" for i in range(9))
     model = parse(f"g (float[1, 4] x) => (float[1, 4] t8) {{\n{lines}}}")
     options = {"fault": "names the first", "op": "Relu"}
-    monkeypatch.setattr(fallback, "_PATIENT", 3)
+    monkeypatch.setattr(_refusals, "_ROUNDS_BY_NODE", 3)
     result = working(model, tmp_path / "b", codegen_options=options)
     assert [refusal["nodes"] for refusal in result.report["refusals"]] == [
         ["t0"],
@@ -229,7 +230,7 @@ def test_a_codegen_that_never_has_enough(tmp_path: Path, monkeypatch: pytest.Mon
         [f"t{number}" for number in range(2, 9)],
     ]
     assert set(on_devices(result).values()) == {"host"}
-    monkeypatch.setattr(fallback, "_MOST", 2)
+    monkeypatch.setattr(_refusals, "_ROUNDS", 2)
     result = working(model, tmp_path / "b", codegen_options=options)
     assert [refusal["nodes"] for refusal in result.report["refusals"]] == [["t0"], []]
     assert [refusal["host"] for refusal in result.report["refusals"]] == [1, 8]

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import parse, prepared
 
+from byoc.options import PlanOptions
 from byoc.patterns.overlap import with_alternatives
-from byoc.pipeline import load_settings, partition
-from byoc.plan import make_plan
+from byoc.pipeline import make_plan, partition
 from byoc.rules.annotate import annotate
 from byoc.rules.load import load_rules
+from byoc.stages import load_settings
 
 NET = """net (float[1, 8] x, float[1, 8] z) => (float[1, 8] y) {
     a = Exp(x)
@@ -67,9 +68,9 @@ def test_the_placement_takes_the_one_that_saves_more(strategy: str, folder: Path
     found = {}
     for overlaps in ("largest", "placement"):
         chosen = load_settings(
-            [folder / f"{overlaps}.yaml"], strategy=strategy, host_cost_model=str(folder / "host.yaml")
+            PlanOptions(folder / f"{overlaps}.yaml", host_cost_model=str(folder / "host.yaml")), strategy
         )
-        found[overlaps] = make_plan(prepared(NET), chosen, {}, lambda step: None)
+        found[overlaps] = make_plan(prepared(NET), chosen)
     composites = {
         overlaps: [unit.composite for region in plan.regions for unit in region.units]
         for overlaps, plan in found.items()
@@ -96,9 +97,9 @@ def test_the_chosen_composite_is_in_the_model_and_computes_the_same(folder: Path
 
 def test_a_strategy_that_does_not_choose_says_so(folder: Path) -> None:
     chosen = load_settings(
-        [folder / "placement.yaml"], strategy="min-cut", host_cost_model=str(folder / "host.yaml")
+        PlanOptions(folder / "placement.yaml", host_cost_model=str(folder / "host.yaml")), "min-cut"
     )
-    plan = make_plan(prepared(NET), chosen, {}, lambda step: None)
+    plan = make_plan(prepared(NET), chosen)
     assert any("running as one played no part" in note for note in plan.root.notes)
 
 
@@ -161,9 +162,9 @@ def test_leaving_it_open_is_never_worse(text: str, tmp_path_factory: pytest.Temp
     for overlaps in ("largest", "placement"):
         rules = folder / f"{overlaps}.yaml"
         rules.write_text(RULES.format(overlaps=overlaps))
-        chosen = load_settings([rules], strategy="exact", host_cost_model=str(folder / "host.yaml"))
+        chosen = load_settings(PlanOptions(rules, host_cost_model=str(folder / "host.yaml")), "exact")
         model = prepared(text)
-        plan = make_plan(model, chosen, {}, lambda step: None)
+        plan = make_plan(model, chosen)
         nodes = [node for graph in plan.root.walk() for unit in graph.units for node in unit.nodes]
         assert len(nodes) == len(set(nodes))
         for region in plan.regions:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from support import prepared
 
-from byoc.pipeline import load_settings
-from byoc.plan import make_plan
+from byoc.options import PlanOptions
+from byoc.pipeline import make_plan
 from byoc.plan.borders import borders
 from byoc.plan.data import GraphPlan, Plan
 from byoc.plan.whatif import what_ifs
+from byoc.stages import load_settings
 
 RULES = """
 target: t
@@ -53,8 +54,8 @@ def plan(folder: Path, text: str = NET, more: str = "", strategy: str = "exact")
     (folder / "t_cost.yaml").write_text(DEVICE)
     rules = folder / "t.yaml"
     rules.write_text(RULES.format(costs=folder / "t_cost.yaml", more=more))
-    settings = load_settings([rules], strategy=strategy, host_cost_model=str(folder / "host.yaml"))
-    return make_plan(prepared(text), settings, {}, lambda step: None)
+    settings = load_settings(PlanOptions(rules, host_cost_model=str(folder / "host.yaml")), strategy)
+    return make_plan(prepared(text), settings)
 
 
 def test_the_gain_is_what_the_whole_placement_gains(tmp_path: Path) -> None:
@@ -83,8 +84,8 @@ def test_nothing_is_told_where_nothing_is_gained(tmp_path: Path) -> None:
     (tmp_path / "slow_cost.yaml").write_text(slow)
     (tmp_path / "host.yaml").write_text(HOST)
     rules.write_text(RULES.format(costs=tmp_path / "slow_cost.yaml", more=""))
-    settings = load_settings([rules], host_cost_model=str(tmp_path / "host.yaml"))
-    assert make_plan(prepared(NET), settings, {}, lambda step: None).what_ifs == ()
+    settings = load_settings(PlanOptions(rules, host_cost_model=str(tmp_path / "host.yaml")))
+    assert make_plan(prepared(NET), settings).what_ifs == ()
 
 
 def test_units_of_one_reason_count_together_and_only_ten_are_told(tmp_path: Path) -> None:

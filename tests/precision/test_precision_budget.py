@@ -1,6 +1,7 @@
 """Accuracy budgets: how they are read, and that as few units as it takes are left in floating point."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, log10
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from byoc.errors import InputError
-from byoc.precision.budget import Budget, Trial, read_budget, within
+from byoc.precision.budget import Budget, read_budget, search_float_units
 from byoc.precision.sensitivity import Kept
 
 
@@ -55,12 +56,12 @@ class Fake:
         self.kept = kept
         self.tried: list[int] = []
 
-    def try_without(self, names: Sequence[str]) -> Trial[tuple[str, ...]]:
+    def keep_without(self, names: Sequence[str]) -> Kept:
         self.tried.append(len(names))
         assert len(set(names)) == len(names)
         left = sum(noise for name, noise in self.noises.items() if name not in names)
         found = db(left) if self.kept is None else self.kept[len(names)]
-        return Trial(tuple(names), Kept(found, found))
+        return Kept(found, found)
 
     def rank(self) -> dict[str, Kept]:
         return {name: Kept(db(noise), 1.0) for name, noise in self.noises.items()}
@@ -68,7 +69,32 @@ class Fake:
     def enough(self, budget: Budget) -> list[int]:
         """Return how many of the noisiest may be left out for the budget to be met."""
         order = sorted(self.noises, key=lambda name: (db(self.noises[name]), name))
-        return [n for n in range(len(order) + 1) if budget.met(self.try_without(order[:n]).kept)]
+        return [n for n in range(len(order) + 1) if budget.met(self.keep_without(order[:n]))]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The end of a search: the units left in floating point, what is kept, what was at first."""
+
+    left: tuple[str, ...]
+    kept: Kept
+    all_quantized: Kept
+
+
+def search(budget: Budget, fake: Fake, rank: Callable[[], Mapping[str, Kept]] | None = None) -> Found:
+    """Answer each proposal with what the fake keeps; the last that meets the budget counts."""
+    proposals = search_float_units(budget, rank or fake.rank)
+    proposal = next(proposals)
+    found = first = None
+    while proposal is not None:
+        accuracy = fake.keep_without(proposal)
+        first = first or accuracy
+        if budget.met(accuracy):
+            found = proposal, accuracy
+        proposal = proposals.send(accuracy)
+    assert found is not None
+    assert first is not None
+    return Found(*found, first)
 
 
 _noises = st.lists(st.floats(1e-9, 1e-1), min_size=1, max_size=12)
@@ -79,11 +105,10 @@ def test_as_few_as_brute_force_finds(noises: list[float], least: int) -> None:
     budget = Budget("signal_to_noise", least)
     fewest = min(Fake(noises).enough(budget))  # with all left out nothing is noisy
     fake = Fake(noises)
-    met = within(budget, fake.try_without, fake.rank)
-    assert len(met.left) == len(met.trial.result) == fewest
-    assert budget.met(met.trial.kept)
-    assert met.without.signal_to_noise == pytest.approx(db(sum(noises)))
-    assert list(met.left) == list(met.trial.result)
+    met = search(budget, fake)
+    assert len(met.left) == fewest
+    assert budget.met(met.kept)
+    assert met.all_quantized.signal_to_noise == pytest.approx(db(sum(noises)))
     left_in = [noise for name, noise in fake.noises.items() if name not in met.left]
     most = max(left_in, default=0) * (1 - 1e-12)  # noises that are one number in dB are equal
     assert all(fake.noises[name] >= most for name in met.left)
@@ -92,7 +117,7 @@ def test_as_few_as_brute_force_finds(noises: list[float], least: int) -> None:
 @given(_noises, st.integers(0, 100))
 def test_where_noises_add_up_few_trials_are_enough(noises: list[float], least: int) -> None:
     fake = Fake(noises)
-    within(Budget("signal_to_noise", least), fake.try_without, fake.rank)
+    search(Budget("signal_to_noise", least), fake)
     assert len(fake.tried) <= 5  # none, all, the guess, and what is beside it
     assert len(set(fake.tried)) == len(fake.tried)
 
@@ -105,25 +130,23 @@ def test_what_does_not_grow_steadily_ends_where_it_is_met(
     """By chance one unit more in floating point may keep less: what is returned meets the budget."""
     kept = [*map(float, steps), 50.0]
     fake = Fake([1e-3 / (i + 1) for i in range(len(steps))], kept)
-    met = within(
-        Budget("same_class" if classes else "signal_to_noise", least), fake.try_without, fake.rank
-    )
+    met = search(Budget("same_class" if classes else "signal_to_noise", least), fake)
     number = len(met.left)
     assert kept[number] >= least
     assert number == 0 or kept[number - 1] < least  # one fewer would not do
-    assert met.trial.kept.signal_to_noise == kept[number]
+    assert met.kept.signal_to_noise == kept[number]
 
 
 def test_one_trial_where_all_may_be_quantized() -> None:
     fake = Fake([1e-4, 1e-5])
-    met = within(Budget("signal_to_noise", 30), fake.try_without, lambda: pytest.fail("not needed"))
-    assert (fake.tried, dict(met.left)) == ([0], {})
+    met = search(Budget("signal_to_noise", 30), fake, lambda: pytest.fail("not needed"))
+    assert (fake.tried, met.left) == ([0], ())
 
 
 def test_more_than_floating_point_keeps() -> None:
     fake = Fake([1e-4, 1e-5], [20.0, 40.0, 110.0])
     with pytest.raises(InputError) as error:
-        within(Budget("signal_to_noise", 120), fake.try_without, fake.rank)
+        search(Budget("signal_to_noise", 120), fake)
     assert str(error.value) == "accuracy budget 120dB: not met even with nothing quantized"
     assert fake.tried == [0, 2]
 

@@ -39,7 +39,7 @@ def ranges(net: Model) -> Ranges:
 
 def concluded(net: Model, *rules: str | Path, **wanted: Any) -> Concluded:
     targets = [load_rules(str(name)) for name in rules]
-    return conclude(net, targets, Precision(**wanted), lambda step: None)
+    return conclude(net, targets, Precision(**wanted))
 
 
 def ours(found: Concluded) -> int:

@@ -12,9 +12,11 @@ from strategies import Alternating, Random
 
 import byoc
 from byoc.bundle.read import open_bundle
-from byoc.emit import emit
+from byoc.options import Options
+from byoc.pipeline import emit
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import load_rules
+from byoc.stages import State
 from byoc.verify.compare import Verification
 from byoc.verify.run import NotVerifiableError, verify
 
@@ -50,7 +52,9 @@ def rows(name: str) -> Iterator[Row]:
             costs = str(here / "near.yaml")
             asked = {"model": f"zoo:{name}", "dims": {}}
             plan = planned(model, target, strategy, costs=costs, asked=asked)
-            outcome = emit(plan, here / "b", compilers(plan), True, lambda step: None)
+            options = Options(str(here / "any.yaml"), strict=True)
+            state = State(model.source, options, compilers=compilers(plan), plan=plan, output=here / "b")
+            outcome = emit(state).verification
             if isinstance(outcome, str):
                 raise NotVerifiableError(outcome)
             again: Verification = verify(open_bundle(here / "b"), model)

@@ -1,0 +1,139 @@
+"""Flags of the command line that are made of the declared fields of a dataclass of options."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from byoc.cli.common import by_target, pairs, sizes
+from byoc.support import Flag, Syntax, declaration_of
+
+_TYPES: dict[Syntax, Any] = {
+    Syntax.TEXT: str,
+    Syntax.PATH: Path,
+    Syntax.NUMBER: float,
+    Syntax.SWITCH: bool,
+    Syntax.ON_OFF: bool,
+}
+"""The type that Typer reads; everything else is a list of texts."""
+
+# Typer shows the members of an enumeration in the help, and takes nothing else.
+_make_choices: Callable[..., Any] = StrEnum
+
+_READERS: dict[Syntax, Callable[[Any, str], Any]] = {
+    Syntax.LIST: lambda values, name: tuple(values or ()),
+    Syntax.BY_TARGET: by_target,
+    Syntax.PAIRS: lambda values, name: pairs(values or [], name),
+    Syntax.SIZES: sizes,
+}
+
+
+@dataclass(frozen=True)
+class _FieldFlag:
+    """A field of options and the flag that sets it."""
+
+    field: "Field[Any]"
+    flag: Flag
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The flag as it is written, the long form first."""
+        return self.flag.names or (f"--{self.field.name.replace('_', '-')}",)
+
+    @property
+    def parameter(self) -> str:
+        """The name of the parameter that Typer passes."""
+        return self.names[0].removeprefix("--").replace("-", "_")
+
+    @property
+    def is_required(self) -> bool:
+        return self.field.default is MISSING and self.field.default_factory is MISSING
+
+    def declare_parameter(self) -> inspect.Parameter:
+        """Return the flag as a parameter for Typer."""
+        # A switch says its name twice, since Typer adds `--no-...` to one that does not.
+        names = () if self.flag.syntax is Syntax.ON_OFF else self.names
+        option = typer.Option(*names, help=self.flag.help, metavar=self.flag.metavar)
+        kind, default = self._type_and_default()
+        if default is None:
+            kind = kind | None
+        return inspect.Parameter(
+            self.parameter,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if self.is_required else default,
+            annotation=Annotated[kind, option],
+        )
+
+    def _type_and_default(self) -> tuple[Any, Any]:
+        default: Any = None if self.is_required else self.field.default
+        if self.flag.choices:
+            choices: Any = _make_choices("Choice", {name: name for name in self.flag.choices})
+            return choices, default and choices(default)
+        if self.flag.syntax in _TYPES:
+            return _TYPES[self.flag.syntax], default
+        return list[str], inspect.Parameter.empty if self.is_required else None
+
+    def read(self, value: Any) -> Any:
+        """Return the field's value for what Typer read. Raises typer.BadParameter."""
+        if isinstance(value, StrEnum):
+            return value.value
+        if self.flag.read is not None:
+            return None if value is None else self.flag.read(value)
+        reader = _READERS.get(self.flag.syntax)
+        return value if reader is None else reader(value, self.names[0])
+
+
+def take_options(kind: Any, first: Sequence[str] = ()) -> Callable[[Callable[..., None]], Any]:
+    """Give a verb, which has a parameter `options`, the flags of a dataclass of options instead.
+
+    The flags stand where `options` stands among the parameters: the fields named `first`, then the
+    others in their order. A field that is a dataclass with flags itself is read from those.
+    """
+    flags = sorted(_find_flags(kind), key=lambda each: _position(each.field.name, first))
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        @wraps(verb)
+        def called(**given: Any) -> None:
+            values = {each.field.name: each.read(given.pop(each.parameter)) for each in flags}
+            verb(options=_make_options(kind, values), **given)
+
+        parameters: list[inspect.Parameter] = []
+        for own in inspect.signature(verb).parameters.values():
+            if own.name == "options":
+                parameters += [each.declare_parameter() for each in flags]
+            else:
+                parameters.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        called.__dict__["__signature__"] = inspect.Signature(parameters)
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        return called
+
+    return decorate
+
+
+def _position(name: str, first: Sequence[str]) -> int:
+    return first.index(name) if name in first else len(first)
+
+
+def _find_flags(kind: Any) -> Iterator[_FieldFlag]:
+    for each in fields(kind):
+        declaration = declaration_of(each)
+        if declaration is not None and declaration.flag is not None:
+            yield _FieldFlag(each, declaration.flag)
+        elif is_dataclass(each.default):
+            yield from _find_flags(each.default)
+
+
+def _make_options(kind: Any, values: dict[str, Any]) -> Any:
+    """Return options with the values of some fields; the others have their defaults."""
+    own = {}
+    for each in fields(kind):
+        if each.name in values:
+            own[each.name] = values[each.name]
+        elif is_dataclass(each.default):
+            own[each.name] = _make_options(type(each.default), values)
+    return kind(**own)

@@ -1,0 +1,360 @@
+"""The choices of a user, each declared once: for Python, the command line and the manifest alike.
+
+The keyword arguments of `byoc.partition` and `byoc.fastest`, the flags of `byoc partition` and
+`byoc compare`, and what the manifest records as `asked` are all derived from the fields here.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from math import isfinite
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
+
+import onnx
+
+from byoc.codegen.isolate import Isolation
+from byoc.costs.model import Policy
+from byoc.errors import InputError
+from byoc.precision.conclude import NATIVE, Precision
+from byoc.support import Flag, Syntax, declaration_of, declare
+from byoc.verify.thresholds import DEFAULT, QUANTIZED, TOLERANCE, Thresholds
+
+Source = str | Path | onnx.ModelProto
+"""A model: a path, `zoo:NAME`, or a protobuf, which is never changed."""
+
+DEFAULT_STRATEGY = "launch-aware"
+ZOO = "zoo:"
+
+P = ParamSpec("P")
+S = TypeVar("S")
+Chosen = TypeVar("Chosen")
+R = TypeVar("R")
+
+
+def name_source(source: Source) -> str:
+    """Return the name of a model or file in the manifest: without folders, which differ elsewhere."""
+    if isinstance(source, onnx.ModelProto):
+        return "a model in memory"
+    name = str(source)
+    return name if name.startswith(ZOO) else Path(name).name
+
+
+def _record_value(value: Any) -> Any:
+    return value
+
+
+def _record_pairs(pairs: Mapping[str, Any] | None) -> dict[str, Any]:
+    return dict(pairs or {})
+
+
+def _record_files(files: str | Path | Sequence[str | Path]) -> list[str]:
+    return [name_source(name) for name in list_files(files)]
+
+
+def _record_choice(choice: str | Mapping[str, str] | None) -> str | dict[str, str] | None:
+    """Return a choice of files or plug-ins, for all targets or for each, by their names alone."""
+    if choice is None or isinstance(choice, str):
+        return choice and name_source(choice)
+    return {target: name_source(name) for target, name in choice.items()}
+
+
+def list_files(files: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    """Return one file or several as a list."""
+    return [files] if isinstance(files, (str, Path)) else list(files)
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The choices that planning needs, whatever the strategy."""
+
+    rules: str | Path | Sequence[str | Path] = field(
+        metadata=declare(
+            "a rule file's path, or the name of a built-in one; several for several accelerators.",
+            Flag(
+                "A rule file, or one of byoc rules; once for each of several accelerators.", Syntax.LIST
+            ),
+            _record_files,
+        )
+    )
+    objective: str = field(
+        default="latency",
+        kw_only=True,
+        metadata=declare(
+            "`latency`, `energy`, or weights of both: `latency=1,energy=0.5`.",
+            Flag("latency, energy, or weights of both: latency=1,energy=0.5."),
+            _record_value,
+        ),
+    )
+    cost_model: str | Mapping[str, str] | None = field(
+        default=None,
+        kw_only=True,
+        metadata=declare(
+            "the accelerator's cost model, a path or a name, or one for each of several accelerators "
+            "by name; the rule file's unless given.",
+            Flag(
+                "The accelerator's costs, see byoc cost-models; by default the rule file's.",
+                Syntax.BY_TARGET,
+                metavar="[TARGET=]NAME",
+            ),
+            _record_choice,
+        ),
+    )
+    host_cost_model: str = field(
+        default="host",
+        kw_only=True,
+        metadata=declare("the host's cost model.", Flag("The host's costs."), name_source),
+    )
+    unknown_costs: str = field(
+        default=Policy.estimate.value,
+        kw_only=True,
+        metadata=declare(
+            "what to do about a cost that no model knows: `refuse`, `host` or `estimate`.",
+            Flag(
+                "Where a cost is not known: stop, leave it on the host, or guess.",
+                choices=tuple(policy.value for policy in Policy),
+            ),
+            _record_value,
+        ),
+    )
+    dims: Mapping[str, int] | None = field(
+        default=None,
+        kw_only=True,
+        metadata=declare(
+            "sizes for symbolic dimensions.",
+            Flag(
+                "Fix a symbolic dimension, such as batch=1.",
+                Syntax.SIZES,
+                names=("--dim",),
+                metavar="NAME=SIZE",
+            ),
+            _record_pairs,
+        ),
+    )
+    trips: Mapping[str, float] | None = field(
+        default=None,
+        kw_only=True,
+        metadata=declare(
+            "how often Loops and Scans run, by node name, where the model does not say.",
+            Flag(
+                "How often a node's bodies run, by its name or output.",
+                Syntax.SIZES,
+                metavar="NAME=NUMBER",
+            ),
+            _record_pairs,
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PlanOptions):
+    """All choices of a partitioning run. Raises InputError for a timeout or a gate that is none."""
+
+    output: str | Path | None = field(
+        default=None,
+        metadata=declare(
+            "where to write the bundle; without it nothing is compiled or verified. An existing bundle "
+            "is replaced, whole; anything else that is there is left alone.",
+            Flag(
+                "Write the bundle here (.zip: packed); else only plan.",
+                Syntax.PATH,
+                names=("--output", "-o"),
+            ),
+        ),
+    )
+    strategy: str = field(
+        default=DEFAULT_STRATEGY,
+        metadata=declare(
+            "the placement strategy's name (`byoc.strategies` entry points).",
+            Flag("How to place the units: see byoc strategies."),
+            _record_value,
+        ),
+    )
+    codegen: str | Mapping[str, str] | None = field(
+        default=None,
+        metadata=declare(
+            "the codegen's name, or one for each accelerator; the rule file's unless given.",
+            Flag(
+                "What compiles the regions, see byoc codegens; by default the rule file's.",
+                Syntax.BY_TARGET,
+                metavar="[TARGET=]NAME",
+            ),
+            _record_choice,
+        ),
+    )
+    codegen_options: Mapping[str, str] | None = field(
+        default=None,
+        metadata=declare(
+            "options by `name`, or by `target:name` for the codegen of one target; they win over those "
+            "of the rule files.",
+            Flag(
+                "An option of the codegen, see byoc codegens CODEGEN; it wins over the rule file's.",
+                Syntax.PAIRS,
+                names=("--codegen-option",),
+                metavar="[TARGET:]NAME=VALUE",
+            ),
+            _record_pairs,
+        ),
+    )
+    placement: str | Path | None = field(
+        default=None,
+        metadata=declare(
+            "a file that says where some nodes are to be, as `save_placement` writes it.",
+            Flag("A file that says where some nodes are to be.", Syntax.PATH),
+            lambda path: None if path is None else name_source(path),
+        ),
+    )
+    precision: Precision = field(
+        default=NATIVE,
+        metadata=declare(
+            "what regions compute in, and what scales are concluded from.",
+            record=lambda precision: precision.asked,
+        ),
+    )
+    verify: bool = field(
+        default=True,
+        metadata=declare(
+            "run the bundle and the original on seeded inputs and compare, if onnxruntime is there.",
+            Flag("Run the result and the original, and compare.", Syntax.ON_OFF),
+        ),
+    )
+    strict: bool = field(
+        default=False,
+        metadata=declare(
+            "a region that its codegen does not compile, load or run is an error; without this its "
+            "nodes go elsewhere, the model is cut anew, and the report tells of it.",
+            Flag("A region that is not compiled or run is an error, and stays so.", Syntax.SWITCH),
+            _record_value,
+        ),
+    )
+    isolate: bool = field(
+        default=False,
+        metadata=declare(
+            "compile each region in a process of its own, which may crash or be killed.",
+            Flag("Compile each region in a process of its own.", Syntax.SWITCH),
+            _record_value,
+        ),
+    )
+    compile_timeout: float | None = field(
+        default=None,
+        metadata=declare(
+            "the most seconds that compiling a region may take, which implies `isolate`.",
+            Flag(
+                "Stop compiling a region after this; implies --isolate.",
+                Syntax.NUMBER,
+                metavar="SECONDS",
+            ),
+            _record_value,
+        ),
+    )
+    gate: bool | float | Thresholds = field(
+        default=False,
+        metadata=declare(
+            "compare each region alone with plain onnxruntime; those that are off by more than this go "
+            "elsewhere, as if they were refused. True takes verification's thresholds; a number is the "
+            "largest error of floats as a share of the range.",
+            Flag("Regions that are off, each alone, go back to the host.", Syntax.SWITCH),
+            lambda gate: _record_thresholds(read_gate(gate)),
+        ),
+    )
+    emit: Literal["epcontext"] | None = field(
+        default=None,
+        metadata=declare(
+            "`epcontext` puts `model_ctx.onnx` into the bundle, the host's model with an EPContext node "
+            "for each region, which ONNX Runtime loads where the codegen's provider is.",
+            Flag(
+                "Put a model with EPContext nodes into the bundle, for ONNX Runtime.",
+                choices=("epcontext",),
+            ),
+            _record_value,
+            record_none=False,
+        ),
+    )
+    progress: Callable[[str], None] | None = field(
+        default=None, metadata=declare("called with the name of each step as it begins.")
+    )
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a timeout that is no time, and a gate below 0."""
+        _ = self.isolation, self.largest_errors
+
+    @property
+    def isolation(self) -> Isolation | None:
+        """The processes that regions are compiled in, None for this one."""
+        timeout = self.compile_timeout
+        if timeout is not None and not (timeout > 0 and isfinite(timeout)):
+            raise InputError(f"compile timeout {timeout:g}: not a number of seconds above 0")
+        return Isolation(timeout) if self.isolate or timeout is not None else None
+
+    @property
+    def largest_errors(self) -> Thresholds | None:
+        """How far off a region may be by itself, None for any error."""
+        return read_gate(self.gate)
+
+
+def read_gate(gate: bool | float | Thresholds) -> Thresholds | None:
+    """Return how far off a region may be by itself, None for any. Raises InputError below 0."""
+    if isinstance(gate, Thresholds):
+        return gate
+    if isinstance(gate, bool):
+        return DEFAULT if gate else None
+    if not gate >= 0:
+        raise InputError(f"gate {gate:g}: not an error of at least 0")
+    return Thresholds(dict.fromkeys(TOLERANCE, gate), asked=frozenset(TOLERANCE))
+
+
+def _record_thresholds(allowed: Thresholds | None) -> dict[str, float | None] | None:
+    if allowed is None:
+        return None
+    return {
+        **allowed.relative,
+        QUANTIZED: allowed.units,
+        "signal_to_noise": allowed.signal_to_noise,
+    }
+
+
+def record_options(source: Source, options: Options) -> dict[str, Any]:
+    """Return what the user asked for as the manifest keeps it: plain JSON, files by name alone."""
+    record: dict[str, Any] = {"model": name_source(source)}
+    for each in fields(options):
+        declaration, value = declaration_of(each), getattr(options, each.name)
+        if declaration is None or declaration.record is None:
+            continue
+        if value is not None or declaration.record_none:
+            record[each.name] = declaration.record(value)
+    return record
+
+
+def take_keywords(
+    options: Callable[P, Chosen],
+) -> Callable[[Callable[[S, Chosen], R]], Callable[Concatenate[S, P], R]]:
+    """Have a function of a model and options take the fields of the options as keyword arguments.
+
+    The signature and a list of the arguments for the docstring come from the fields' declarations.
+    """
+
+    def decorate(function: Callable[[S, Chosen], R]) -> Callable[Concatenate[S, P], R]:
+        own = next(iter(inspect.signature(function).parameters.values()))
+        signature = inspect.signature(options)
+        signature = signature.replace(parameters=[own, *signature.parameters.values()])
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> R:
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            source = given.pop(own.name)
+            return function(source, cast("Callable[..., Chosen]", options)(**given))
+
+        called.__dict__["__signature__"] = signature
+        called.__doc__ = f"{inspect.getdoc(function)}\n\n{_describe_arguments(options)}"
+        return cast("Callable[Concatenate[S, P], R]", called)
+
+    return decorate
+
+
+def _describe_arguments(options: Any) -> str:
+    declared = ((each.name, declaration_of(each)) for each in fields(options))
+    return "\n".join(["Args:", *(f"    {name}: {d.help}" for name, d in declared if d is not None)])

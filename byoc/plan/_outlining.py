@@ -1,0 +1,99 @@
+"""From a plan's regions to functions of the model, and conversions where tensors cross to them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from onnx import ModelProto
+
+from byoc.boundary.border import Border
+from byoc.boundary.bound import Bounded, bound
+from byoc.graph.index import GraphIndex
+from byoc.graph.outline import Cut, GraphCuts, Group, outline
+from byoc.graph.spatial import images
+from byoc.patterns.unit import Unit
+from byoc.plan.data import GraphPlan, PlannedRegion
+from byoc.plan.wants import wants_of
+
+
+def name_regions(root: GraphPlan) -> GraphPlan:
+    """Return a plan whose regions are named after their targets and numbered, the main graph's first."""
+    return _name_regions(root, {target.name: count() for target in root.targets})
+
+
+def _name_regions(plan: GraphPlan, numbers: Mapping[str, Iterator[int]]) -> GraphPlan:
+    regions = tuple(
+        replace(region, name=f"{region.target.name}_{next(numbers[region.target.name])}")
+        for region in plan.regions
+    )
+    bodies = {
+        node: tuple(_name_regions(body, numbers) for body in inner)
+        for node, inner in plan.bodies.items()
+    }
+    return replace(plan, regions=regions, bodies=bodies)
+
+
+def outline_regions(root: GraphPlan) -> ModelProto:
+    """Return the model of a plan with its regions as functions. Raises InputError as `outline`."""
+    return outline(_describe_cuts(root))
+
+
+def _describe_cuts(plan: GraphPlan) -> GraphCuts:
+    """Return what a plan does to its graph."""
+    on_host = {
+        node: {"byoc.device": "host", "byoc.reason": str(reason)}
+        for unit, reason in plan.host_units
+        for node in unit.nodes
+    }
+    return GraphCuts(
+        index=plan.index,
+        cuts=tuple(_describe_cut(plan.index, region) for region in plan.regions),
+        metadata=on_host,
+        bodies={node: [_describe_cuts(body) for body in inner] for node, inner in plan.bodies.items()},
+    )
+
+
+def _describe_cut(index: GraphIndex, region: PlannedRegion) -> Cut:
+    return Cut(
+        name=region.name,
+        domain=region.target.domain,
+        groups=tuple(_describe_group(index, unit) for unit in region.units),
+        metadata={
+            "byoc.target": region.target.name,
+            "byoc.units": str(len(region.units)),
+            "byoc.predicted_seconds": f"{region.seconds:.3e}",
+        },
+    )
+
+
+def _describe_group(index: GraphIndex, unit: Unit) -> Group:
+    """Return what becomes of a unit in its region; the nodes of a QDQ group bear its name."""
+    metadata = {"byoc.rules": ", ".join(unit.rules)}
+    if unit.kind == "qdq":
+        metadata["byoc.qdq"] = unit.name
+    if unit.match is None:
+        return Group(unit.nodes, metadata=metadata)
+    inside = [index.nodes[i] for i in sorted(unit.match.nodes.values())]
+    metadata["byoc.nodes"] = ", ".join(node.name or node.output[0] for node in inside)
+    return Group(unit.nodes, unit.match.as_composite(index), metadata)
+
+
+def convert_boundaries(root: GraphPlan, outlined: ModelProto, folder: Path | None) -> Bounded:
+    """Return the outlined model of a plan with conversions at its boundaries; it is edited in place.
+
+    `folder` is where the model's external data lies. Raises InputError as `bound` does.
+    """
+    boundaries = [boundary for graph in root.walk() for boundary in _region_boundaries(graph)]
+    return bound(outlined, boundaries, folder)
+
+
+def _region_boundaries(graph: GraphPlan) -> list[Border]:
+    """Return the boundaries of a graph's own regions, without those of bodies."""
+    if not graph.regions:
+        return []
+    spatial = images(graph.index)
+    return [
+        Border(region.name, region.target.domain, wants_of(region.target), spatial, graph.index.values)
+        for region in graph.regions
+    ]

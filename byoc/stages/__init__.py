@@ -1,0 +1,39 @@
+"""The stages of the pipeline: frozen values, each of which takes a state and returns the next one."""
+
+from byoc.stages._emission_stages import Compile, EstimateGains, Pack, Verify
+from byoc.stages._model_loader import load_model
+from byoc.stages._planning_stages import (
+    Annotate,
+    Convert,
+    Group,
+    LeaveInFloat,
+    Load,
+    Outline,
+    Place,
+    Quantize,
+    Resolve,
+)
+from byoc.stages._settings_loader import load_settings, load_targets
+from byoc.stages._state import Stage, State, run_stages
+
+__all__ = [
+    "Annotate",
+    "Compile",
+    "Convert",
+    "EstimateGains",
+    "Group",
+    "LeaveInFloat",
+    "Load",
+    "Outline",
+    "Pack",
+    "Place",
+    "Quantize",
+    "Resolve",
+    "Stage",
+    "State",
+    "Verify",
+    "load_model",
+    "load_settings",
+    "load_targets",
+    "run_stages",
+]

@@ -1,0 +1,174 @@
+"""The stages from the plan to the bundle: compile, verify, estimate gains, pack."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from byoc.bundle.compile import Compiler
+from byoc.bundle.epcontext import write_context_model
+from byoc.bundle.read import Bundle
+from byoc.bundle.write import MODEL, make_manifest, write_bundle, write_manifest
+from byoc.codegen import Executable
+from byoc.codegen.refusal import Refusal, RefusedError
+from byoc.errors import InputError, MissingRuntimeError
+from byoc.plan import Plan, what_ifs
+from byoc.report.document import document
+from byoc.runtime.onnxrt import HOW_TO_GET_IT, has_runtime
+from byoc.runtime.regions import RegionFailedError
+from byoc.stages._state import State
+from byoc.support import report_step
+from byoc.verify.compare import RegionError, Verification, require
+from byoc.verify.regions import verify_regions
+from byoc.verify.run import Against, NotVerifiableError
+from byoc.verify.run import verify as verify_bundle
+from byoc.verify.thresholds import Thresholds
+
+
+@dataclass(frozen=True)
+class Compile:
+    """Write weights, models and the compiled regions into the folder.
+
+    Raises RefusedError for the regions that codegens refuse; with `strict`, CompileError for the first.
+    """
+
+    def run(self, state: State) -> State:
+        """Fill in `bundle`; its manifest has no report yet and is not written."""
+        compilers = state.compilers
+        regions = write_bundle(state.plan, state.folder, compilers, report_step, state.options.strict)
+        if state.options.emit is not None:
+            codegens = {name: compiler.codegen for name, compiler in compilers.items()}
+            write_context_model(state.folder, MODEL, regions, codegens)
+        manifest = make_manifest(state.folder, state.plan, regions)
+        return replace(state, bundle=Bundle(state.folder, manifest))
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Compare each region with onnxruntime where there is a gate, then the bundle with the original.
+
+    Raises RefusedError for regions that are not loaded or run, or are off by more than the gate lets
+    pass; InputError when an output is off, or a region cannot be run here and there is a gate.
+    """
+
+    def run(self, state: State) -> State:
+        """Fill in `verification`."""
+        largest_errors = state.options.largest_errors
+        if largest_errors is not None:
+            _verify_each_region(state, largest_errors)
+        return replace(state, verification=_verify(state))
+
+
+@dataclass(frozen=True)
+class EstimateGains:
+    """Estimate what the placement would gain if accelerators took more."""
+
+    def run(self, state: State) -> State:
+        """Fill in the plan's `what_ifs`."""
+        return replace(state, plan=replace(state.plan, what_ifs=tuple(what_ifs(state.plan.root))))
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Write the report and the manifest, the last of the bundle's files."""
+
+    def run(self, state: State) -> State:
+        """Change no field."""
+        report = document(state.plan, state.verification)
+        write_manifest(state.folder, state.bundle.manifest.model_copy(update={"report": report}))
+        return state
+
+
+def _verify(state: State) -> Verification | str:
+    """Return the verification, which has passed, or why there is none."""
+    if not state.options.verify:
+        return "verification was turned off"
+    if not has_runtime():
+        return HOW_TO_GET_IT
+    problem = _find_not_executable(state.plan, state.compilers)
+    if problem:
+        return problem
+    report_step("verify")
+    try:
+        against = _choose_reference(state.plan)
+        verification = verify_bundle(
+            state.bundle, against.model, original=against.original, computed=against.computed
+        )
+        require(verification)
+    except NotVerifiableError as error:
+        return str(error)
+    except InputError as error:
+        message = f"{error} (nothing was written; --no-verify writes it all the same)"
+        raise _as_refusal(error, state.bundle, message) from error
+    return verification
+
+
+def _find_not_executable(plan: Plan, compilers: Mapping[str, Compiler]) -> str:
+    """Return why the regions of a plan cannot be run here, empty when they can."""
+    for region in plan.regions:
+        codegen = compilers[region.target.name].codegen
+        if not isinstance(codegen, Executable):
+            return f"codegen {codegen.name} cannot run here what it compiles"
+    return ""
+
+
+def _choose_reference(plan: Plan) -> Against:
+    """Return what a bundle is compared with: the model that it was cut from.
+
+    In another precision than the original's that is the partitioned model as plain onnxruntime runs it.
+    """
+    if plan.lowered is None:
+        return Against(plan.model)
+    whole = f"{plan.model.source} in lower precision"
+    own = replace(plan.model, proto=plan.proto, source=whole)
+    return Against(own, plan.lowered.original, plan.lowered.dtype or "")
+
+
+def _verify_each_region(state: State, largest_errors: Thresholds) -> None:
+    """Raise RefusedError for all regions that are off by more than is allowed, each by itself."""
+    plan, bundle = state.plan, state.bundle
+    if not has_runtime():
+        raise MissingRuntimeError(HOW_TO_GET_IT)
+    problem = _find_not_executable(plan, state.compilers)
+    if problem:
+        raise InputError(f"the gate cannot compare regions: {problem}")
+    report_step("verify each region")
+    if plan.lowered is not None:
+        largest_errors = largest_errors.lowered(plan.lowered.dtype or "")
+    try:
+        errors = verify_regions(bundle, plan.model, None, largest_errors)
+    except NotVerifiableError as error:
+        raise InputError(f"the gate cannot compare regions: {error}") from error
+    except InputError as error:
+        raise _as_refusal(error, bundle, str(error)) from error
+    reasons = {error.name: _describe_error(error) for error in errors if not error.within}
+    if reasons:
+        raise RefusedError(
+            [
+                Refusal(entry.target, entry.codegen, entry.name, reasons[entry.name])
+                for entry in bundle.manifest.regions
+                if entry.name in reasons
+            ]
+        )
+
+
+def _describe_error(error: RegionError) -> str:
+    worst = error.worst
+    if worst is None or error.problem:
+        return error.problem
+    return f"its output '{worst.name}' {worst.problem or f'is off {worst.told}'}"
+
+
+def _as_refusal(error: InputError, bundle: Bundle, message: str) -> InputError:
+    """Return the error to raise: RefusedError where a region could not be loaded or run."""
+    failure: BaseException | None = error
+    while failure is not None and not isinstance(failure, RegionFailedError):
+        failure = failure.__cause__
+    if failure is None:
+        return InputError(message)
+    # The regions that share its artifact fail with it.
+    own = bundle.twins.get(failure.region, failure.region)
+    refusals = [
+        Refusal(entry.target, entry.codegen, entry.name, failure.reason)
+        for entry in bundle.manifest.regions
+        if own in (entry.name, entry.same_as)
+    ]
+    return RefusedError(refusals, message)

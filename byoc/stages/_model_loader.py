@@ -1,0 +1,39 @@
+"""Reading a model from a path, the zoo or memory, checked and ready to be planned."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import onnx
+
+from byoc import zoo
+from byoc.graph.load import Model, prepare, read_file
+from byoc.options import ZOO, Source
+
+
+def load_model(source: Source, dims: Mapping[str, int] | None = None) -> Model:
+    """Return a checked model from a path, `zoo:NAME`, or a protobuf, which is left as it is.
+
+    `dims` gives symbolic dimensions a size. Raises InputError when there is no such model, it is not
+    valid ONNX, or has no such dimension.
+    """
+    if isinstance(source, onnx.ModelProto):
+        return prepare(source, source.graph.name or "model", dims=dims)
+    name = str(source)
+    if name.startswith(ZOO):
+        return _load_zoo_model(name, dims)
+    model = prepare(read_file(Path(name)), name, Path(name).parent, dims)
+    # Absolute: a codegen's code may change the working directory before weights are read again.
+    return replace(model, folder=Path(name).parent.absolute())
+
+
+def _load_zoo_model(source: str, dims: Mapping[str, int] | None) -> Model:
+    """Return a model of the zoo, with the inputs that the zoo has for it unless dimensions are given."""
+    name = source.removeprefix(ZOO)
+    path = zoo.path(name)
+    if path is None:
+        model = prepare(zoo.load(name), source, dims=dims)
+    else:
+        model = prepare(read_file(path), source, path.parent, dims)
+    return model if dims else replace(model, samples=partial(zoo.sample_inputs, name))

@@ -1,0 +1,244 @@
+"""The stages up to the partitioned model: preparation, then planning."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from byoc.bundle.compile import Compiler
+from byoc.bundle.compilers import load_compilers
+from byoc.bundle.epcontext import require_contexts
+from byoc.bundle.staging import check_destination
+from byoc.costs.trips import check_trips
+from byoc.errors import InputError
+from byoc.graph.load import Model
+from byoc.graph.outline import check_unused
+from byoc.graph.unshare import unshared
+from byoc.options import Options, record_options
+from byoc.plan import (
+    Lowered,
+    Plan,
+    Settings,
+    annotate_graphs,
+    convert_boundaries,
+    group_graphs,
+    name_regions,
+    outline_regions,
+    plan_graphs,
+)
+from byoc.precision import FLOATS, Concluded, Precision, conclude, prepare_accuracy_test, requantize
+from byoc.rules.host import unmatched_host
+from byoc.stages._model_loader import load_model
+from byoc.stages._settings_loader import choose_by_target, load_settings
+from byoc.stages._state import State
+from byoc.support import report_step
+
+
+@dataclass(frozen=True)
+class Resolve:
+    """Load what the options name: targets, cost models, strategy, codegens.
+
+    Raises InputError when one cannot be loaded, or no bundle can be written where it is to be.
+    """
+
+    def run(self, state: State) -> State:
+        """Fill in `record`, `settings`, `compilers` and `output`."""
+        options = state.options
+        output = None if options.output is None else Path(options.output)
+        if output is not None:
+            check_destination(output)
+        settings = load_settings(options, options.strategy, options.placement)
+        compilers = _load_compilers(options, settings)
+        if options.emit is not None:
+            _check_emit(options, compilers)
+        return replace(
+            state,
+            record=record_options(state.source, options),
+            settings=settings,
+            compilers=compilers,
+            # Absolute: a codegen's code may change the working directory.
+            output=None if output is None else output.absolute(),
+        )
+
+
+def _load_compilers(options: Options, settings: Settings) -> dict[str, Compiler]:
+    """Return the compiler of each target; none where a plan is all that is asked for."""
+    if options.output is None and options.codegen is None and not options.codegen_options:
+        return {}  # a plan can be made before there is a codegen
+    targets = settings.targets
+    codegens = choose_by_target(targets, options.codegen, "codegen", lambda target: target.rules.codegen)
+    found = load_compilers(targets, codegens, options.codegen_options or {})
+    return {name: replace(each, isolation=options.isolation) for name, each in found.items()}
+
+
+def _check_emit(options: Options, compilers: Mapping[str, Compiler]) -> None:
+    """Raise InputError when what is to be written besides the bundle is not known, or cannot be."""
+    if options.emit != "epcontext":
+        raise InputError(f"emit is '{options.emit}', but must be 'epcontext'")
+    if options.output is None:
+        raise InputError("--emit epcontext writes into the bundle: say where that is to be (-o)")
+    require_contexts({name: compiler.codegen for name, compiler in compilers.items()})
+
+
+@dataclass(frozen=True)
+class Load:
+    """Read and check the model. Raises InputError as `load_model` does."""
+
+    def run(self, state: State) -> State:
+        """Fill in `original`."""
+        report_step("load model")
+        return replace(state, original=load_model(state.source, state.options.dims))
+
+
+@dataclass(frozen=True)
+class Quantize:
+    """Bring the model to the precision that was asked for; calibrate where ranges are to be measured.
+
+    Raises InputError as `conclude` does, and for an accuracy budget where nothing is quantized.
+    """
+
+    def run(self, state: State) -> State:
+        """Fill in `concluded`, `model`, `lowered` and `accuracy_test`; update the settings' targets."""
+        precision = state.options.precision
+        concluded = conclude(state.original, state.settings.targets, precision)
+        if concluded.ranges is None and precision.budget is not None:
+            raise InputError(f"accuracy budget {precision.budget}: nothing is quantized")
+        test = None
+        if precision.budget is not None:
+            test = prepare_accuracy_test(state.original, concluded, precision)
+        return replace(
+            state,
+            settings=replace(state.settings, targets=concluded.targets),
+            concluded=concluded,
+            model=concluded.model,
+            lowered=_describe_lowering(state.original, concluded, precision),
+            accuracy_test=test,
+        )
+
+
+def _describe_lowering(original: Model, concluded: Concluded, precision: Precision) -> Lowered | None:
+    """Return what is done to the model's numbers, None where regions compute as it says."""
+    ranges = concluded.ranges
+    if ranges is not None:
+        return Lowered(
+            original=original,
+            dtype=precision.quantize,
+            source=ranges.source,
+            method=ranges.method,
+            samples=ranges.samples,
+            random=ranges.random,
+            units=len(concluded.units),
+        )
+    return Lowered(original, precision.quantize) if precision.quantize in FLOATS else None
+
+
+@dataclass(frozen=True)
+class LeaveInFloat:
+    """Quantize the model anew, without some units, by their names."""
+
+    units: tuple[str, ...]
+
+    def run(self, state: State) -> State:
+        """Fill in `model` and `in_float`."""
+        concluded, model = state.concluded, state.concluded.model
+        if self.units:
+            assert concluded.ranges is not None
+            model = requantize(
+                state.original,
+                state.settings.targets,
+                concluded.ranges,
+                state.options.precision,
+                self.units,
+            ).model
+        return replace(state, model=model, in_float=self.units)
+
+
+@dataclass(frozen=True)
+class Annotate:
+    """Ask each target's rules about each node.
+
+    Raises InputError when the model has no such Loop or Scan as the options speak of, or uses a
+    target's domain.
+    """
+
+    def run(self, state: State) -> State:
+        """Fill in `index` and `marks`."""
+        settings = state.settings
+        with _naming(state.model):
+            check_unused(state.model.index, [target.domain for target in settings.targets])
+            check_trips(state.model.index, settings.trips)
+        report_step("place")
+        quantized = any(target.quantized for target in settings.targets)
+        index = (unshared(state.model) if quantized else state.model).index
+        return replace(state, index=index, marks=annotate_graphs(index, settings.targets))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Gather nodes into the units that are placed: composites, QDQ groups, single nodes."""
+
+    def run(self, state: State) -> State:
+        """Fill in `units`."""
+        return replace(state, units=group_graphs(state.index, state.settings.targets, state.marks))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Have the strategy place the units of every graph, and name the regions that form.
+
+    Raises InputError when a cost that is needed is not known, the strategy fails, or a unit that has to
+    be on an accelerator cannot.
+    """
+
+    def run(self, state: State) -> State:
+        """Fill in `root`."""
+        settings = state.settings
+        names = [target.name for target in settings.targets]
+        pins = settings.saved.resolve(state.index, names) if settings.saved else None
+        root = name_regions(plan_graphs(state.index, settings, state.units, pins))
+        notes = [note for target in settings.targets for note in unmatched_host(state.index, target)]
+        notes += pins.notes if pins is not None else []
+        return replace(state, root=replace(root, notes=(*root.notes, *notes)))
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Make each region a function of the model, and each composite inside it, too."""
+
+    def run(self, state: State) -> State:
+        """Fill in `outlined`."""
+        report_step("outline")
+        with _naming(state.model):
+            return replace(state, outlined=outline_regions(state.root))
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Convert layouts, types and quantization where tensors cross between host and regions."""
+
+    def run(self, state: State) -> State:
+        """Fill in `plan`; the outlined model is edited in place."""
+        report_step("bound")
+        with _naming(state.model):
+            converted = convert_boundaries(state.root, state.outlined, state.model.folder)
+        plan = Plan(
+            asked=state.record,
+            model=state.model,
+            targets=state.settings.targets,
+            root=replace(state.root, notes=(*state.root.notes, *converted.notes)),
+            proto=converted.proto,
+            values=converted.values,
+            origins=converted.origins,
+            lowered=state.lowered,
+            notes=state.concluded.notes,
+        )
+        return replace(state, plan=plan)
+
+
+@contextmanager
+def _naming(model: Model) -> Iterator[None]:
+    """Put the model's name in front of the message of an InputError."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{model.source}: {error}") from None

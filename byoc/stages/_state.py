@@ -1,0 +1,87 @@
+"""The state of a model on its way through the pipeline, and the protocol of the stages."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from onnx import ModelProto
+
+from byoc.bundle.compile import Compiler
+from byoc.bundle.read import Bundle
+from byoc.graph.index import GraphIndex
+from byoc.graph.load import Model
+from byoc.options import Options, Source
+from byoc.plan import GraphPlan, Lowered, Plan, Settings, Units
+from byoc.precision import AccuracyTest, Concluded, Kept
+from byoc.verdict import Mark
+from byoc.verify.compare import Verification
+
+# A field that is still to be filled in: no stage reads what a later one makes.
+_LATER: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A model with all that the stages so far have made of it; each field names its stage."""
+
+    source: Source
+    options: Options
+
+    # Resolve
+    record: Mapping[str, Any] = _LATER
+    """The options as the manifest keeps them."""
+    settings: Settings = _LATER
+    compilers: Mapping[str, Compiler] = field(default_factory=dict)
+    """The compiler of each target, by the target's name; none where nothing is compiled."""
+    output: Path | None = None
+    """The absolute path of the bundle."""
+
+    # Load
+    original: Model = _LATER
+
+    # Quantize
+    concluded: Concluded = _LATER
+    model: Model = _LATER
+    """The model to be planned: quantized, where it has to be."""
+    lowered: Lowered | None = None
+    accuracy_test: AccuracyTest | None = None
+    """The measure of an accuracy budget, where there is one."""
+
+    # The search for units to leave in floating point
+    in_float: Sequence[str] | None = None
+    """The units that are left in floating point, None as long as none were chosen."""
+    accuracy: Kept = _LATER
+    all_quantized: Kept = _LATER
+    """The accuracy with nothing left in floating point."""
+
+    # Annotate, Group, Place, Outline, Convert
+    index: GraphIndex = _LATER
+    marks: Mapping[int, Sequence[Sequence[Mark]]] = _LATER
+    """For each graph, by the id of its index, and each target the marks of the nodes."""
+    units: Mapping[int, Units] = _LATER
+    """The units of each graph, by the id of its index."""
+    root: GraphPlan = _LATER
+    outlined: ModelProto = _LATER
+    plan: Plan = _LATER
+
+    # Compile, Verify
+    folder: Path = _LATER
+    """The folder to write the bundle into, which becomes `output` when all went well."""
+    bundle: Bundle = _LATER
+    verification: Verification | str = ""
+    """The comparison with the original, or why there was none."""
+
+
+class Stage(Protocol):
+    """A step of the pipeline; its fields, if any, are its options."""
+
+    def run(self, state: State) -> State:
+        """Return the state with what this stage makes."""
+
+
+def run_stages(stages: Iterable[Stage], state: State) -> State:
+    """Run stages one after the other."""
+    for stage in stages:
+        state = stage.run(state)
+    return state

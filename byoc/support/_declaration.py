@@ -1,0 +1,80 @@
+"""Fields declared once: their help, the flag that sets them, and how the manifest records them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, fields
+from enum import Enum, auto
+from typing import Any
+
+_KEY = "byoc.declaration"
+
+
+class Syntax(Enum):
+    """The form of what a user writes behind a flag."""
+
+    TEXT = auto()
+    PATH = auto()
+    NUMBER = auto()
+    SWITCH = auto()
+    """No value: the flag sets the field to true."""
+    ON_OFF = auto()
+    """No value: `--flag` or `--no-flag`."""
+    LIST = auto()
+    """One value; the flag may be repeated."""
+    BY_TARGET = auto()
+    """`NAME` for all targets, or `TARGET=NAME` once for each."""
+    PAIRS = auto()
+    """`NAME=VALUE`; the flag may be repeated."""
+    SIZES = auto()
+    """`NAME=WHOLE NUMBER`; the flag may be repeated."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of the command line that sets a field.
+
+    `names` are `--field-name` unless given. `metavar` stands for the value in the help. `choices` are
+    the only texts allowed, where there are any. `read` makes the field's value of a text.
+    """
+
+    help: str
+    syntax: Syntax = Syntax.TEXT
+    names: tuple[str, ...] = ()
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    read: Callable[[str], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A field's help for Python, its flag if it has one, and how its value is recorded.
+
+    `record` makes plain JSON of the value, None where the field is not recorded. With `record_none`
+    False a value of None is left out of the record.
+    """
+
+    help: str
+    flag: Flag | None = None
+    record: Callable[[Any], Any] | None = None
+    record_none: bool = True
+
+
+def declare(
+    help: str,  # noqa: A002 - as argparse and Typer call it
+    flag: Flag | None = None,
+    record: Callable[[Any], Any] | None = None,
+    *,
+    record_none: bool = True,
+) -> Mapping[str, Any]:
+    """Return the metadata of a dataclass field that is declared so."""
+    return {_KEY: Declaration(help, flag, record, record_none)}
+
+
+def declaration_of(field: "Field[Any]") -> Declaration | None:
+    """Return the declaration of a field, None for a field without one."""
+    found: Declaration | None = field.metadata.get(_KEY)
+    return found
+
+
+def keywords_of(values: Any, kind: Any) -> dict[str, Any]:
+    """Return the fields that a dataclass `kind` has, with the values of one of its instances."""
+    return {field.name: getattr(values, field.name) for field in fields(kind) if field.init}
