@@ -1,7 +1,7 @@
-"""The codegen that needs a C compiler alone: a region becomes C99 by emx-onnx-cgen, and a library.
+"""The codegen that needs only a C compiler: emx-onnx-cgen makes C99 of a region, compiled to a library.
 
-The C source is in the artifact beside the library: what a microcontroller's tool chain takes, and what
-loading compiles anew on a machine that the library was not made for.
+The artifact has the C source beside the library, for a microcontroller's tool chain, and for compiling
+again on a computer that the library is not for.
 """
 
 import json
@@ -24,7 +24,7 @@ _LIBRARY = "region.so"
 
 
 class C:
-    """Compiles regions to C, and runs them on this machine's CPU."""
+    """Codegen that compiles regions to C, and runs them on the CPU."""
 
     name = "c"
     api = 1
@@ -35,8 +35,8 @@ class C:
     def compile(self, region: Region, options: COptions) -> Artifact:
         """Return the C source and the shared library.
 
-        Raises CompileError for an operator that emx-onnx-cgen does not emit and an extent that is not
-        known, with the nodes at fault, and MissingRuntimeError without it or the C compiler.
+        Raises CompileError for an operator that emx-onnx-cgen does not support and for an unknown
+        extent, with the nodes at fault, and MissingRuntimeError without emx-onnx-cgen or the C compiler.
         """
         compiler()
         parts = take_apart(region)
@@ -56,10 +56,10 @@ class C:
         return Artifact({_SOURCE: source, _LIBRARY: build(source, options)}, metadata)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
-        """Return a function that runs the library, compiled anew where it does not fit.
+        """Return a function that runs the library, compiled again if it is for another computer.
 
-        Raises InputError when the artifact is not this region's, and MissingRuntimeError where it
-        takes a C compiler and there is none.
+        Raises InputError if the artifact is not for this region, and MissingRuntimeError if a C compiler
+        is needed and there is none.
         """
         told = artifact.metadata
         parts = take_apart(region)
@@ -72,17 +72,17 @@ class C:
         return Program(run, failed, inputs, weights, parts.made, parts.known, region.outputs)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
-        """Return whether the library was made for a machine like this one."""
+        """Return whether the library was compiled for a computer like this one."""
         if _LIBRARY not in artifact.files:
             return YES
         for name, mark in stamp(_options(artifact)).items():
             made = artifact.metadata.get(name, "another")
             if made != mark:
-                return refuse(f"the library was made for the {name} {made}, and here is {mark}")
+                return refuse(f"the library was compiled for the {name} {made}, but this is {mark}")
         return YES
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """Return for each node whether emx-onnx-cgen emits C for it, or its reason."""
+        """Return for each node whether emx-onnx-cgen supports it, or its reason."""
         return judge(model)
 
     def _functions(self, region: Region, artifact: Artifact, count: int) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""From C to a shared library, by the C compiler of the system."""
+"""Compile C to a shared library with the C compiler of the system."""
 
 import hashlib
 import platform
@@ -12,8 +12,8 @@ from byoc.errors import MissingRuntimeError, shortened
 
 from .options import COptions
 
-# Each node's function is used once, so they would all become one, on which optimizers take long:
-# 910 nodes 10 s instead of 3.5, for code that is a tenth faster.
+# Each node's function is called once, so all would be inlined into one, which is slow to optimize:
+# 910 nodes take 10 s instead of 3.5, for code that is a tenth faster.
 _APART = "-DEMX_NODE_FN=static __attribute__((noinline))"
 _MOST_CHARACTERS = 300
 _NEWER = {
@@ -23,9 +23,9 @@ _NEWER = {
 
 
 def build(source: bytes, options: COptions) -> bytes:
-    """Return the shared library.
+    """Compile a source and return the shared library.
 
-    Raises CompileError when the compiler refuses, and MissingRuntimeError when there is none.
+    Raises CompileError if the compiler refuses, and MissingRuntimeError if there is none.
     """
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         (Path(folder) / "region.c").write_bytes(source)
@@ -38,19 +38,19 @@ def build(source: bytes, options: COptions) -> bytes:
 
 
 def compiler_version(options: COptions) -> str:
-    """Return the first line in which a compiler says what it is. Raises MissingRuntimeError."""
+    """Return the version line of the compiler. Raises MissingRuntimeError if there is none."""
     lines = _run([*shlex.split(options.cc), "--version"], options).stdout.splitlines()
     return lines[0] if lines else "unknown"
 
 
 def stamp(options: COptions) -> dict[str, str]:
-    """Return what a shared library depends on."""
+    """Return the properties of this computer that a shared library depends on."""
     found = {"machine": platform.machine(), "system": platform.system()}
     return {**found, "cpu": _cpu()} if options.native else found
 
 
 def _cpu() -> str:
-    """Return a hash of what this CPU says it can do."""
+    """Return a hash of the instruction sets of this CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

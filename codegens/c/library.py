@@ -1,4 +1,4 @@
-"""A shared library loaded, its function called with numpy arrays."""
+"""Load a shared library, and call its function with numpy arrays."""
 
 import ctypes
 import tempfile
@@ -22,12 +22,12 @@ Array = NDArray[np.generic]
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A region's function, called as an executor is.
+    """The function of a region as an executor.
 
-    `failed` tells whether the last call of this thread got no memory; None where it needs none.
-    `arguments` are the names of the region's inputs in the function's order, `weights` the constants
-    that follow, `made` the outputs at the end; `known` are those of the region's `outputs` that are
-    constants. The function keeps nothing between calls, so threads may call it at once.
+    `failed` returns whether the last call of this thread ran out of memory; it is None if the function
+    allocates none. The arguments of the function are the region's inputs, named in `arguments`, then
+    `weights`, then the outputs `made`; `known` are outputs that are constants. The function has no
+    state, so threads may call it concurrently.
     """
 
     function: Any
@@ -47,20 +47,21 @@ class Program:
             arrays = [*given, *self.weights, *made.values()]
             self.function(*(array.ctypes.data for array in arrays))
             if self.failed is not None and self.failed():
-                raise InputError("there is not enough memory for what it computes in between")
+                raise InputError("there is not enough memory for intermediate results")
         passed = {name: inputs[name].copy() for name in types if name in inputs}
         return {**passed, **{name: value.copy() for name, value in self.known.items()}, **made}
 
 
 def open_functions(library: bytes, count: int) -> tuple[Any, Any]:
-    """Return a shared library's function, which takes so many pointers, and that which tells failures.
+    """Return the function of a shared library, which takes `count` pointers, and the check for failures.
 
-    Raises OSError.
+    The check is None if the function allocates no memory. Raises OSError if the library cannot be
+    loaded.
     """
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         path = Path(folder) / "region.so"
         path.write_bytes(library)
-        opened = ctypes.CDLL(str(path))  # stays when the file goes
+        opened = ctypes.CDLL(str(path))  # stays loaded when the file is deleted
     function = getattr(opened, ENTRY)
     function.restype = None
     function.argtypes = [ctypes.c_void_p] * count

@@ -1,4 +1,4 @@
-"""What a user may choose of the C compiler."""
+"""Options of the codegen `c`."""
 
 import shlex
 from dataclasses import dataclass, field
@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class COptions:
-    """Options of the codegen `c`: the compiler's command, and the flags it optimizes by."""
+    """Options of the codegen `c`: the command of the C compiler, and flags for optimization."""
 
     cc: str = field(default="cc", metadata={"help": "the C compiler's command"})
-    cflags: str = field(default="-O2", metadata={"help": "flags to optimize by"})
+    cflags: str = field(default="-O2", metadata={"help": "flags for optimization"})
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a command that is none."""
+        """Raise ValueError for an empty command, and for flags that cannot be split."""
         if not shlex.split(self.cc):
             raise ValueError("cc is empty, but must name a compiler")
         shlex.split(self.cflags)
 
     @property
     def native(self) -> bool:
-        """Whether what is compiled runs on CPUs like this one alone."""
+        """Whether the library runs only on CPUs like this one."""
         return "native" in self.cflags

@@ -1,8 +1,8 @@
-"""From a region to C: what is handed to emx-onnx-cgen, and what it made of it.
+"""Emit C for a region by emx-onnx-cgen.
 
-The emitted function takes pointers: the inputs, the large constants, the outputs. Large constants are
-arguments and not part of the source: as text, or as the package's own weight file, each number of
-them passes through Python once (a network of 240 MB: 10 s and 4 GB), and the bundle has them already.
+The emitted function takes pointers to the inputs, the large constants and the outputs. Large constants
+are arguments and not part of the source, because the bundle has them already, and writing them takes
+long (10 s and 4 GB for 240 MB).
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ _MOST_INDICES = 1024  # and of one of int64: shapes, axes and sizes decide what 
 _MOST_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
 _MOST_CHARACTERS = 300
 _PREFIX = "t_"
-# The emitted function returns early, and says nothing, when it gets no memory.
+# The emitted function returns early, without an error, if it gets no memory.
 FAILED = "region_failed"
 _STDLIB = "#include <stdlib.h>"
 _WATCHED = f"""{_STDLIB}
@@ -57,16 +57,16 @@ int {FAILED}(void) {{
     return failed;
 }}
 """
-_ONE_AT_A_TIME = Lock()  # the compiler keeps what it is at work on
+_ONE_AT_A_TIME = Lock()  # the compiler has state while it runs
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A region in standard operators, taken apart.
+    """A region in standard operators, with large constants and constant outputs separated.
 
-    `model` computes the outputs that nodes make, each once, of the region's inputs and of `weights`,
-    which are inputs of it as well. `known` are outputs that are constants; what is left of a region's
-    outputs passes on an input.
+    `model` computes the outputs of nodes from the region's inputs and from `weights`, which are inputs
+    of it as well. `known` are outputs that are constants. Any other output of the region is an input of
+    it.
     """
 
     model: ModelProto
@@ -75,14 +75,14 @@ class Parts:
 
     @property
     def made(self) -> list[str]:
-        """The names of the outputs that are computed."""
+        """Names of the outputs that are computed."""
         return [value.name for value in self.model.graph.output]
 
 
 def take_apart(region: Region) -> Parts:
-    """Return a region as it is handed to emx-onnx-cgen.
+    """Return a region in the form that emx-onnx-cgen takes.
 
-    Raises CompileError for open dimensions, with the nodes that read or make a tensor with one.
+    Raises CompileError for unknown extents, with the nodes that read or write a tensor with one.
     """
     for value in (*region.inputs, *region.outputs):
         if value.type.elements is None:
@@ -115,7 +115,7 @@ def take_apart(region: Region) -> Parts:
 
 
 def _open(region: Region) -> list[NodeProto]:
-    """Return the nodes that read or make a tensor of which an extent is not known."""
+    """Return the nodes that read or write a tensor with an unknown extent."""
     graph = region.model.graph
     known = {
         value.name
@@ -127,7 +127,7 @@ def _open(region: Region) -> list[NodeProto]:
 
 
 def _loaded(region: Region, inline: bool = True) -> ModelProto:
-    """Return a region's model; what constants come to is computed where ONNX can do it."""
+    """Return the model of a region, with constants folded if ONNX can evaluate them."""
     try:
         return region.load(fold=True, inline=inline)
     except Exception:  # an operator's version that the reference implementation lacks, for one
@@ -135,10 +135,10 @@ def _loaded(region: Region, inline: bool = True) -> ModelProto:
 
 
 def _suited(model: ModelProto) -> ModelProto:
-    """Return a copy that spares emx-onnx-cgen what it stumbles over.
+    """Return a copy of a model that works around faults of emx-onnx-cgen.
 
-    Tensors that are called as a function or macro of C is, and an input that is left out at the end of
-    a list of inputs, which inlined composites have.
+    These are names of tensors that are functions or macros of C, and empty names at the end of a node's
+    inputs, as inlined composites have them.
     """
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -155,18 +155,18 @@ def _suited(model: ModelProto) -> ModelProto:
 
 
 def emit(model: ModelProto) -> str:
-    """Return the C source of a model, whose function is called `ENTRY`.
+    """Return the C source of a model, with a function named `ENTRY`.
 
-    Raises CompileError with what emx-onnx-cgen says, or with the first node that it fails at.
+    Raises CompileError with the message of emx-onnx-cgen, or with the first node at which it fails.
     """
     try:
         return _emit(model)
-    except Exception as error:  # besides its own, KeyErrors and the like come out of it
+    except Exception as error:  # it raises KeyError and others besides its own
         raise CompileError(_blamed(model, error)) from None
 
 
 def judge(model: ModelProto) -> list[Verdict]:
-    """Return for each node of a model whether C is emitted for it alone."""
+    """Return for each node of a model whether C can be emitted for it alone."""
     answers: dict[bytes, Verdict] = {}
     verdicts = []
     compiler()
@@ -187,7 +187,7 @@ def _judged(single: SingleNode) -> Verdict:
 
 
 def refused(region: Region) -> list[str]:
-    """Return the nodes of a region for which no C is emitted alone; none where that cannot be said."""
+    """Return the nodes of a region for which C cannot be emitted alone; none if that is unknown."""
     try:
         model = _loaded(region, inline=False)
         verdicts = judge(model)
@@ -206,9 +206,9 @@ def _emit(model: ModelProto) -> str:
 
 @cache
 def compiler() -> Any:
-    """Return the one compiler of this process: it reads its templates once, which takes a second.
+    """Return the only compiler of this process, as reading its templates takes a second.
 
-    Raises MissingRuntimeError when emx-onnx-cgen is not installed.
+    Raises MissingRuntimeError if emx-onnx-cgen is not installed.
     """
     try:
         from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # noqa: PLC0415 - optional
@@ -222,7 +222,7 @@ def compiler() -> Any:
 
 
 def _blamed(model: ModelProto, error: Exception) -> str:
-    """Return a sentence on a failure; one that is no refusal is tracked down to a node."""
+    """Return a sentence on a failure; search for the node at fault unless it is a refusal."""
     if isinstance(error, ByocError):
         return str(error)
     if _is_refusal(error):
@@ -244,7 +244,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return what it says, without the dump of the node and the hints for its own command line."""
+    """Return its message, without the dump of the node and hints for its command line."""
     if not _is_refusal(error):
         return described(error)
     text = str(error)

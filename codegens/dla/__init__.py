@@ -1,21 +1,6 @@
 """The codegen of the vanilla accelerator: a compiler, and a simulator that runs programs.
 
-It is there to be copied, and to be read in this order.
-
-1. The machine. `isa` is its manual, with `operand`; `binary` are programs as bytes and as text.
-2. The simulator. `simulator` runs programs: `memory` checks each access, `kernels` compute, with
-   `windows`, `tables` and `fixed_point`; `cycles` keeps the time. `access` says what a command touches.
-3. The compiler, in its steps; `build` has them one after another:
-   - a region becomes a network of `layers` of `tensors`: `reading` takes it apart, `units` groups its
-     operations, and `lower` asks for each unit the function that `rules` names, from `convolutions`,
-     `pools`, `elementwise` or `views` (beside them `shapes`, `layout`, `fold` for weights, and
-     `limits` for what the machine cannot hold);
-   - `schedule` orders the layers and places their tensors in the `arena`; or `striped`, rows at a time;
-   - `tiles` cuts each layer into `boxes` that fit into the scratchpad; `resident` keeps tensors there;
-   - `emit` writes a layer's commands, by `emit_conv`, `emit_simple` or `emit_moves`: tiles lie in
-     `slots`, and `pack` collects the weights.
-4. The plug-in, below: `options` are the user's, `artifact` with its `interface` is what a bundle keeps
-   of a region, and `oracle` answers for single nodes.
+It is meant to be copied; README.md in this folder gives the order to read the files in.
 """
 
 from collections.abc import Sequence

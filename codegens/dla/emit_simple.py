@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from . import isa
 from .boxes import Box, Span, field_of, images_of, spans
 from .emit import Emission, Machine, Step, emission, over_images
 from .fixed_point import common_multipliers, multiplier
 from .isa import Add, Command, Function, Mul, PoolKind, Scale, Table
+from .isa import Pool as PoolCommand
 from .layers import Activation, Concat, Eltwise, Layer, Pool
 from .operand import DType, Operand, Pair
 from .tensors import Clamp, Tensor
@@ -25,7 +25,7 @@ def emit_pool(machine: Machine, number: int, layer: Pool, rows: Span) -> Iterato
         low, high = layer.clamp.stored(y)
         made = _made(emitting, y, box)
         emitting.compute(
-            isa.Pool(
+            PoolCommand(
                 layer=number,
                 kind=PoolKind.AVERAGE if layer.average else PoolKind.MAX,
                 x=emitting.load("x0", x, source, field.cols, box.channels),

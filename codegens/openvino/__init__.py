@@ -1,7 +1,7 @@
-"""The codegen for OpenVINO: a region is compiled by it, stored as a blob, and run from that.
+"""The codegen for OpenVINO: it compiles a region, stores it as a blob, and runs the blob.
 
-A blob fits the build of OpenVINO and the kind of CPU that it was made with, which its stamp names.
-Anywhere else the region is compiled anew when it is loaded, from its ONNX model beside the blob.
+A blob is valid for the build of OpenVINO and the kind of CPU that are named in its stamp. Anywhere else
+the region is compiled again on loading, from its ONNX model beside the blob.
 """
 
 import json
@@ -29,7 +29,7 @@ _MARKS = {
 
 
 class OpenVINO:
-    """Compiles regions with OpenVINO, and runs them."""
+    """Codegen that compiles regions with OpenVINO, and runs them."""
 
     name = "openvino"
     api = 1
@@ -40,15 +40,16 @@ class OpenVINO:
     def compile(self, region: Region, options: OpenVINOOptions) -> Artifact:
         """Return the compiled blob with its stamp.
 
-        Raises CompileError for what OpenVINO does not take, with the nodes that it does not take alone,
-        and MissingRuntimeError without OpenVINO or the device.
+        Raises CompileError if OpenVINO refuses the region, with the nodes that it refuses alone, and
+        MissingRuntimeError without OpenVINO or the device.
         """
         openvino()
         for value in (*region.inputs, *region.outputs):
             if bits(value.type.dtype) < 8:
                 touching = [node for node in region.nodes if value.inner in (*node.input, *node.output)]
                 raise CompileError(
-                    f"'{value.name}' is {value.type}: packed types do not cross", called(touching)
+                    f"'{value.name}' is {value.type}: packed types do not cross",
+                    called(touching),
                 )
         marks = stamp(options.device)
         options = _safe(region, options)
@@ -61,7 +62,7 @@ class OpenVINO:
         return Artifact(files, metadata)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
-        """Return a function that runs the blob, or the region compiled anew where it does not fit.
+        """Return a function that runs the blob, or the region compiled again if the blob is not valid.
 
         Raises CompileError as `compile` does.
         """
@@ -75,9 +76,9 @@ class OpenVINO:
         return Program(model, inputs, region.outputs)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
-        """Return whether the blob was made by this OpenVINO for a device like the one here.
+        """Return whether the blob was made by this OpenVINO for a device like this one.
 
-        Without a blob there is nothing that would not fit. Raises MissingRuntimeError as `compile`.
+        An artifact without a blob is compatible. Raises MissingRuntimeError as `compile` does.
         """
         if _BLOB not in artifact.files:
             return YES
@@ -85,7 +86,7 @@ class OpenVINO:
             made = artifact.metadata.get(name, "nothing")
             if made != mark:
                 what = _MARKS[name]
-                return refuse(f"the blob was made for {what} {made}, and here is {mark}")
+                return refuse(f"the blob was made for {what} {made}, but this is {mark}")
         return YES
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
@@ -94,10 +95,10 @@ class OpenVINO:
 
 
 def _safe(region: Region, options: OpenVINOOptions) -> OpenVINOOptions:
-    """Return the options with which OpenVINO compiles a region, or refuses it, and does not crash.
+    """Return the options with which OpenVINO compiles a region, or refuses it, without a crash.
 
-    Its integer arithmetic makes it crash on some quantized models (2026.4.1: a Concat that is quantized
-    with a zero point, and again), which is tried in another process first.
+    With integer arithmetic it crashes on some quantized models (2026.4.1: a Concat that is quantized
+    twice with a zero point), so compiling is tried in another process first.
     """
     inside = (node for function in region.model.functions for node in function.node)
     quantized = any(node.op_type == "QuantizeLinear" for node in (*region.nodes, *inside))

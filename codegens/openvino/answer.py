@@ -1,7 +1,8 @@
-"""The process that `oracle` asks: `python -m byoc.codegens.openvino.answer FOLDER FIRST OPTIONS`.
+"""The process that tries models: `python -m byoc.codegens.openvino.answer FOLDER FIRST OPTIONS`.
 
-OPTIONS are options of the codegen as JSON. It answers for the files FIRST.onnx and on in a folder, with
-a line each: JSON text, empty for yes.
+OPTIONS are options of the codegen as JSON. For each file FIRST.onnx, FIRST + 1.onnx, ... in the folder
+it prints a line with the reason of a refusal as a JSON string, which is empty if OpenVINO compiles the
+model.
 """
 
 import json
@@ -15,7 +16,7 @@ from .options import OpenVINOOptions
 
 
 def main(folder: str, first: str, given: str) -> None:
-    """Answer for a folder's files from number `first` on."""
+    """Try the models in a folder, from number `first`."""
     number = int(first)
     options = read_options(OpenVINOOptions, json.loads(given))
     while (path := Path(folder) / f"{number}.onnx").exists():

@@ -1,4 +1,4 @@
-"""The door to OpenVINO: reading a region, compiling it, and what was said when it refused."""
+"""Access to OpenVINO: read a region, compile it, and shorten its error messages."""
 
 import re
 import tempfile
@@ -27,7 +27,7 @@ _CONTEXT = ("Exception from", "Check '", "While validating", "FrontEnd API faile
 
 @cache
 def openvino() -> Any:
-    """Return the package. Raises MissingRuntimeError when it is not installed."""
+    """Return the package. Raises MissingRuntimeError if it is not installed."""
     try:
         import openvino as package  # noqa: PLC0415 - optional
     except ImportError:
@@ -37,14 +37,14 @@ def openvino() -> Any:
 
 @cache
 def core() -> Any:
-    """Return the one core of this process; making another loads every device's plug-in again."""
+    """Return the only core of this process; another would load every device's plug-in again."""
     return openvino().Core()
 
 
 def stamp(device: str) -> dict[str, str]:
-    """Return what a compiled blob depends on: OpenVINO's build, the device, and what it can do.
+    """Return the properties that a blob depends on: OpenVINO's build, the device, its capabilities.
 
-    Raises MissingRuntimeError where there is no such device.
+    Raises MissingRuntimeError if there is no such device.
     """
     try:
         name = core().get_property(device, "FULL_DEVICE_NAME")
@@ -59,7 +59,7 @@ def stamp(device: str) -> dict[str, str]:
 
 
 def compiled(region: Region, options: OpenVINOOptions) -> tuple[Any, list[str]]:
-    """Return a region's compiled model, and the region's input that each of the model's is.
+    """Compile a region; return the model, and for each of its inputs the name in the region.
 
     Raises CompileError with OpenVINO's reason.
     """
@@ -71,7 +71,7 @@ def compiled(region: Region, options: OpenVINOOptions) -> tuple[Any, list[str]]:
 
 
 def imported(blob: bytes, options: OpenVINOOptions) -> Any | None:
-    """Return the model compiled to a blob, or None when OpenVINO does not take the blob."""
+    """Return the model of a blob, or None if OpenVINO refuses the blob."""
     try:
         return core().import_model(blob, options.device, options.properties)
     except RuntimeError:
@@ -81,8 +81,8 @@ def imported(blob: bytes, options: OpenVINOOptions) -> Any | None:
 def _read(region: Region) -> Any:
     """Return a region as OpenVINO's model.
 
-    Its reader knows no model-local functions, so composites are inlined. It maps the weights of a model
-    that is a file; constants that lie outside of the file's folder it refuses, links to them too.
+    Its reader supports no model-local functions, so composites are inlined. It maps the weights of a
+    model in a file; it refuses external data outside the folder of the file, also by links.
     """
     bare = onnx.load(region.path, load_external_data=False)
     if not bare.functions:

@@ -1,4 +1,4 @@
-"""Asking OpenVINO about nodes one by one, in a process of its own: a model may make it crash."""
+"""Check nodes one by one with OpenVINO, in another process because a model may crash it."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ _CRASHED = "OpenVINO crashes"
 
 def ask(model: onnx.ModelProto) -> Sequence[Verdict]:
     """Return for each node of a model's graph whether OpenVINO's CPU plug-in reads and compiles it."""
-    core()  # missing, it is to be said once, and here
+    core()  # raise here if it is not installed
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         numbers: dict[bytes, int] = {}
         order = []
@@ -39,7 +39,7 @@ def ask(model: onnx.ModelProto) -> Sequence[Verdict]:
 
 
 def refused(region: Region) -> list[str]:
-    """Return the nodes of a region that OpenVINO does not compile alone; none where it cannot say."""
+    """Return the nodes of a region that OpenVINO does not compile alone; none if that is unknown."""
     try:
         model = region.load()
         verdicts = ask(model)
@@ -57,7 +57,7 @@ def survived(region: Region, options: OpenVINOOptions) -> bool:
 
 
 def _answers(folder: str, count: int, options: OpenVINOOptions) -> list[Verdict]:
-    """Return the answers for the files in a folder; a process that crashes is started again."""
+    """Return the verdicts on the files in a folder; restart a process that crashes."""
     answers: list[Verdict] = []
     while len(answers) < count:
         given = json.dumps(written_options(options))

@@ -1,4 +1,4 @@
-"""Running a compiled model on numpy arrays, from as many threads as one likes."""
+"""Run a compiled model on numpy arrays, from any number of threads."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ Array = NDArray[np.generic]
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A compiled model, called as an executor is.
+    """A compiled model as an executor.
 
-    `inputs` are the names of its inputs in order, `outputs` are the region's. A request holds the
-    tensors of one run, so each thread has one of its own.
+    `inputs` are the names of its inputs in order, `outputs` those of the region. A request holds the
+    tensors of one run, so each thread has its own.
     """
 
     model: Any
@@ -34,7 +34,7 @@ class Program:
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs by name, arrays of their own.
 
-        Inputs are read where they lie, and outputs of known shape written where they are to be.
+        Inputs are not copied, and outputs of known shape are written directly to the result.
         """
         request = self._request()
         for position, (name, kind) in enumerate(zip(self.inputs, self._kinds, strict=True)):
@@ -64,8 +64,8 @@ class Program:
     def _written(self) -> list[tuple[int, str, Any, tuple[int, ...]]]:
         """The outputs that OpenVINO can write into an array: position, name, dtype and shape.
 
-        What numpy has no dtype for is taken from OpenVINO's own memory, and so is what has an open
-        shape, and what is an input under another name, which OpenVINO does not copy.
+        Not among them are dtypes that numpy lacks, open shapes, and inputs under another name, which
+        OpenVINO does not copy; they are copied from OpenVINO's memory.
         """
         passed = {name for port in self.model.inputs for name in port.names}
         return [
@@ -78,7 +78,7 @@ class Program:
 
 
 def _tensor(value: Array, kind: Any) -> Any:
-    """Return an array as a tensor, a view where it can be; foreign dtypes go as bits, copied."""
+    """Return an array as a tensor, a view if possible; dtypes that numpy lacks are copied as bits."""
     array = np.asarray(value, order="C")
     if array.dtype.isbuiltin == 1:
         return openvino().Tensor(array, shared_memory=array.flags.writeable and array.size > 0)

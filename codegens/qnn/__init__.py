@@ -1,9 +1,9 @@
 """The codegen for Qualcomm's Hexagon NPU, through ONNX Runtime's QNN provider and its compiler.
 
-A region becomes a context, the compiled graph as the NPU loads it, and `context.onnx`, a model of one
-com.microsoft EPContext node that names it: onnxruntime with the provider runs that. Where there is no
-NPU, as on x86, the provider's library emulates it. What the provider takes is never believed: it says of
-each node who is to run it, and a region of which it leaves a node to the CPU is refused.
+A region becomes a context, the compiled graph that the NPU loads, and `context.onnx`, a model of one
+com.microsoft EPContext node that refers to it; onnxruntime with the provider runs that model. Without an
+NPU, as on x86, the provider's library emulates it. The assignment of each node is checked, and a region
+with a node on the CPU is refused.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _TAKEN = ("main_context", "ep_cache_context", "embed_mode", "source", "ep_sdk_ve
 
 
 class QNN:
-    """Compiles regions for the Hexagon tensor processor, and runs them on it or on its emulator."""
+    """Codegen for the Hexagon tensor processor, which runs regions on it or on its emulator."""
 
     name = "qnn"
     api = 1
@@ -44,9 +44,9 @@ class QNN:
     recompiles = True
 
     def compile(self, region: Region, options: QNNOptions) -> Artifact:
-        """Return the context, and the model of one node that has it run.
+        """Return the context, and the model of one node that runs it.
 
-        Raises CompileError for what QNN does not take, with the nodes that it leaves to the CPU, and
+        Raises CompileError if QNN refuses the region, with the nodes that it leaves to the CPU, and
         MissingRuntimeError without onnxruntime-qnn.
         """
         package = installed()
@@ -61,9 +61,9 @@ class QNN:
         return Artifact(files, {**written_options(options), "qnn": sdk})
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
-        """Return a function that runs the context, on one compiled anew where it does not fit.
+        """Return a function that runs the context, compiled again if it is for another QNN.
 
-        Raises CompileError when the provider does not take it, or as `compile` does.
+        Raises CompileError if the provider refuses it, or as `compile` does.
         """
         if not self.compatible(region, artifact):
             artifact = self.compile(region, _options(artifact))
@@ -80,19 +80,19 @@ class QNN:
         return _runner(session)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
-        """Return whether the context was made by the QNN that is here. Raises as `compile`."""
+        """Return whether the context was made by the installed QNN. Raises MissingRuntimeError."""
         made = artifact.metadata.get("qnn", "nothing")
         here = installed().build_and_package_info.qnn_version
         return (
-            YES if made == here else refuse(f"the context was made for QNN {made}, and here is {here}")
+            YES if made == here else refuse(f"the context was made for QNN {made}, but this is {here}")
         )
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """Return for each node whether the provider takes it, or the provider's reason."""
+        """Return for each node whether the provider supports it, or the provider's reason."""
         return check(model)
 
     def context(self, artifact: Artifact) -> Context:
-        """Return what the provider is to be told in another model that holds the context."""
+        """Return the description of the context for another model that contains it."""
         node: NodeProto = onnx.load_from_string(artifact.files[_MODEL]).graph.node[0]
         told = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         more = {name: value for name, value in told.items() if name not in _TAKEN}
@@ -113,7 +113,7 @@ def _text(value: bytes) -> str:
 
 
 def _set(node: NodeProto, **values: object) -> None:
-    """Give attributes of a node other values."""
+    """Set attributes of a node."""
     kept = [each for each in node.attribute if each.name not in values]
     del node.attribute[:]
     node.attribute.extend(kept)
@@ -121,7 +121,7 @@ def _set(node: NodeProto, **values: object) -> None:
 
 
 def _runner(session: Any) -> Executor:
-    """Return what runs a session with those of a region's inputs that it reads."""
+    """Return an executor of a session, which may read only some inputs of the region."""
     run = runner(session)
     read = [value.name for value in session.get_inputs()]
     return lambda inputs: run({name: inputs[name] for name in read})

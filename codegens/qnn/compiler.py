@@ -1,4 +1,4 @@
-"""Having a model compiled in a process of its own, and reading what came of it."""
+"""Compile a model in another process, and read the result."""
 
 import json
 import re
@@ -36,12 +36,12 @@ _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What came of compiling: the context's model, if there is one, and who is to run which node.
+    """The result of compiling: the model of the context if there is one, and the assignment of nodes.
 
-    `left` has the positions of the original's nodes that the provider leaves to others, each with its
-    reason or an empty text, and `strays` the operators of nodes that onnxruntime put in and that it
-    leaves to others. `error` is why there is no context, in onnxruntime's words; `left` is then what the
-    log names, and both may be empty.
+    `left` has the positions of nodes of the original that the provider leaves to others, each with the
+    reason or an empty string. `strays` has the operators of such nodes that onnxruntime inserted.
+    `error` is onnxruntime's reason if there is no context; `left` is then from the log, and both may be
+    empty.
     """
 
     standard: Standard
@@ -51,7 +51,7 @@ class Answer:
     error: str
 
     def require(self) -> NodeProto:
-        """Return the one node of the context. Raises CompileError with the reason when there is none."""
+        """Return the node of the context. Raises CompileError with the reason if there is none."""
         if self.left:
             given = [position for position, why in self.left.items() if why]
             positions = given or list(self.left)
@@ -73,7 +73,7 @@ class Answer:
 
 
 def installed() -> Any:
-    """Return the package onnxruntime_qnn. Raises MissingRuntimeError when it, or its library, is not."""
+    """Return the package onnxruntime_qnn. Raises MissingRuntimeError if it cannot be loaded."""
     try:
         provider.devices()
         import onnxruntime_qnn  # noqa: PLC0415 - optional
@@ -85,7 +85,7 @@ def installed() -> Any:
 
 
 def ask(model: Standard, options: QNNOptions) -> Answer:
-    """Return what the provider makes of a model. Raises CompileError when its process fails or hangs."""
+    """Compile a model with the provider. Raises CompileError if its process fails or hangs."""
     with tempfile.TemporaryDirectory(prefix="byoc-") as name:
         folder = Path(name)
         try:
@@ -110,12 +110,12 @@ def ask(model: Standard, options: QNNOptions) -> Answer:
 
 
 def sentence(error: Exception) -> str:
-    """Return what onnxruntime says in one line, without its codes."""
+    """Return the message of an error of onnxruntime in one line, without its codes."""
     return shortened(" ".join(_CODE.sub("", str(error)).split()), _MOST_CHARACTERS)
 
 
 def _run(folder: Path, timeout: float) -> str:
-    """Run the provider on a folder and return what it logged."""
+    """Run the provider on a folder and return its log."""
     log = folder / "log.txt"
     with log.open("wb") as file:
         command = [sys.executable, "-P", str(Path(provider.__file__)), str(folder)]
@@ -131,7 +131,7 @@ def _run(folder: Path, timeout: float) -> str:
 
 
 def _reasons(log: str) -> dict[str, str]:
-    """Return why the provider does not take a node, by the node's name, as it says in its log."""
+    """Return the reasons for refused nodes from the log of the provider, by name of the node."""
     found: dict[str, str] = {}
     for match in _FAILED.finditer(log):
         for name in _NAME.findall(match["nodes"]):
@@ -140,7 +140,7 @@ def _reasons(log: str) -> dict[str, str]:
 
 
 def _left(model: Standard, names: Sequence[str], reasons: Mapping[str, str]) -> dict[int, str]:
-    """Return the original's nodes among those that others are to run, and why as far as it is known."""
+    """Return the positions of the original's nodes among `names`, each with its reason if known."""
     left: dict[int, str] = {}
     for name in names:
         position = model.origin(name)

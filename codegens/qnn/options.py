@@ -1,4 +1,4 @@
-"""What a user may choose, and what of it the provider is told."""
+"""Options of the codegen `qnn`, and the provider's settings for them."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,9 +8,9 @@ from typing import Literal
 class QNNOptions:
     """Options of the codegen `qnn`.
 
-    `htp_arch` is the version of the Hexagon tensor processor to compile for, `soc_model` Qualcomm's
-    number of the chip that it is in (0: any). `optimization` is how hard the compiler tries, which it
-    calls `htp_graph_finalization_optimization_mode`. A compile may take `timeout` seconds.
+    `htp_arch` is the version of the Hexagon tensor processor, `soc_model` Qualcomm's number of the chip
+    (0: any). `optimization` is the provider's `htp_graph_finalization_optimization_mode`. `timeout` is
+    the limit for compiling a region, in seconds.
     """
 
     htp_arch: Literal["68", "69", "73", "75", "79", "81"] = field(
@@ -23,7 +23,7 @@ class QNNOptions:
     timeout: float = field(default=600.0, metadata={"help": "seconds that compiling a region may take"})
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a chip or a time that there is not."""
+        """Raise ValueError for a negative chip number, and for a timeout that is not positive."""
         if self.soc_model < 0:
             raise ValueError(f"soc_model is {self.soc_model}, but must be at least 0")
         if not self.timeout > 0:
@@ -31,7 +31,7 @@ class QNNOptions:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The provider's options for compiling."""
+        """The provider's settings for compiling."""
         return {
             "htp_arch": self.htp_arch,
             "soc_model": str(self.soc_model),

@@ -1,4 +1,4 @@
-"""Asking the provider which nodes of a model it takes."""
+"""Check the nodes of a model with the provider."""
 
 from collections.abc import Sequence
 
@@ -18,10 +18,10 @@ _SILENT = "QNN leaves it to the CPU, and does not say why"
 
 
 def check(model: ModelProto) -> Sequence[Verdict]:
-    """Return for each node of a model's graph whether the provider takes it.
+    """Return for each node of a model's graph whether the provider supports it.
 
-    The model is asked about as a whole, since a quantized operator is one only with its neighbours. When
-    it does not compile as a whole, each node is asked about alone. Raises MissingRuntimeError.
+    The whole model is tried first, since a quantized operator includes its neighbours. If it does not
+    compile, each node is tried alone. Raises MissingRuntimeError.
     """
     installed()
     whole = _answer(model)

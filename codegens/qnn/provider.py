@@ -1,9 +1,9 @@
-"""The door to ONNX Runtime's QNN provider; run as a script, the process that compiles a model.
+"""Access to ONNX Runtime's QNN provider; as a script, the process that compiles a model.
 
-The script imports nothing of byoc, which takes longer than a small model does. In the folder that it
-is given lie `model.onnx` and the provider's settings, `settings.json`; it leaves `context.onnx`, if
-there is a context, and `answer.json`: the error, if there was one, and who was assigned which nodes. A
-context is the same in every byte only when it is the first that a process makes.
+The script imports nothing of byoc, which would take longer than compiling a small model. It reads
+`model.onnx` and `settings.json`, the provider's settings, in a folder. It writes `context.onnx`, if
+there is a context, and `answer.json`, with an error and the assignment of nodes. A context is
+reproducible only if it is the first of its process.
 """
 
 import json
@@ -25,10 +25,10 @@ _VERBOSE, _FATAL_ONLY = 0, 4
 
 @cache
 def devices() -> list[Any]:
-    """Return the provider's devices, of which an NPU comes first, after making the provider known.
+    """Register the provider, and return its devices with an NPU first.
 
-    Raises ImportError when onnxruntime or onnxruntime-qnn is not installed, and whatever onnxruntime
-    raises when it cannot load the provider.
+    Raises ImportError if onnxruntime or onnxruntime-qnn is not installed, and any exception of
+    onnxruntime if it cannot load the provider.
     """
     import onnxruntime  # noqa: PLC0415 - optional
     import onnxruntime_qnn  # noqa: PLC0415 - optional
@@ -36,7 +36,7 @@ def devices() -> list[Any]:
     def there() -> list[Any]:
         return [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
 
-    if not there():  # else somebody else in this process was here before
+    if not there():  # else it is registered already
         onnxruntime.register_execution_provider_library(PROVIDER, onnxruntime_qnn.get_library_path())
     return sorted(there(), key=lambda device: "NPU" not in str(device.device.type))
 
@@ -46,8 +46,8 @@ def open_session(
 ) -> Any:
     """Return a session of the provider on a model, with entries of its configuration.
 
-    With `verbose` it logs to standard error, also what it does not take and why. Raises as `devices`
-    does, and whatever onnxruntime raises; it does not fall back to the CPU when the provider fails.
+    With `verbose` it logs to standard error, with the reasons for refused nodes. Raises as `devices`
+    does, and any exception of onnxruntime; it does not fall back to the CPU if the provider fails.
     """
     import onnxruntime  # noqa: PLC0415 - optional
     import onnxruntime_qnn  # noqa: PLC0415 - optional
@@ -62,7 +62,7 @@ def open_session(
 
 
 def assignment(session: Any) -> list[tuple[str, str, str]]:
-    """Return the provider, the name and the operator of every node that is left after optimization."""
+    """Return the provider, the name and the operator of every node after optimization."""
     return [
         (part.ep_name, node.name, node.op_type)
         for part in session.get_provider_graph_assignment_info()
@@ -84,7 +84,7 @@ def main(folder: Path) -> None:
         nodes = assignment(open_session(model, settings, entries, verbose=True))
     except Exception as raised:  # onnxruntime's own exception types share no base but this
         error = str(raised)
-    if error:  # several parts make no context, but they can be asked for
+    if error:  # there is no context of several parts, but the assignment can be read
         try:
             nodes = assignment(open_session(model, settings, {}))
         except Exception:  # the first error says more
@@ -96,4 +96,4 @@ if __name__ == "__main__":
     main(Path(sys.argv[1]))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # the answer is there: what a library does as it is unloaded no longer matters
+    os._exit(0)  # skip the unloading of libraries, which may crash

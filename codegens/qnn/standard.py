@@ -1,4 +1,4 @@
-"""A model as the provider takes it best, and which of the original's nodes each node of it came from."""
+"""A model in the form that suits the provider, with the origin of each node in the original."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,9 +17,9 @@ _PREFIX = "n"
 
 @dataclass(frozen=True, eq=False)
 class Standard:
-    """A model of standard operators whose nodes are called `n0`, `n1`, ...
+    """A model of standard operators with nodes named `n0`, `n1`, ...
 
-    `origins` has for each of these numbers the position of the node in `original` that it came from.
+    `origins` has, for each of these numbers, the position of its node in `original`.
     """
 
     proto: ModelProto
@@ -27,22 +27,22 @@ class Standard:
     origins: Sequence[int]
 
     def origin(self, name: str) -> int | None:
-        """Return the position of the original's node that one of onnxruntime's came from, or None.
+        """Return the position in the original of a node of onnxruntime, None for an inserted node.
 
-        Nodes that onnxruntime rewrites get a suffix; those that it puts in have names of their own.
+        Nodes that onnxruntime rewrites get a suffix; those that it inserts have other names.
         """
         number = name.partition("_")[0].removeprefix(_PREFIX)
         return self.origins[int(number)] if number.isdecimal() and name.startswith(_PREFIX) else None
 
     def called(self, positions: Iterable[int]) -> list[str]:
-        """Return what some of the original's nodes are called."""
+        """Return the display names of nodes of the original."""
         return called(self.original.graph.node[position] for position in positions)
 
 
 def standard(original: ModelProto, inlined: ModelProto) -> Standard:
-    """Return a model of its own for the provider.
+    """Return a copy of a model for the provider.
 
-    `inlined` is the original with the bodies of composites in their place, constants in memory.
+    `inlined` is the original with composites inlined, and with constants in memory.
     """
     proto = ModelProto()
     proto.CopyFrom(inlined)
@@ -63,7 +63,7 @@ def standard(original: ModelProto, inlined: ModelProto) -> Standard:
 
 
 def _origins(original: ModelProto, inlined: ModelProto) -> list[int]:
-    """Return for each inlined node which of the original's it came from: they are in the same order."""
+    """Return for each inlined node the position of its origin; both are in the same order."""
     origins: list[int] = []
     left = iter(inlined.graph.node)
     for position, node in enumerate(original.graph.node):
@@ -75,17 +75,16 @@ def _origins(original: ModelProto, inlined: ModelProto) -> list[int]:
 
 
 class _Tidier:
-    """What is put before a node, and taken from it, so that the provider takes it and is right.
+    """Changes of nodes that work around faults of the provider.
 
-    Before a Relu or a Clip there is to be a QuantizeLinear and a DequantizeLinear. The provider fuses
-    `Conv, Relu, QuantizeLinear` and, where the zero point is not the least number, gets other numbers;
-    it takes no `Gemm, Relu, QuantizeLinear`. With the same pair before the clamp as comes behind, it is
-    right and takes both. Nothing changes by that: Q grows with its argument, so that
-    Q(max(c, m)) = max(Q(c), Q(m)), and DQ is its inverse on what Q gives; likewise for min.
+    The provider computes `Conv, Relu, QuantizeLinear` wrongly unless the zero point is the least number,
+    and refuses `Gemm, Relu, QuantizeLinear`. With a QuantizeLinear and a DequantizeLinear before the
+    Relu or Clip, of the same scale as after it, both work. The result is the same: Q is monotonic, so
+    Q(max(c, m)) = max(Q(c), Q(m)), and DQ inverts Q on its results; likewise for min.
     """
 
     def __init__(self, model: ModelProto) -> None:
-        """Index the model, which stays as it is."""
+        """Index a model, which is not changed."""
         graph = model.graph
         self._stored = {tensor.name: tensor for tensor in graph.initializer}
         self._makers = {name: node for node in graph.node for name in node.output}
@@ -97,7 +96,7 @@ class _Tidier:
             self._readers[value.name].append(None)
 
     def before(self, clamp: NodeProto) -> list[NodeProto]:
-        """Return the pair to put before a node that is to read what it gives; mostly none."""
+        """Return the pair of nodes to insert before a clamp; for most nodes none."""
         if clamp.op_type not in ("Relu", "Clip") or clamp.domain not in ("", "ai.onnx"):
             return []
         maker = self._makers.get(clamp.input[0])
@@ -125,13 +124,13 @@ class _Tidier:
         return [first, second]
 
     def drop_unread(self, nodes: Iterable[NodeProto]) -> None:
-        """Take optional last outputs that nobody reads from nodes: the indices of a pool, a mask."""
+        """Remove optional last outputs that are not read, such as indices of a pool, from nodes."""
         for node in nodes:
             while len(node.output) > 1 and not self._readers[node.output[-1]] and _is_optional(node):
                 del node.output[-1]
 
     def _is_least(self, quantize: NodeProto) -> bool:
-        """Return whether the zero point is the least number: quantizing then does what a Relu does."""
+        """Return whether the zero point is the least number, so that quantizing includes a Relu."""
         if len(quantize.input) < 3 or not quantize.input[2]:
             return not quantize.attribute  # uint8 and 0, unless an attribute says otherwise
         if quantize.input[2] not in self._stored:
@@ -141,7 +140,7 @@ class _Tidier:
 
 
 def _is_optional(node: NodeProto) -> bool:
-    """Return whether a node of ONNX's own may do without its last output."""
+    """Return whether the last output of a standard node is optional."""
     if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
         return False
     outputs = onnx.defs.get_schema(node.op_type).outputs

@@ -1,7 +1,7 @@
-"""The codegen that needs no vendor: a region is run as the ONNX model that it is, by onnxruntime.
+"""The reference codegen: onnxruntime runs the ONNX model of a region.
 
-It is what a target uses until its own codegen exists, and what others are compared with. Compiling
-makes nothing, since the region's model is in the bundle already.
+A target uses it until its own codegen exists, and others are compared with it. Compiling does nothing,
+since the bundle has the model of the region already.
 """
 
 from byoc.codegen import Artifact, Executor, NoOptions, Region
@@ -9,7 +9,7 @@ from byoc.runtime.onnxrt import open_session, runner
 
 
 class Reference:
-    """Runs regions on onnxruntime."""
+    """Codegen that runs regions on onnxruntime."""
 
     name = "reference"
     Options = NoOptions

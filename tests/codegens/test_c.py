@@ -234,7 +234,7 @@ def test_it_says_whether_a_library_fits(tmp_path: Path) -> None:
 
     assert found.compatible(made, artifact)
     assert str(found.compatible(made, moved)).startswith(
-        "the library was made for the machine riscv64, and here is "
+        "the library was compiled for the machine riscv64, but this is "
     )
 
 

@@ -263,7 +263,7 @@ def test_it_says_whether_a_blob_fits(tmp_path: Path) -> None:
 
     assert found.compatible(made, artifact)
     assert str(found.compatible(made, older)).startswith(
-        "the blob was made for OpenVINO 2025.1, and here is 20"
+        "the blob was made for OpenVINO 2025.1, but this is 20"
     )
     assert found.compatible(made, Artifact({}, older.metadata))
 
