@@ -20,7 +20,7 @@ from byoc.options import PlanOptions
 from byoc.placement import Problem, Strategy
 from byoc.placement.strategies.launch_aware import LaunchAware
 from byoc.placement.strategies.min_cut import MinCut
-from byoc.plan import Settings, Units, annotate_graphs, group_graphs
+from byoc.plan import GraphUnits, Settings, annotate_graphs, group_graphs
 from byoc.plan._graph_problem import Graph, GraphProblems
 from byoc.plan._memory_fit import Constraints
 from byoc.stages import load_model, load_settings
@@ -55,13 +55,13 @@ def decided(model: Model, rules: str, reading: float) -> None:
         solved(strategy, found.problem, reading)
 
 
-def find_units(model: Model, settings: Settings) -> Units:
+def find_units(model: Model, settings: Settings) -> GraphUnits:
     """Annotate and group the main graph of a model."""
     marks = annotate_graphs(model.index, settings.targets)
     return group_graphs(model.index, settings.targets, marks)[id(model.index)]
 
 
-def build_problem(model: Model, units: Units, settings: Settings) -> Posed:
+def build_problem(model: Model, units: GraphUnits, settings: Settings) -> Posed:
     """Build the placement problem of the main graph of a model without bodies."""
     graph = Graph(model.index, "", 1.0, units, {})
     capacity = tuple(device.memory for device in settings.devices)

@@ -4,13 +4,11 @@ The keyword arguments of `byoc.partition` and `byoc.fastest`, the flags of `byoc
 `byoc compare`, and what the manifest records as `asked` are all derived from the fields here.
 """
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import wraps
 from math import isfinite
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Literal
 
 import onnx
 
@@ -26,11 +24,6 @@ Source = str | Path | onnx.ModelProto
 
 DEFAULT_STRATEGY = "launch-aware"
 ZOO = "zoo:"
-
-P = ParamSpec("P")
-S = TypeVar("S")
-Chosen = TypeVar("Chosen")
-R = TypeVar("R")
 
 
 def name_source(source: Source) -> str:
@@ -289,12 +282,12 @@ class Options(PlanOptions):
 
     @property
     def largest_errors(self) -> Thresholds | None:
-        """How far off a region may be by itself, None for any error."""
+        """The largest errors of a region by itself, None for any error."""
         return read_gate(self.gate)
 
 
 def read_gate(gate: bool | float | Thresholds) -> Thresholds | None:
-    """Return how far off a region may be by itself, None for any. Raises InputError below 0."""
+    """Return the largest errors of a region by itself, None for any. Raises InputError below 0."""
     if isinstance(gate, Thresholds):
         return gate
     if isinstance(gate, bool):
@@ -315,7 +308,7 @@ def _record_thresholds(allowed: Thresholds | None) -> dict[str, float | None] | 
 
 
 def record_options(source: Source, options: Options) -> dict[str, Any]:
-    """Return what the user asked for as the manifest keeps it: plain JSON, files by name alone."""
+    """Return the options as the manifest keeps them: plain JSON, files by their names alone."""
     record: dict[str, Any] = {"model": name_source(source)}
     for each in fields(options):
         declaration, value = declaration_of(each), getattr(options, each.name)
@@ -324,37 +317,3 @@ def record_options(source: Source, options: Options) -> dict[str, Any]:
         if value is not None or declaration.record_none:
             record[each.name] = declaration.record(value)
     return record
-
-
-def take_keywords(
-    options: Callable[P, Chosen],
-) -> Callable[[Callable[[S, Chosen], R]], Callable[Concatenate[S, P], R]]:
-    """Have a function of a model and options take the fields of the options as keyword arguments.
-
-    The signature and a list of the arguments for the docstring come from the fields' declarations.
-    """
-
-    def decorate(function: Callable[[S, Chosen], R]) -> Callable[Concatenate[S, P], R]:
-        own = next(iter(inspect.signature(function).parameters.values()))
-        signature = inspect.signature(options)
-        signature = signature.replace(parameters=[own, *signature.parameters.values()])
-
-        @wraps(function)
-        def called(*args: Any, **kwargs: Any) -> R:
-            try:
-                given = signature.bind(*args, **kwargs).arguments
-            except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}") from None
-            source = given.pop(own.name)
-            return function(source, cast("Callable[..., Chosen]", options)(**given))
-
-        called.__dict__["__signature__"] = signature
-        called.__doc__ = f"{inspect.getdoc(function)}\n\n{_describe_arguments(options)}"
-        return cast("Callable[Concatenate[S, P], R]", called)
-
-    return decorate
-
-
-def _describe_arguments(options: Any) -> str:
-    declared = ((each.name, declaration_of(each)) for each in fields(options))
-    return "\n".join(["Args:", *(f"    {name}: {d.help}" for name, d in declared if d is not None)])

@@ -19,9 +19,9 @@ from byoc.bundle.staging import staged
 from byoc.codegen.refusal import RefusedError
 from byoc.errors import InputError
 from byoc.graph.load import Model, prepare
-from byoc.options import ZOO, Options, Source, name_source, take_keywords
+from byoc.options import ZOO, Options, Source, name_source
 from byoc.plan import Plan, RefusalHistory, Settings, saved_text
-from byoc.precision import NATIVE, Precision, record_accuracy, search_float_units
+from byoc.precision import NATIVE, Precision, search_float_units
 from byoc.report.document import document
 from byoc.stages import (
     Annotate,
@@ -40,9 +40,10 @@ from byoc.stages import (
     State,
     Verify,
     load_model,
+    record_accuracy,
     run_stages,
 )
-from byoc.support import report_step, show_progress
+from byoc.support import report_step, show_progress, take_keywords
 from byoc.textfile import write_text
 from byoc.verify.compare import Verification
 from byoc.verify.run import Against
@@ -132,7 +133,7 @@ def meet_accuracy_budget(state: State) -> State:
     if state.in_float is not None:
         state = plan_with_floats(state, tuple(state.in_float))
         if test.is_met(state.accuracy):
-            return _record_accuracy(state)
+            return record_accuracy(state)
     search = search_float_units(test.budget, lambda: test.ranking)
     proposal = next(search)
     best = state
@@ -143,7 +144,7 @@ def meet_accuracy_budget(state: State) -> State:
         if test.is_met(trial.accuracy):
             best = trial
         proposal = search.send(trial.accuracy)
-    return _record_accuracy(replace(best, all_quantized=state.all_quantized))
+    return record_accuracy(replace(best, all_quantized=state.all_quantized))
 
 
 def plan_with_floats(state: State, units: tuple[str, ...]) -> State:
@@ -152,15 +153,6 @@ def plan_with_floats(state: State, units: tuple[str, ...]) -> State:
     assert test is not None
     state = run_stages((LeaveInFloat(units), *PLANNING), state)
     return replace(state, accuracy=test.measure(state.plan.proto, state.model))
-
-
-def _record_accuracy(state: State) -> State:
-    assert state.accuracy_test is not None
-    assert state.in_float is not None
-    plan = record_accuracy(
-        state.plan, state.accuracy_test, state.in_float, state.accuracy, state.all_quantized
-    )
-    return replace(state, plan=plan)
 
 
 def emit(state: State) -> State:
@@ -251,7 +243,7 @@ def verify_against(
 
 
 def original_of(bundle: Bundle, against: str | Path | None = None) -> Against:
-    """Return what a bundle is to be compared with.
+    """Return the model to compare a bundle with.
 
     `against` is the original, a path or `zoo:NAME`. Without it a zoo model is found by the name in the
     manifest. Any other bundle is compared with its own partitioned model, run whole on plain

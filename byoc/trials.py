@@ -15,13 +15,13 @@ from typing import Any
 from byoc.bundle.read import Bundle, open_bundle
 from byoc.bundle.staging import check_destination, staged
 from byoc.errors import InputError
-from byoc.options import Options, Source, take_keywords
+from byoc.options import Options, Source
 from byoc.pipeline import Result, load_model, partition
 from byoc.plan import Plan
 from byoc.profile.sampling import Clock, Patience, Samples, in_turn
 from byoc.runtime.samples import samples_for
 from byoc.runtime.session import load_bundle
-from byoc.support import declare, keywords_of, report_step, show_progress
+from byoc.support import declare, keywords_of, report_step, show_progress, take_keywords
 
 WHOLES = ("host-only", "all-supported")
 """The strategies tried besides the one asked for: all on the host, all that can be on accelerators."""
@@ -47,7 +47,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, eq=False)
-class _Cut:
+class _Trial:
     candidate: Candidate
     result: Result
     bundle: Bundle
@@ -81,12 +81,12 @@ def fastest(model: Source, options: TrialOptions) -> Result:
     check_destination(Path(options.output))
     destination = Path(options.output).absolute()  # a codegen's code may change the working directory
     with TemporaryDirectory(prefix="byoc-") as place, show_progress(options.progress):
-        cuts, failed = _try_strategies(model, options, Path(place))
-        measured = _measure(cuts, samples_for(load_model(model, options.dims)), options)
-        best = min(measured, key=lambda cut: cut.candidate.seconds or 0.0)
+        trials, failed = _try_strategies(model, options, Path(place))
+        measured = _measure(trials, samples_for(load_model(model, options.dims)), options)
+        best = min(measured, key=lambda trial: trial.candidate.seconds or 0.0)
         with staged(destination) as folder:
             shutil.copytree(best.bundle.folder, folder, dirs_exist_ok=True)
-    candidates = [asdict(each) for each in (*(cut.candidate for cut in measured), *failed)]
+    candidates = [asdict(each) for each in (*(trial.candidate for trial in measured), *failed)]
     told = {"bundle": str(options.output), "measured": candidates}
     report = {**best.result.report, **told}
     return replace(best.result, report=report, bundle=Path(options.output))
@@ -94,9 +94,9 @@ def fastest(model: Source, options: TrialOptions) -> Result:
 
 def _try_strategies(
     model: Source, options: TrialOptions, place: Path
-) -> tuple[list[_Cut], list[Candidate]]:
+) -> tuple[list[_Trial], list[Candidate]]:
     """Return the partitioned models that differ, and candidates of the strategies that failed."""
-    cuts: dict[Any, _Cut] = {}
+    trials: dict[Any, _Trial] = {}
     failed = []
     names = tuple(dict.fromkeys((options.strategy, *options.others)))
     for number, name in enumerate(names):
@@ -112,27 +112,27 @@ def _try_strategies(
             continue
         predicted = result.report["predicted"]["seconds"]
         found = Candidate(name, len(result.plan.regions), predicted)
-        cuts.setdefault(_key_regions(result.plan), _Cut(found, result, open_bundle(folder)))
-    return list(cuts.values()), failed
+        trials.setdefault(_key_regions(result.plan), _Trial(found, result, open_bundle(folder)))
+    return list(trials.values()), failed
 
 
-def _measure(cuts: Sequence[_Cut], inputs: Mapping[str, Any], options: TrialOptions) -> list[_Cut]:
+def _measure(trials: Sequence[_Trial], inputs: Mapping[str, Any], options: TrialOptions) -> list[_Trial]:
     """Return the partitioned models with the seconds that they take, run in turn."""
-    report_step(f"run {', '.join(cut.candidate.strategy for cut in cuts)} in turn")
-    sessions = [load_bundle(cut.bundle) for cut in cuts]
+    report_step(f"run {', '.join(trial.candidate.strategy for trial in trials)} in turn")
+    sessions = [load_bundle(trial.bundle) for trial in trials]
     runs = [lambda session=session: session(inputs) for session in sessions]
     measured = []
-    for cut, seconds in zip(cuts, in_turn(runs, options.patience, options.clock), strict=True):
+    for trial, seconds in zip(trials, in_turn(runs, options.patience, options.clock), strict=True):
         found = Samples.of(seconds)
         candidate = replace(
-            cut.candidate, seconds=found.median, spread=found.spread, samples=found.count
+            trial.candidate, seconds=found.median, spread=found.spread, samples=found.count
         )
-        measured.append(replace(cut, candidate=candidate))
+        measured.append(replace(trial, candidate=candidate))
     return measured
 
 
 def _key_regions(plan: Plan) -> frozenset[tuple[str, int, tuple[int, ...]]]:
-    """Return what tells partitions apart: which nodes of which graph are together, and where."""
+    """Return a key of a plan: the nodes of each region, with their graph and target."""
     graphs = {id(graph.index): number for number, graph in enumerate(plan.root.walk())}
     return frozenset(
         (region.target.name, graphs[id(region.index)], tuple(region.nodes)) for region in plan.regions

@@ -56,7 +56,7 @@ class _FieldFlag:
 
     def declare_parameter(self) -> inspect.Parameter:
         """Return the flag as a parameter for Typer."""
-        # A switch says its name twice, since Typer adds `--no-...` to one that does not.
+        # Without a name of ours, Typer makes `--flag / --no-flag` of a bool.
         names = () if self.flag.syntax is Syntax.ON_OFF else self.names
         option = typer.Option(*names, help=self.flag.help, metavar=self.flag.metavar)
         kind, default = self._type_and_default()
@@ -98,7 +98,7 @@ def take_options(kind: Any, first: Sequence[str] = ()) -> Callable[[Callable[...
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         @wraps(verb)
-        def called(**given: Any) -> None:
+        def run_verb(**given: Any) -> None:
             values = {each.field.name: each.read(given.pop(each.parameter)) for each in flags}
             verb(options=_make_options(kind, values), **given)
 
@@ -108,9 +108,9 @@ def take_options(kind: Any, first: Sequence[str] = ()) -> Callable[[Callable[...
                 parameters += [each.declare_parameter() for each in flags]
             else:
                 parameters.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        called.__dict__["__signature__"] = inspect.Signature(parameters)
-        called.__annotations__ = {each.name: each.annotation for each in parameters}
-        return called
+        run_verb.__dict__["__signature__"] = inspect.Signature(parameters)
+        run_verb.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run_verb
 
     return decorate
 

@@ -1,4 +1,4 @@
-"""What the verbs share: the output format, consoles, progress, NAME=VALUE options, JSON."""
+"""Parts shared by the verbs: output formats, consoles, progress, NAME=VALUE options, JSON."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _MOST_DIGITS = 20
 
 
 class Format(StrEnum):
-    """How results are printed."""
+    """A format of results."""
 
     text = "text"
     json = "json"
@@ -33,14 +33,14 @@ FormatOption = Annotated[Format, typer.Option("--format", help="text for people,
 
 
 def console() -> Console:
-    """Return the console that results go to; in a pipe nothing is folded to a terminal's width."""
+    """Return the console for results; in a pipe no line is folded to the width of a terminal."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     return Console(width=width, emoji=False)  # in a name, `:car:` is just that
 
 
 @contextmanager
 def own_stdout() -> Iterator[None]:
-    """Keep standard output for results: what plug-ins print goes to standard error."""
+    """Keep standard output for results; output of plug-ins goes to standard error."""
     sys.stdout.flush()
     try:
         kept = os.dup(1)
@@ -58,7 +58,7 @@ def own_stdout() -> Iterator[None]:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Give a function that shows the current step on a terminal, and nothing anywhere else."""
+    """Give a function that shows the current step; it does nothing where there is no terminal."""
     errors = Console(stderr=True)
     if not errors.is_terminal:
         yield lambda step: None

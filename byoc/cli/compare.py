@@ -25,7 +25,7 @@ _MOST_NOTES = 10
 
 
 class Table(StrEnum):
-    """How rows are printed."""
+    """A format of rows."""
 
     text = "text"
     csv = "csv"
@@ -58,10 +58,10 @@ def compare(  # noqa: PLR0913 - the options of the verb
     """
     study = Study(
         **keywords_of(options, PlanOptions),
-        strategies=_names(
-            strategies if strategies is not None else _usual(len(list_files(options.rules)))
+        strategies=_read_names(
+            strategies if strategies is not None else _default_strategies(len(list_files(options.rules)))
         ),
-        links=_links(link),
+        links=_read_links(link),
     )
     with progress() as show, show_progress(show), own_stdout():
         check_study(study)
@@ -71,20 +71,20 @@ def compare(  # noqa: PLR0913 - the options of the verb
         raise typer.Exit(1)
 
 
-def _usual(accelerators: int) -> str:
-    """Return the strategies that are compared unless some are given: those that take so many."""
+def _default_strategies(accelerators: int) -> str:
+    """Return the strategies to compare by default: those that take that many accelerators."""
     names = (name for name in _CHEAP.split(",") if accelerators == 1 or name != _ONE_ACCELERATOR)
     return ",".join(names)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _read_names(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise typer.BadParameter("give at least one name", param_hint="--strategies")
     return names
 
 
-def _links(text: str | None) -> tuple[float | None, ...]:
+def _read_links(text: str | None) -> tuple[float | None, ...]:
     if text is None:
         return (None,)
     links = []
@@ -113,43 +113,43 @@ def _print(rows: list[Row], form: Table, unit: str) -> None:
 def _print_text(rows: Sequence[Row], unit: str) -> None:
     solved = [row for row in rows if row["objective"] is not None]
     if solved:
-        said = Counter(note for row in solved for note in row["notes"])
-        numbers = {note: number for number, (note, _) in enumerate(said.most_common(_MOST_NOTES), 1)}
-        print_rows([_shown(row, unit, numbers) for row in solved], Format.text)
+        notes = Counter(note for row in solved for note in row["notes"])
+        numbers = {note: number for number, (note, _) in enumerate(notes.most_common(_MOST_NOTES), 1)}
+        print_rows([_format_row(row, unit, numbers) for row in solved], Format.text)
         for note, number in numbers.items():
             typer.echo(f"{number:>3}  {note}")
-        if len(said) > len(numbers):
-            typer.echo(f"     and {count(len(said) - len(numbers), 'other note')} (--format json)")
+        if len(notes) > len(numbers):
+            typer.echo(f"     and {count(len(notes) - len(numbers), 'other note')} (--format json)")
     for model in dict.fromkeys(row["model"] for row in rows if row["error"]):
-        typer.echo(f"error: {_errors(model, [row for row in rows if row['model'] == model])}")
+        typer.echo(f"error: {_describe_errors(model, [row for row in rows if row['model'] == model])}")
     cases = len({(row["model"], row["link"]) for row in solved})
     alike = " by the same measure" if len({row["measure"] for row in solved}) > 1 else ""
     over = f"Over {count(cases, 'case')}, each a model at a link"
     typer.echo(f"\n{over}, as ratios to the best that was found for it{alike}:")
-    print_rows([_mean(row) for row in geometric_means(rows)], Format.text)
+    print_rows([_format_mean(row) for row in geometric_means(rows)], Format.text)
 
 
-def _errors(model: str, rows: Sequence[Row]) -> str:
-    """Return a line for a model: what failed, each error once, with the strategies where not all did."""
+def _describe_errors(model: str, rows: Sequence[Row]) -> str:
+    """Return a line for a model: each error once, with its strategies where not all failed."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         if row["error"]:
             found.setdefault(row["error"].removeprefix(f"{model}: "), []).append(row)
-    told = []
+    lines = []
     for error, failed in found.items():
         names = ", ".join(dict.fromkeys(row["strategy"] for row in failed))
-        told.append(error if len(failed) == len(rows) or names in error else f"{names}: {error}")
-    return f"{model}: {'; '.join(told)}"
+        lines.append(error if len(failed) == len(rows) or names in error else f"{names}: {error}")
+    return f"{model}: {'; '.join(lines)}"
 
 
-def _shown(row: Row, unit: str, notes: Mapping[str, int]) -> dict[str, Any]:
+def _format_row(row: Row, unit: str, notes: Mapping[str, int]) -> dict[str, Any]:
     return {
         "model": row["model"],
         "link": f"{row['link']:g} GB/s" if row["link"] is not None else "",
         "strategy": row["strategy"],
-        "measure": _measure(row),
+        "measure": _name_measure(row),
         "objective": quantity(row["objective"], unit),
-        "gap": _percent(row["gap"]),
+        "gap": _format_percent(row["gap"]),
         "regions": row["regions"],
         "offloaded": f"{row['offloaded']:.1%}",
         "moved": quantity(row["bytes_moved"], "B"),
@@ -158,24 +158,24 @@ def _shown(row: Row, unit: str, notes: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _mean(row: dict[str, Any]) -> dict[str, Any]:
+def _format_mean(row: dict[str, Any]) -> dict[str, Any]:
     known = row["mean_ratio"] is not None
     return {
         "strategy": row["strategy"],
-        "measure": _measure(row),
+        "measure": _name_measure(row),
         "cases": row["cases"],
         "errors": row["errors"] or "",
         "mean": f"{row['mean_ratio']:.4f}" if known else "",
         "worst": f"{row['worst_ratio']:.4f}" if known else "",
-        "largest_gap": _percent(row["largest_gap"]),
+        "largest_gap": _format_percent(row["largest_gap"]),
         "took": quantity(row["seconds"], "s"),
     }
 
 
-def _measure(row: Mapping[str, Any]) -> str:
-    """Return what was minimised, nothing where that is as usual."""
+def _name_measure(row: Mapping[str, Any]) -> str:
+    """Return the measure that was minimised, empty where it is the usual one."""
     return "" if row["measure"] == TOTAL else row["measure"] or ""
 
 
-def _percent(gap: float | None) -> str:
+def _format_percent(gap: float | None) -> str:
     return "" if gap is None else f"{gap:.4%}"

@@ -1,4 +1,4 @@
-"""Strategies side by side: models times links times strategies, in one table."""
+"""Comparison of strategies: models times links times strategies, in one table."""
 
 from byoc.compare.check import check_study
 from byoc.compare.rows import Study

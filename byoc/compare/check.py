@@ -1,4 +1,4 @@
-"""What holds for no model is told once, and at once: names that are not there, joules not given."""
+"""Checks of a study that need no model: unknown names, and costs in joules that no file gives."""
 
 from math import isnan
 
@@ -14,12 +14,12 @@ from byoc.plan import Settings
 
 
 def check_study(study: Study) -> None:
-    """Raise InputError where something that is asked for cannot be had for any model."""
+    """Raise InputError for a study that cannot be carried out for any model."""
     for strategy in study.strategies:
         settings = study.settings(strategy)
     if not settings.objective.energy:
         return
-    names = _without_joules(settings)
+    names = _find_without_joules(settings)
     if names:
         models = "cost models" if len(names) > 1 else "cost model"
         give = "give" if len(names) > 1 else "gives"
@@ -27,21 +27,23 @@ def check_study(study: Study) -> None:
         raise InputError(f"objective {settings.objective}: {told}")
 
 
-def _without_joules(settings: Settings) -> list[str]:
-    """Return the cost models that give no joules, whatever they are asked."""
-    names = [settings.host.name] if _silent(settings.host) else []
-    names += [costs.name for costs in settings.costs if _moves_silently(costs) or _silent(costs)]
+def _find_without_joules(settings: Settings) -> list[str]:
+    """Return the names of the cost models that never give joules."""
+    names = [settings.host.name] if _lacks_joules(settings.host) else []
+    names += [
+        costs.name for costs in settings.costs if _moves_without_joules(costs) or _lacks_joules(costs)
+    ]
     return list(dict.fromkeys(names))
 
 
-def _moves_silently(model: CostModel) -> bool:
+def _moves_without_joules(model: CostModel) -> bool:
     return isnan(launch_price(model).joules) or isnan(float(transfer_prices(model, [1])[1][0]))
 
 
-def _silent(model: CostModel) -> bool:
-    """Return whether a model gives no joules for any operator; one from outside is not known to."""
+def _lacks_joules(model: CostModel) -> bool:
+    """Return whether a model gives no joules for any operator; a plug-in is taken to give them."""
     if isinstance(model, Fallback):
-        return _silent(model.first) and _silent(model.second)
+        return _lacks_joules(model.first) and _lacks_joules(model.second)
     if not isinstance(model, CostFile) or model.energy is not None:
         return False
     if isinstance(model, Table):

@@ -1,4 +1,4 @@
-"""The rows of one model: every strategy at every link, the model read and annotated once."""
+"""The rows of one model: each strategy at each link; the model is read and annotated once."""
 
 import time
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from byoc.graph.unshare import unshared
 from byoc.options import PlanOptions
 from byoc.placement import Placement, Problem, Strategy, called, moved
 from byoc.placement.strategies.makespan import Scheduled
-from byoc.plan import GraphPlan, Settings, Units, annotate_graphs, group_graphs, plan_graphs
+from byoc.plan import GraphPlan, GraphUnits, Settings, annotate_graphs, group_graphs, plan_graphs
 from byoc.plugins import STRATEGIES
 from byoc.plugins import load as load_plugin
 from byoc.report.document import plan_notes
@@ -61,7 +61,7 @@ class Study(PlanOptions):
 
 
 def rows_of(name: str, study: Study) -> list[Row]:
-    """Return the rows of a model. What fails is a row with the reason, and the rest goes on."""
+    """Return the rows of a model; a failure is a row with the reason, and the others go on."""
     try:
         base = study.settings(study.strategies[0])
         model = load_model(name, study.dims)
@@ -76,14 +76,14 @@ def rows_of(name: str, study: Study) -> list[Row]:
     for link in study.links:
         costs = base.costs if link is None else tuple(with_link(c, link * _GIGA) for c in base.costs)
         settings = replace(base, costs=costs)
-        here = [_row(name, model, link, strategy, settings, units) for strategy in study.strategies]
+        here = [_make_row(name, model, link, strategy, settings, units) for strategy in study.strategies]
         # With bodies a bound may leave out regions in them, where limits are for all graphs together.
         rows += here if model.index.bodies else contradicted(here)
     return rows
 
 
 def contradicted(rows: list[Row]) -> list[Row]:
-    """Return the rows of a case, with an error where a bound is above what some strategy found."""
+    """Return the rows of a case, with an error where a lower bound is above another's objective."""
     checked = []
     for row in rows:
         same = [r for r in rows if r["objective"] is not None and r["measure"] == row["measure"]]
@@ -98,28 +98,28 @@ def contradicted(rows: list[Row]) -> list[Row]:
 
 
 def failed(name: str, study: Study, reason: str) -> list[Row]:
-    """Return the rows of a model that could not be placed at all."""
+    """Return the rows of a model that could not be placed by any strategy."""
     return [
-        _empty(name, link, strategy) | {"error": " ".join(reason.split())}
+        _empty_row(name, link, strategy) | {"error": " ".join(reason.split())}
         for link in study.links
         for strategy in study.strategies
     ]
 
 
-def _empty(name: str, link: float | None, strategy: str) -> Row:
+def _empty_row(name: str, link: float | None, strategy: str) -> Row:
     asked = {"model": name, "link": link, "strategy": strategy}
     return {**dict.fromkeys(KEYS), **asked, "notes": []}
 
 
-def _row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what they share
+def _make_row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what they share
     name: str,
     model: Model,
     link: float | None,
     strategy: str,
     settings: Settings,
-    units: Mapping[int, Units],
+    units: Mapping[int, GraphUnits],
 ) -> Row:
-    row = _empty(name, link, strategy)
+    row = _empty_row(name, link, strategy)
     try:
         watched = Stopwatch(load_plugin(STRATEGIES, strategy))
         plan = plan_graphs(model.index, replace(settings, strategy=watched), units)
@@ -127,9 +127,9 @@ def _row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what they
         return row | {"error": " ".join(str(error).split())}
     except Exception as error:  # a defect must not take the other strategies' rows with it
         return row | {"error": f"failed with {described(error)}"}
-    measure, cost = _measured(plan.placement)
+    measure, cost = _read_objective(plan.placement)
     bound = plan.placement.bound
-    done, total = _operations(plan)
+    done, total = _count_operations(plan)
     return row | {
         "measure": measure,
         "objective": cost,
@@ -146,20 +146,20 @@ def _row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what they
     }
 
 
-def _measured(placement: Placement) -> tuple[str, float]:
-    """Return what a strategy minimised, and how much that is."""
+def _read_objective(placement: Placement) -> tuple[str, float]:
+    """Return the measure that a strategy minimised, and its value."""
     schedule = placement.schedule if isinstance(placement, Scheduled) else None
     return (MAKESPAN, schedule.makespan) if schedule else (TOTAL, placement.cost.total)
 
 
-def _operations(plan: GraphPlan) -> tuple[float, float]:
+def _count_operations(plan: GraphPlan) -> tuple[float, float]:
     each = [(graph.trips, *graph.operations) for graph in plan.walk()]
     return sum(t * done for t, done, _ in each), sum(t * total for t, _, total in each)
 
 
 @dataclass
 class Stopwatch:
-    """A strategy that counts the seconds it takes, over all graphs of a model."""
+    """A strategy that adds up the seconds it takes over all graphs of a model."""
 
     strategy: Strategy
     seconds: float = 0.0
@@ -171,11 +171,11 @@ class Stopwatch:
 
     @property
     def honours(self) -> frozenset[str]:
-        """What the strategy takes into account."""
+        """The features of a problem that the strategy takes into account."""
         return getattr(self.strategy, "honours", frozenset())
 
     def solve(self, problem: Problem) -> Placement:
-        """Return what the strategy gives."""
+        """Solve with the strategy, and add the seconds it takes."""
         start = time.perf_counter()
         try:
             return self.strategy.solve(problem)

@@ -1,4 +1,4 @@
-"""Comparing many models at once: a process each, one model's failure is a row and no more."""
+"""Comparison of many models at once: one process each, so that a failure costs one row only."""
 
 import multiprocessing
 import os
@@ -28,26 +28,26 @@ def compare(
         found = {}
         for done, name in enumerate(models):
             report_step(f"{name} ({done} of {len(models)} done)")
-            found[name] = _rows(name, study)
+            found[name] = _make_rows(name, study)
         return [row for name in models for row in found[name]]
-    found, lost = _together(models, study, min(count, len(models)))
+    found, lost = _compare_in_pool(models, study, min(count, len(models)))
     for name in lost:
-        again, dead = _together([name], study, 1)
-        found |= again or {gone: _apart(gone, study) for gone in dead}
+        again, dead = _compare_in_pool([name], study, 1)
+        found |= again or {gone: _compare_one_by_one(gone, study) for gone in dead}
     return [row for name in models for row in found[name]]
 
 
-def _apart(name: str, study: Study) -> list[Row]:
+def _compare_one_by_one(name: str, study: Study) -> list[Row]:
     """Return the rows of a model, each strategy tried in a process of its own."""
     found = []
     for strategy in study.strategies:
         alone = replace(study, strategies=(strategy,))
-        rows, _ = _together([name], alone, 1, quiet=True)
+        rows, _ = _compare_in_pool([name], alone, 1, quiet=True)
         found.append(rows.get(name) or failed(name, alone, "the process that placed it died"))
     return [rows[place] for place in range(len(study.links)) for rows in found]
 
 
-def _together(
+def _compare_in_pool(
     models: Sequence[str], study: Study, workers: int, *, quiet: bool = False
 ) -> tuple[dict[str, list[Row]], list[str]]:
     """Return the rows of each model, and the models that were lost when a process died."""
@@ -55,7 +55,7 @@ def _together(
     # Not forked: a child of a process with threads may hang in a lock that another thread held.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        asked = {pool.submit(_rows, name, study): name for name in models}
+        asked = {pool.submit(_make_rows, name, study): name for name in models}
         for future in as_completed(asked):
             try:
                 found[asked[future]] = future.result()
@@ -66,7 +66,7 @@ def _together(
     return found, [name for name in models if name not in found]
 
 
-def _rows(name: str, study: Study) -> list[Row]:
+def _make_rows(name: str, study: Study) -> list[Row]:
     try:
         return rows_of(name, study)
     except Exception as error:  # a defect must not take the other models' rows with it

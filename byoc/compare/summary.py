@@ -1,4 +1,4 @@
-"""What a comparison comes to: for each strategy the geometric mean of how far it is from the best."""
+"""Summary of a comparison: for each strategy the geometric mean of its ratios to the best."""
 
 from collections.abc import Sequence
 from math import exp, fsum, log
@@ -19,19 +19,19 @@ def geometric_means(rows: Sequence[Row]) -> list[dict[str, Any]]:
     best: dict[Case, float] = {}
     for row in rows:
         if row["objective"] is not None:
-            case = _case(row)
+            case = _find_case(row)
             best[case] = min(best.get(case, row["objective"]), row["objective"])
-    return [_summary(name, rows, best) for name in dict.fromkeys(row["strategy"] for row in rows)]
+    return [_summarize(name, rows, best) for name in dict.fromkeys(row["strategy"] for row in rows)]
 
 
-def _case(row: Row) -> Case:
+def _find_case(row: Row) -> Case:
     return row["model"], row["link"], row["measure"]
 
 
-def _summary(strategy: str, rows: Sequence[Row], best: dict[Case, float]) -> dict[str, Any]:
+def _summarize(strategy: str, rows: Sequence[Row], best: dict[Case, float]) -> dict[str, Any]:
     own = [row for row in rows if row["strategy"] == strategy]
     solved = [row for row in own if row["objective"] is not None]
-    ratios = [_ratio(row["objective"], best[_case(row)]) for row in solved]
+    ratios = [_divide(row["objective"], best[_find_case(row)]) for row in solved]
     gaps = [row["gap"] for row in solved if row["gap"] is not None]
     return {
         "strategy": strategy,
@@ -45,5 +45,5 @@ def _summary(strategy: str, rows: Sequence[Row], best: dict[Case, float]) -> dic
     }
 
 
-def _ratio(value: float, best: float) -> float:
+def _divide(value: float, best: float) -> float:
     return value / best if best else 1.0

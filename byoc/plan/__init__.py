@@ -1,7 +1,7 @@
 """Planning: from an annotated model to regions, and all that is known of them."""
 
 from byoc.plan._graph_placement import plan_graphs
-from byoc.plan._graph_units import Units, annotate_graphs, group_graphs
+from byoc.plan._graph_units import GraphUnits, annotate_graphs, group_graphs
 from byoc.plan._outlining import convert_boundaries, name_regions, outline_regions
 from byoc.plan._refusals import KnownLimits, RefusalHistory
 from byoc.plan.data import GraphPlan, InFloat, Lowered, Plan, PlannedRegion, Refused
@@ -11,6 +11,7 @@ from byoc.plan.whatif import what_ifs
 
 __all__ = [
     "GraphPlan",
+    "GraphUnits",
     "InFloat",
     "KnownLimits",
     "Lowered",
@@ -19,7 +20,6 @@ __all__ = [
     "RefusalHistory",
     "Refused",
     "Settings",
-    "Units",
     "annotate_graphs",
     "convert_boundaries",
     "group_graphs",

@@ -15,7 +15,7 @@ from byoc.patterns.joint import JointUnit
 from byoc.patterns.unit import Unit
 from byoc.placement import Placement, evaluate
 from byoc.plan._graph_problem import Graph, GraphProblems
-from byoc.plan._graph_units import Units
+from byoc.plan._graph_units import GraphUnits
 from byoc.plan._memory_fit import Arenas, Constraints, FittedPlacement, describe_excess, fit_memory
 from byoc.plan.data import GraphPlan, PlannedRegion
 from byoc.plan.saved import Pins
@@ -24,7 +24,7 @@ from byoc.plan.solve import keys, solve
 
 
 def plan_graphs(
-    index: GraphIndex, settings: Settings, units: Mapping[int, Units], pins: Pins | None = None
+    index: GraphIndex, settings: Settings, units: Mapping[int, GraphUnits], pins: Pins | None = None
 ) -> GraphPlan:
     """Return the plan of a model's graphs, `index` being that of the main one; regions have no names.
 
@@ -126,7 +126,7 @@ def _make_graph_plan(graph: Graph, problems: GraphProblems, fitted: FittedPlacem
             *fitted.notes,
             *placement.notes,
         ),
-        pinned={row: label for row, label in problems.pinned(posed).items() if label == 0},
+        pinned={row: label for row, label in problems.find_pinned(posed).items() if label == 0},
     )
 
 

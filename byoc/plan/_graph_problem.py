@@ -13,7 +13,7 @@ from byoc.costs.trips import Trips, trips
 from byoc.costs.whole import whole_bodies
 from byoc.graph.index import GraphIndex
 from byoc.placement import Problem
-from byoc.plan._graph_units import Units
+from byoc.plan._graph_units import GraphUnits
 from byoc.plan._memory_fit import Constraints
 from byoc.plan.data import GraphPlan
 from byoc.plan.saved import Pins
@@ -31,7 +31,7 @@ class Graph:
     index: GraphIndex
     path: str
     runs: float
-    units: Units
+    units: GraphUnits
     bodies: Mapping[int, tuple[GraphPlan, ...]]
 
 
@@ -49,7 +49,7 @@ class GraphProblems:
 
     @cached_property
     def trips(self) -> dict[int, Trips]:
-        """How often the bodies of each node run for one run of the node."""
+        """The trip count of each node with bodies, for one run of the node."""
         index = self.graph.index
         return {node: trips(index, node, self.settings.trips) for node in index.bodies}
 
@@ -79,7 +79,7 @@ class GraphProblems:
             refused,
         )
 
-    def pinned(self, posed: Posed) -> Mapping[int, int]:
+    def find_pinned(self, posed: Posed) -> Mapping[int, int]:
         """Return the device of each unit, by number, that a given placement decides."""
         if self.pins is None:
             return {}
@@ -90,7 +90,7 @@ class GraphProblems:
 
         With it come the numbers of the fusions that are left: those whose members can be together.
         """
-        labels = self.pinned(posed)
+        labels = self.find_pinned(posed)
         problem = replace(posed.problem, capacity=np.array(constraints.capacity, np.float64))
         left = list(range(len(problem.fusions)))
         if not labels:
@@ -109,14 +109,14 @@ class GraphProblems:
         return replace(problem, seconds=seconds, must=must, fusions=fusions), left
 
     def cost_bodies_on_host(self, node: int) -> tuple[Price, float]:
-        """Return what a node's bodies cost, and their operations, with everything on the host."""
+        """Return the cost and the operations of a node's bodies with everything on the host."""
         settings = self.settings
         on_host = settings.unknown.on_host
         return whole_bodies(self.graph.index, node, settings.host, settings.trips, on_host)
 
     @cached_property
     def body_costs(self) -> dict[int, BodyCost]:
-        """What the bodies of each node cost, on the host with the regions that formed in them."""
+        """The costs of each node's bodies; on the host with the regions that formed in them."""
         return {node: self._cost_bodies(node) for node in self.graph.index.bodies}
 
     def _cost_bodies(self, node: int) -> BodyCost:

@@ -16,7 +16,7 @@ from byoc.verdict import Mark
 
 
 @dataclass(frozen=True, eq=False)
-class Units:
+class GraphUnits:
     """The units of a graph in topological order, and overlapping composites that are left open."""
 
     units: list[JointUnit]
@@ -39,12 +39,12 @@ def annotate_graphs(index: GraphIndex, targets: Sequence[Target]) -> dict[int, l
 
 def group_graphs(
     index: GraphIndex, targets: Sequence[Target], marks: Mapping[int, Sequence[Sequence[Mark]]]
-) -> dict[int, Units]:
+) -> dict[int, GraphUnits]:
     """Return the units of each graph, by the id of its index, from the marks of its nodes."""
     return {id(graph): _group(graph, targets, marks[id(graph)]) for graph in find_graphs(index)}
 
 
-def _group(index: GraphIndex, targets: Sequence[Target], marks: Sequence[Sequence[Mark]]) -> Units:
+def _group(index: GraphIndex, targets: Sequence[Target], marks: Sequence[Sequence[Mark]]) -> GraphUnits:
     """Return the units of a graph: grouped for each target, and joined over all targets."""
     each: list[list[Unit]] = []
     rivals: list[tuple[int, Unit]] = []
@@ -56,7 +56,7 @@ def _group(index: GraphIndex, targets: Sequence[Target], marks: Sequence[Sequenc
             units = group(index, target.patterns, own)
         each.append(units)
     joined = joint(index, each, marks)
-    return Units(joined, [*_find_alternatives(joined, rivals)])
+    return GraphUnits(joined, [*_find_alternatives(joined, rivals)])
 
 
 def _find_alternatives(

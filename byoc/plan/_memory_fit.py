@@ -32,7 +32,7 @@ _CONVENTION = CONVENTIONS["C"]
 
 @dataclass(frozen=True)
 class Constraints:
-    """What the next placement must keep to.
+    """Constraints that the next placement must keep to.
 
     `refused` has for each accelerator units, by number, that may not run there, with the reason;
     `capacity` is for each the bytes that constants may have.
@@ -69,7 +69,7 @@ Search = Generator[Constraints | FittedPlacement, Solved, None]
 
 
 @dataclass(frozen=True)
-class Arena:
+class RegionArena:
     """The bytes of a region's activations at most, and the unit, by number, that runs at that time."""
 
     size: int
@@ -82,30 +82,30 @@ class Arenas:
 
     index: GraphIndex
     units: Sequence[JointUnit]
-    _planned: dict[frozenset[int], Arena] = field(default_factory=dict)
+    _planned: dict[frozenset[int], RegionArena] = field(default_factory=dict)
 
     @cached_property
     def reason(self) -> str:
         """Why activations are not counted, empty where they are."""
         return "" if isinstance(self._model, MemoryModel) else str(self._model)
 
-    def of(self, rows: Sequence[int]) -> Arena:
+    def of(self, rows: Sequence[int]) -> RegionArena:
         """Return the arena of a region of some units, by number."""
         key = frozenset(rows)
         if key not in self._planned:
             self._planned[key] = self._plan(key)
         return self._planned[key]
 
-    def _plan(self, rows: frozenset[int]) -> Arena:
+    def _plan(self, rows: frozenset[int]) -> RegionArena:
         model = self._model
         steps = sorted(step for row in rows for step in self._steps.get(row, ()))
         if not isinstance(model, MemoryModel) or not steps:
-            return Arena(0, min(rows))
+            return RegionArena(0, min(rows))
         part = model.problem.part(steps)
         found = plan(part, "exact" if len(steps) <= _LARGE else "by-size")
         bytes_at = live(part, found.order).bytes_at
         fullest = steps[found.order[max(range(len(bytes_at)), key=bytes_at.__getitem__)]]
-        return Arena(found.size, next(row for row in rows if fullest in self._steps[row]))
+        return RegionArena(found.size, next(row for row in rows if fullest in self._steps[row]))
 
     @cached_property
     def _model(self) -> MemoryModel | InputError:
@@ -204,7 +204,7 @@ def _fit(
 
 def _find_too_full(
     placement: Placement, problem: Problem, arenas: Arenas, devices: Sequence[Device]
-) -> tuple[int, float, Arena] | None:
+) -> tuple[int, float, RegionArena] | None:
     """Return the first accelerator, by position, with too little memory: constants, largest arena."""
     for number, device in enumerate(devices):
         if device.memory == inf:
@@ -225,7 +225,7 @@ def _describe_need(constants: float, activations: float) -> str:
 
 
 def describe_excess(plan: GraphPlan, devices: Sequence[Device]) -> str:
-    """Return which limit all graphs of a plan together exceed, empty when none."""
+    """Return the limit that all graphs of a plan together exceed, as a sentence; empty for none."""
     graphs = list(plan.walk())
     for number, device in enumerate(devices, 1):
         regions = sum(region.target.name == device.name for graph in graphs for region in graph.regions)

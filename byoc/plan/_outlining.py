@@ -40,7 +40,7 @@ def outline_regions(root: GraphPlan) -> ModelProto:
 
 
 def _describe_cuts(plan: GraphPlan) -> GraphCuts:
-    """Return what a plan does to its graph."""
+    """Return the changes of a plan to its graph, as `outline` takes them."""
     on_host = {
         node: {"byoc.device": "host", "byoc.reason": str(reason)}
         for unit, reason in plan.host_units
@@ -68,7 +68,7 @@ def _describe_cut(index: GraphIndex, region: PlannedRegion) -> Cut:
 
 
 def _describe_group(index: GraphIndex, unit: Unit) -> Group:
-    """Return what becomes of a unit in its region; the nodes of a QDQ group bear its name."""
+    """Return a unit as it is in its region; the nodes of a QDQ group bear its name."""
     metadata = {"byoc.rules": ", ".join(unit.rules)}
     if unit.kind == "qdq":
         metadata["byoc.qdq"] = unit.name

@@ -1,4 +1,4 @@
-"""What the pipeline has decided: every stage's result, side by side, before anything is compiled."""
+"""Plans: the regions of a model with all that is known of them before anything is compiled."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from byoc.verdict import Verdict, refuse
 
 @dataclass(frozen=True, eq=False)
 class PlannedRegion:
-    """A region of a graph: where it runs, its units there, and what crosses its border.
+    """A region of a graph: its target, its units there, and the tensors at its boundary.
 
     `seconds` are the predicted ones of a single run, launch included; `trips` is how often it is
     expected to run for one run of the model.
@@ -43,9 +43,9 @@ class PlannedRegion:
 
 @dataclass(frozen=True, eq=False)
 class GraphPlan:
-    """A graph cut in parts: the main one, or a body of an If, Loop or Scan that stays on the host.
+    """The plan of a graph: the main one, or a body of an If, Loop or Scan that stays on the host.
 
-    `place` says which body it is (`Loop.0/body`), empty for the main graph. `trips` is how often the
+    `place` is its graph path (`Loop_0/body`), empty for the main graph. `trips` is how often the
     graph is expected to run for one run of the model. `placement` is in the units of the objective;
     `cost` is the same in seconds and `joules` in joules, None where these are not known. `host_only` are
     the seconds of one run of it with everything on the host, `bodies` the plans of what is inside its
@@ -81,7 +81,7 @@ class GraphPlan:
         return [(self.units[row], self.host_reason(row)) for row in rows]
 
     def host_reason(self, row: int) -> Verdict:
-        """Return why a unit that was placed on the host is there."""
+        """Return the reason why a unit is on the host."""
         verdicts = [
             refuse(kept[row]) if row in kept else verdict
             for kept, verdict in zip(self.posed.kept, self.units[row].verdicts, strict=True)
@@ -96,7 +96,7 @@ class GraphPlan:
 
     @property
     def operations(self) -> tuple[float, float]:
-        """Operations of one run that are on accelerators, and all; a body counts in its own plan."""
+        """The operations of one run on accelerators, and all of them; a body counts in its own plan."""
         done = total = 0.0
         rows = zip(self.units, self.placement.labels, self.posed.operations, strict=True)
         for unit, label, count in rows:
@@ -109,7 +109,7 @@ class GraphPlan:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Units that a device refuses for one reason, and what the placement would gain if it took them.
+    """Units that a device refuses for one reason, and the gain if it took them.
 
     `gain` is in the units of the objective, for one run of the graph; `offloaded` how many more nodes
     would then be on accelerators, these included.
@@ -125,7 +125,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class InFloat:
-    """A unit that is left in floating point, where it runs, and what quantizing it alone would keep.
+    """A unit left in floating point, its device, and the accuracy with it alone quantized.
 
     `alone` is in the measure of the accuracy budget: dB, or a share of equal classes.
     """
@@ -137,7 +137,7 @@ class InFloat:
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """Regions compute in another dtype than the model that was given, which is `original`.
+    """A lowered precision: regions compute in another dtype than the given model, `original`.
 
     `dtype` is that of activations, None for what each target's file says. `source` names the data or the
     file that the scales are from, measured by `method` on so many `samples`, empty and 0 where nothing
@@ -165,7 +165,7 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Refused:
-    """A region of an earlier plan that its target turned out not to take, and why.
+    """A region of an earlier plan that its codegen refused, and why.
 
     `codegen` says it as users are told. `nodes` are those that this target does not get any more, by
     name or first output; none where the region is in smaller ones of at most `split` nodes instead.
@@ -180,7 +180,7 @@ class Refused:
 
     @property
     def why(self) -> str:
-        """The reason for which the nodes are not there."""
+        """The reason for the report why its nodes are not on the target."""
         return f"codegen {self.codegen} refused: {self.reason}"
 
 

@@ -1,4 +1,4 @@
-"""Placements as files: which node runs where, in YAML that a person can read, edit, and give back.
+"""Placements as files: the device of each node, in YAML that a person can read, edit and give back.
 
 Nodes are called by their names, so that a file survives edits elsewhere in the model; a node that was
 renamed is found again by what it is and what is around it, where only one fits. What no longer fits is
@@ -43,7 +43,7 @@ class SavedFile(Strict):
 
 @dataclass(frozen=True, eq=False)
 class Pins:
-    """Where a given placement wants nodes: what the file calls them and their device, by node number.
+    """The nodes that a given placement decides: their names in the file and devices, by node number.
 
     `wanted` has them for each graph by the id of its index; `notes` says what did not fit.
     """
@@ -72,20 +72,20 @@ class Pins:
                     refused += (name for name, _ in found)
                 else:
                     pins[row] = label
-        _tell(self.notes, self.source, "on several devices, and now run as one", torn)
-        _tell(self.notes, self.source, "not taken by the device", refused)
+        _add_note(self.notes, self.source, "on several devices, and now run as one", torn)
+        _add_note(self.notes, self.source, "not taken by the device", refused)
         return pins
 
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """A placement that was given: what the user called it, and what it says."""
+    """A placement that the user gave: the path of its file, and its content."""
 
     source: str
     file: SavedFile
 
     def resolve(self, index: GraphIndex, devices: Sequence[str]) -> Pins:
-        """Return where each node of a model is to be; `devices` are the accelerators' names.
+        """Return the device of each node that the file decides; `devices` are the accelerators' names.
 
         Raises InputError when the file names another device.
         """
@@ -101,18 +101,18 @@ class Saved:
             for node, name in node_names(inner, place).items()
         }
         found = {name: names[name] for name in self.file.nodes if name in names}
-        renamed, several = self._renamed(names, [inner for _, inner in graphs])
+        renamed, several = self._find_renamed(names, [inner for _, inner in graphs])
         found |= renamed
         wanted: dict[int, dict[int, tuple[str, int]]] = {}
         for name, (graph, number) in found.items():
             wanted.setdefault(id(graph), {})[number] = name, labels[self.file.nodes[name]]
         notes: list[str] = []
         gone = [name for name in self.file.nodes if name not in found and name not in several]
-        _tell(notes, self.source, "not in the model by name, and several nodes are like it", several)
-        _tell(notes, self.source, "not in the model", gone)
+        _add_note(notes, self.source, "not in the model by name, and several nodes are like it", several)
+        _add_note(notes, self.source, "not in the model", gone)
         return Pins(self.source, wanted, notes)
 
-    def _renamed(
+    def _find_renamed(
         self, names: Mapping[str, tuple[GraphIndex, int]], graphs: Sequence[GraphIndex]
     ) -> tuple[dict[str, tuple[GraphIndex, int]], list[str]]:
         """Return the nodes of names that are gone, by their signatures, and names that several fit.
@@ -133,7 +133,7 @@ class Saved:
         }
         found: dict[str, tuple[GraphIndex, int]] = {}
         several: set[str] = set()
-        for part in (_all_of_it, _without_far):
+        for part in (_whole_signature, _near_signature):
             wanted: dict[str, list[str]] = {}
             for name, sign in lost.items():
                 if sign and name not in found:
@@ -165,10 +165,10 @@ def saved_text(model: str, graphs: Iterable[tuple[GraphIndex, str, Mapping[int, 
             if node in devices:
                 nodes[name] = devices[node]
                 signatures[name] = signs[node]
-    lines = [f"format: 1\nmodel: {_quoted(model)}\n"]
+    lines = [f"format: 1\nmodel: {_quote(model)}\n"]
     for key, entries in (("nodes", nodes), ("signatures", signatures)):
         lines.append(f"{key}:\n")
-        lines += [f"  {_quoted(name)}: {_quoted(value)}\n" for name, value in entries.items()]
+        lines += [f"  {_quote(name)}: {_quote(value)}\n" for name, value in entries.items()]
     return _HEAD + "".join(lines)
 
 
@@ -177,21 +177,21 @@ _PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
 _NOT_TEXT = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Return a text as YAML, in quotes unless it is plain."""
     plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT
     return text if plain else json.dumps(text)
 
 
 def signatures_of(index: GraphIndex) -> dict[int, str]:
-    """Return what each node that runs is, whatever its name: `Conv-NEAR-FAR`, two hashes of 12 digits.
+    """Return signatures of nodes that do not depend on names: `Conv-NEAR-FAR`, two hashes of 12 digits.
 
     The first is of operator, attributes, types and the operators around it. The second has seen as far
     as 16 steps in all directions (Weisfeiler and Lehman, Nauchno-Technicheskaya Informatsia 2, 1968): it
     tells repeated blocks apart, and an edit nearby changes it.
     """
     nodes = [number for number in range(len(index.nodes)) if number not in index.constant_nodes]
-    near = {number: _hashed(_content(index, number)) for number in nodes}
+    near = {number: _hash(_describe_node(index, number)) for number in nodes}
     before = {
         number: [index.producer.get(name, -1) for name in index.nodes[number].input] for number in nodes
     }
@@ -203,7 +203,7 @@ def signatures_of(index: GraphIndex) -> dict[int, str]:
     for _ in range(_STEPS):
         told = far
         far = {
-            number: _hashed(
+            number: _hash(
                 told[number],
                 [told.get(other, "-") for other in before[number]],
                 sorted(told.get(other, "-") for other in after[number]),
@@ -213,15 +213,15 @@ def signatures_of(index: GraphIndex) -> dict[int, str]:
     return {number: f"{index.nodes[number].op_type}-{near[number]}-{far[number]}" for number in nodes}
 
 
-def _all_of_it(sign: str) -> str:
+def _whole_signature(sign: str) -> str:
     return sign
 
 
-def _without_far(sign: str) -> str:
+def _near_signature(sign: str) -> str:
     return sign.rpartition("-")[0]
 
 
-def _content(index: GraphIndex, number: int) -> tuple[object, ...]:
+def _describe_node(index: GraphIndex, number: int) -> tuple[object, ...]:
     node = index.nodes[number]
     around = [
         sorted(index.nodes[user].op_type for user in index.consumers.get(name, ()))
@@ -240,11 +240,11 @@ def _content(index: GraphIndex, number: int) -> tuple[object, ...]:
     return node.domain, node.op_type, attributes, kinds, before, around
 
 
-def _hashed(*parts: object) -> str:
+def _hash(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _tell(notes: list[str], source: str, what: str, names: Sequence[str]) -> None:
+def _add_note(notes: list[str], source: str, what: str, names: Sequence[str]) -> None:
     if names:
         told = ", ".join(f"'{name}'" for name in names[:_MOST_TOLD])
         more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""

@@ -16,7 +16,7 @@ from byoc.rules.load import Target
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """What planning needs beside the model.
+    """The settings of planning, which are the same for all graphs of a model.
 
     `costs` has a model for each of the `targets`. `trips` gives how often some Loops and Scans run, by
     node name; `unknown` what to do about costs that are not known; `saved` a placement to keep to;
@@ -37,10 +37,10 @@ class Settings:
     def devices(self) -> tuple[Device, ...]:
         """The accelerators as the placement problem sees them."""
         sizes = (self.known.sizes.get(target.name) for target in self.targets)
-        return tuple(map(_device, self.targets, self.costs, sizes))
+        return tuple(map(_describe_device, self.targets, self.costs, sizes))
 
 
-def _device(target: Target, costs: CostModel, size: SizeLimit | None) -> Device:
+def _describe_device(target: Target, costs: CostModel, size: SizeLimit | None) -> Device:
     limits = target.rules.limits
     most = UNLIMITED if limits.max_nodes is None else min(limits.max_nodes, UNLIMITED)
     return Device(

@@ -1,4 +1,4 @@
-"""Having a strategy, which may be somebody else's code, solve a problem, and holding it to its word."""
+"""Solving a problem by a strategy, which may be anybody's code; its placement is checked."""
 
 import re
 from collections.abc import Sequence
@@ -39,14 +39,14 @@ def solve(strategy: Strategy, problem: Problem, keys: Sequence[str]) -> Placemen
         untold = unhonoured(strategy, limits)  # a cost that it ignores breaks nothing
         because = f" ({'; '.join(untold)})" if untold else ""
         names = [keys[unit] for unit in order.tolist()]
-        raise InputError(f"strategy {name}: {_with_names(wrong, names)}{because}")
+        raise InputError(f"strategy {name}: {_name_units_in(wrong, names)}{because}")
     told = [f"strategy {name}: {sentence}" for sentence in ignored]
     placement = settled(ordered, placement)
     notes = tuple(dict.fromkeys((*placement.notes, *told)))
     return replace(placed_back(ordered, placement, order), notes=notes)
 
 
-def _with_names(sentence: str, names: Sequence[str]) -> str:
+def _name_units_in(sentence: str, names: Sequence[str]) -> str:
     """Return a sentence on `unit 3` with that unit's name: its number says nothing to a user."""
     return re.sub(r"\bunit (\d+)", lambda found: f"unit '{names[int(found[1])]}'", sentence)
 

@@ -1,4 +1,4 @@
-"""What a target wants at its borders, as its rule file says."""
+"""Requirements of a target for the tensors that cross its boundary, from its rule file."""
 
 from byoc.boundary.border import Wants
 from byoc.errors import InputError
@@ -7,24 +7,24 @@ from byoc.rules.load import Target
 
 
 def wants_of(target: Target) -> Wants:
-    """Return what has to be done to tensors that cross to or from a target.
+    """Return the requirements for the tensors that cross to or from a target.
 
     Raises InputError when its layout is none.
     """
     rules = target.rules
-    layout = _layout(target, "activations", rules.layout.activations)
+    layout = _read_layout(target, "activations", rules.layout.activations)
     return Wants(layout, rules.quantization.convert or "host", target.compute)
 
 
 def weights_of(target: Target) -> Layout | None:
-    """Return how a target wants the weights of convolutions, None for as ONNX has them.
+    """Return the layout of convolution weights for a target, None for the layout of ONNX.
 
     Raises InputError when its layout is none.
     """
-    return _layout(target, "weights", target.rules.layout.weights)
+    return _read_layout(target, "weights", target.rules.layout.weights)
 
 
-def _layout(target: Target, key: str, word: str | None) -> Layout | None:
+def _read_layout(target: Target, key: str, word: str | None) -> Layout | None:
     try:
         layout = None if word is None else parse_layout(word)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a vendor would gain by supporting more: the placement solved again with refused units allowed."""
+"""Gains of supporting more operators: the placement solved again with refused units allowed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ def what_ifs(plan: GraphPlan, strategy: Strategy = _QUICK) -> list[WhatIf]:
         return []
     names = keys(plan.index, plan.units)
     problem = plan.posed.problem
-    candidates = sorted(_candidates(plan), key=lambda each: -each[1])[:_MOST_TRIED]
+    candidates = sorted(_find_candidates(plan), key=lambda each: -each[1])[:_MOST_TRIED]
     if not candidates:
         return []
     try:
@@ -43,7 +43,7 @@ def what_ifs(plan: GraphPlan, strategy: Strategy = _QUICK) -> list[WhatIf]:
     found = []
     for (device, operator, reason, rows), _ in candidates:
         try:
-            placement = solve(strategy, _allowed(plan, rows, device), names)
+            placement = solve(strategy, _allow_units(plan, rows, device), names)
         except ByocError:
             continue
         gain = base.cost.total - placement.cost.total
@@ -58,7 +58,7 @@ def what_ifs(plan: GraphPlan, strategy: Strategy = _QUICK) -> list[WhatIf]:
 _Candidate = tuple[int, str, str, list[int]]
 
 
-def _candidates(plan: GraphPlan) -> Iterable[tuple[_Candidate, float]]:
+def _find_candidates(plan: GraphPlan) -> Iterable[tuple[_Candidate, float]]:
     """Yield the units that a device refuses for a reason, and the time that is at stake."""
     groups: dict[tuple[int, str, str], list[int]] = {}
     nodes = plan.index.nodes
@@ -67,16 +67,16 @@ def _candidates(plan: GraphPlan) -> Iterable[tuple[_Candidate, float]]:
             continue  # what byoc puts at borders costs nothing by itself, and goes with its neighbours
         for device, verdict in enumerate(unit.verdicts, 1):
             if not verdict and np.isfinite(plan.posed.willing[row, device - 1]):
-                key = device, _called(plan, row, device), str(verdict)
+                key = device, _name_unit(plan, row, device), str(verdict)
                 groups.setdefault(key, []).append(row)
-    moving = _moving(plan.posed.problem)
+    moving = _cost_moves(plan.posed.problem)
     for (device, operator, reason), rows in groups.items():
         stake = float(plan.posed.problem.seconds[rows, 0].sum() + moving[rows, device - 1].sum())
         yield (device, operator, reason, rows), stake
 
 
-def _moving(problem: Problem) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """Return what each device pays to send or get all that a unit reads and makes, (units, devices)."""
+def _cost_moves(problem: Problem) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
+    """Return the cost of moving all that a unit reads and makes, float64 (units, devices)."""
     cost = np.zeros((problem.units, problem.devices))
     crossing = np.where(np.isfinite(problem.to_device), problem.to_device, 0.0)
     np.add.at(cost, problem.consumers, crossing[problem.consumed])
@@ -86,8 +86,8 @@ def _moving(problem: Problem) -> "np.ndarray[tuple[int, int], np.dtype[np.float6
     return cost
 
 
-def _called(plan: GraphPlan, row: int, device: int) -> str:
-    """Return what a unit is on a device: its composite, or the operators that it is made of there."""
+def _name_unit(plan: GraphPlan, row: int, device: int) -> str:
+    """Return the composite of a unit on a device, or the operators that it is made of there."""
     names = []
     for unit in plan.units[row].on[device - 1]:
         node = plan.index.nodes[unit.nodes[-1]]
@@ -95,7 +95,7 @@ def _called(plan: GraphPlan, row: int, device: int) -> str:
     return " and ".join(dict.fromkeys(names))
 
 
-def _allowed(plan: GraphPlan, rows: Sequence[int], device: int) -> Problem:
+def _allow_units(plan: GraphPlan, rows: Sequence[int], device: int) -> Problem:
     """Return the problem with some units allowed on a device, at the cost that its model gives."""
     problem = plan.posed.problem
     seconds = problem.seconds.copy()

@@ -1,4 +1,4 @@
-"""Keeping a model's accuracy: the units that cost most of it stay in floating point, and no more."""
+"""Accuracy budgets, and the search for the units that have to stay in floating point."""
 
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -13,7 +13,7 @@ _TEXT = re.compile(r"(?:snr=)?(?P<db>[0-9]+(?:\.[0-9]+)?) ?dB|top1=(?P<share>[01
 
 @dataclass(frozen=True)
 class Budget:
-    """The least that must be left: a signal-to-noise ratio in dB, or the share of equal classes."""
+    """The least accuracy to keep: a signal-to-noise ratio in dB, or the share of equal classes."""
 
     measure: Literal["signal_to_noise", "same_class"]
     least: float
@@ -23,11 +23,11 @@ class Budget:
         return f"{self.least:g}dB" if self.measure == "signal_to_noise" else f"top1={self.least:g}"
 
     def met(self, found: Kept) -> bool:
-        """Return whether enough is left."""
+        """Return whether an accuracy is within the budget."""
         return self.of(found) >= self.least
 
     def of(self, found: Kept) -> float:
-        """Return what is left, as it is measured."""
+        """Return an accuracy in the measure of the budget."""
         value: float = getattr(found, self.measure)
         return value
 
@@ -65,7 +65,7 @@ def search_float_units(budget: Budget, rank: Callable[[], Mapping[str, Kept]]) -
     if not budget.met((yield tuple(order))):
         raise InputError(f"accuracy budget {budget}: not met even with nothing quantized")
     too_few, enough = 0, len(order)
-    guess = _enough(budget, [each[name].noise for name in order])
+    guess = _guess_number(budget, [each[name].noise for name in order])
     guesses = [guess, guess - 1, guess + 1]
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
@@ -77,8 +77,8 @@ def search_float_units(budget: Budget, rank: Callable[[], Mapping[str, Kept]]) -
     yield None
 
 
-def _enough(budget: Budget, noises: Sequence[float]) -> int:
-    """Return how many of the noisiest to leave out if noise powers add up; half for other measures."""
+def _guess_number(budget: Budget, noises: Sequence[float]) -> int:
+    """Return the number of noisiest units to leave out if noise powers add up; else half of them."""
     if budget.measure != "signal_to_noise":
         return len(noises) // 2
     allowed = 10 ** (-budget.least / 10)

@@ -1,4 +1,4 @@
-"""What regions compute in: as the model says, in integers with concluded scales, or in 16-bit floats.
+"""The precision of regions: that of the model, integers with concluded scales, or 16-bit floats.
 
 A target with a floating-point mode runs a float model in that unless told otherwise; one that computes
 in integers alone gets a quantized model as soon as there is something to conclude scales from.
@@ -25,7 +25,7 @@ _FLOAT_MODES = frozenset({"float16", "bfloat16", "float32", "float64", "any"})
 
 @dataclass(frozen=True)
 class Precision:
-    """What the user wants regions to compute in.
+    """The precision that the user wants for regions.
 
     `quantize` is one of `INTEGERS` or `FLOATS`, None for what suits each target. Ranges come from
     `calibration`, a file of them, or are measured on `data`: a folder, or `random`, by `method`. With a
@@ -72,14 +72,14 @@ class Precision:
     )
 
     def __post_init__(self) -> None:
-        """Raise InputError for what is no type to compute in."""
+        """Raise InputError for a type that nothing computes in."""
         if self.quantize is not None and self.quantize not in (*INTEGERS, *FLOATS):
             known = ", ".join((*INTEGERS, *FLOATS))
             raise InputError(f"quantize: {self.quantize} is not among {known}")
 
     @property
     def asked(self) -> dict[str, str | None]:
-        """What was asked for, files by their names alone, as the manifest keeps it."""
+        """The precision as the manifest records it, files by their names alone."""
         given = self.calibration
         file = given.name if isinstance(given, Path) else "ranges in memory" if given else None
         return {
@@ -92,12 +92,12 @@ class Precision:
 
 
 NATIVE = Precision()
-"""What suits each target, and nothing to conclude scales from."""
+"""The precision that suits each target, without anything to conclude scales from."""
 
 
 @dataclass(frozen=True, eq=False)
 class Concluded:
-    """A model in the precision that was asked for, and targets that are told so.
+    """A model in the precision that was asked for, and the targets as they then compute.
 
     `floats` is the model before it was quantized, None where it was not; `units` what was quantized, by
     name, each with its nodes; `ranges` what the scales are from.
@@ -118,8 +118,8 @@ def conclude(model: Model, targets: Sequence[Target], wanted: Precision) -> Conc
     as `calibrate` and `quantize` do.
     """
     if wanted.quantize in FLOATS:
-        computing = _computing(targets, wanted.quantize)
-        return Concluded(model, computing, notes=_unused(wanted))
+        computing = _choose_float_targets(targets, wanted.quantize)
+        return Concluded(model, computing, notes=_note_unused(wanted))
     integer = [target for target in targets if target.quantized]
     if wanted.quantize is None:
         integer = [target for target in integer if not has_float_mode(target)]
@@ -127,13 +127,13 @@ def conclude(model: Model, targets: Sequence[Target], wanted: Precision) -> Conc
         names = " and ".join(target.source for target in targets)
         raise InputError(f"{names}: no rule has `quantized: true`, so nothing can be quantized")
     if not integer:
-        return Concluded(model, tuple(targets), notes=_unused(wanted))
+        return Concluded(model, tuple(targets), notes=_note_unused(wanted))
     if wanted.calibration is None and wanted.data is None:
-        return _unquantized(model, targets, integer, wanted)
-    ranges = _ranges(model, wanted)
+        return _leave_unquantized(model, targets, integer, wanted)
+    ranges = _find_ranges(model, wanted)
     report_step("quantize")
     done = requantize(model, targets, ranges, wanted)
-    notes = (*_random(ranges), *done.notes)
+    notes = (*_note_random(ranges), *done.notes)
     if not done.units:
         notes += ("nothing is quantized",)
     return Concluded(done.model, tuple(targets), done.floats, ranges, done.units, notes)
@@ -161,7 +161,7 @@ def has_float_mode(target: Target) -> bool:
     )
 
 
-def _computing(targets: Sequence[Target], dtype: str) -> tuple[Target, ...]:
+def _choose_float_targets(targets: Sequence[Target], dtype: str) -> tuple[Target, ...]:
     """Return targets of which those that can compute in 16-bit floats; InputError when none can."""
     found = []
     errors = []
@@ -177,7 +177,7 @@ def _computing(targets: Sequence[Target], dtype: str) -> tuple[Target, ...]:
     return tuple(found)
 
 
-def _unquantized(
+def _leave_unquantized(
     model: Model, targets: Sequence[Target], integer: Sequence[Target], wanted: Precision
 ) -> Concluded:
     names = " and ".join(target.name for target in integer)
@@ -190,8 +190,8 @@ def _unquantized(
     return Concluded(model, tuple(targets), notes=(note,))
 
 
-def _unused(wanted: Precision) -> tuple[str, ...]:
-    """Return that ranges or data were given, and nothing is quantized with them."""
+def _note_unused(wanted: Precision) -> tuple[str, ...]:
+    """Return a note where ranges or data were given that nothing is quantized with."""
     if wanted.calibration is None and wanted.data is None:
         return ()
     given = "--data" if wanted.calibration is None else "--calibration"
@@ -208,7 +208,7 @@ def _is_quantized(model: Model) -> bool:
     )
 
 
-def _ranges(model: Model, wanted: Precision) -> Ranges:
+def _find_ranges(model: Model, wanted: Precision) -> Ranges:
     if isinstance(wanted.calibration, Ranges):
         return wanted.calibration
     if wanted.calibration is not None:
@@ -222,7 +222,7 @@ def _ranges(model: Model, wanted: Precision) -> Ranges:
     )
 
 
-def _random(ranges: Ranges) -> list[str]:
+def _note_random(ranges: Ranges) -> list[str]:
     if not ranges.random:
         return []
     return ["warning: the scales are concluded from random data, and mean nothing for real inputs"]

@@ -1,4 +1,4 @@
-"""What each quantized unit costs in accuracy: the noise at the outputs when it alone is quantized.
+"""Sensitivity of quantized units: the noise at the outputs when one unit alone is quantized.
 
 Where errors are small they hardly depend on one another, and the noise powers of units add up to about
 that of all of them. What a unit costs is the noise of its weights and of the tensors that it reads. The
@@ -26,7 +26,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How much of a model's accuracy a variant of it keeps, over some samples.
+    """The accuracy that a variant of a model keeps, over some samples.
 
     `signal_to_noise` (dB) is that of the worst output, with the powers of all samples added up;
     `same_class` the share of rows (all axes but the last), of the worst output, whose largest element is
@@ -43,14 +43,14 @@ class Kept:
 
 
 def outputs(proto: ModelProto, model: Model, samples: Iterable[Values]) -> list[Values]:
-    """Return what a model, or one made of it, gives for some samples, without optimizations."""
+    """Run a model, or one made of it, on some samples, without optimizations; return the outputs."""
     with unoptimized():
         session = open_session(proto, model.folder)
     return [run_session(session, sample) for sample in samples]
 
 
 def kept(expected: Sequence[Values], actual: Sequence[Values]) -> Kept:
-    """Return how much of the expected outputs is in others, sample by sample; only floats count."""
+    """Return the accuracy of outputs against those expected, sample by sample; only floats count."""
     ratios, classes = [np.inf], [1.0]
     for name, first in expected[0].items():
         if not isinstance(first, np.ndarray) or first.dtype.kind != "f":
@@ -70,7 +70,7 @@ def sensitivities(
     samples: Sequence[Values],
     progress: Callable[[str], None],
 ) -> dict[str, Kept]:
-    """Return for each unit what is kept when it alone is quantized.
+    """Return for each unit the accuracy with it alone quantized.
 
     `units` have the names of their nodes; `expected` is what the float model gives for the samples.
     """
@@ -89,7 +89,7 @@ def only(proto: ModelProto, nodes: Collection[str], every: Collection[str]) -> M
     `every` names the nodes of all quantized units. A node without a name goes by its first output.
     """
     makers = {name: node for node in proto.graph.node for name in node.output}
-    read = {name for node in proto.graph.node if _name(node) not in every for name in reads(node)}
+    read = {name for node in proto.graph.node if _name_node(node) not in every for name in reads(node)}
     read.update(value.name for value in proto.graph.output)
     result = copy_without(proto, "node")
     rewritten: list[NodeProto] = []
@@ -97,10 +97,10 @@ def only(proto: ModelProto, nodes: Collection[str], every: Collection[str]) -> M
         if is_ours(node) and is_quantize(node):
             continue
         if is_ours(node) and is_dequantize(node):
-            source = _source(node, makers)
+            source = _find_floats(node, makers)
             if noted(node, FLOAT):
                 continue  # who reads it gets the weight itself: kernels differ for what is constant
-            if node.output[0] in read and source in makers and _name(makers[source]) in nodes:
+            if node.output[0] in read and source in makers and _name_node(makers[source]) in nodes:
                 rewritten += (makers[node.input[0]], node)
             else:
                 rewritten.append(helper.make_node("Identity", [source], [node.output[0]]))
@@ -111,8 +111,8 @@ def only(proto: ModelProto, nodes: Collection[str], every: Collection[str]) -> M
             maker = makers.get(name)
             if maker is None or not is_ours(maker) or not is_dequantize(maker):
                 continue
-            if _name(node) in nodes:
-                rewritten += _own_pair(maker, makers, f"{node.output[0]}_{position}")
+            if _name_node(node) in nodes:
+                rewritten += _copy_pair(maker, makers, f"{node.output[0]}_{position}")
                 changed.input[position] = rewritten[-1].output[0]
             elif noted(maker, FLOAT):
                 changed.input[position] = noted(maker, FLOAT)
@@ -121,17 +121,17 @@ def only(proto: ModelProto, nodes: Collection[str], every: Collection[str]) -> M
     return result
 
 
-def _name(node: NodeProto) -> str:
-    """Return what a node is called among units; nothing for one of ours, which is in none."""
+def _name_node(node: NodeProto) -> str:
+    """Return the name of a node among units; empty for a node put in by byoc, which is in none."""
     return "" if is_ours(node) else node.name or node.output[0]
 
 
-def _source(node: NodeProto, makers: Mapping[str, NodeProto]) -> str:
+def _find_floats(node: NodeProto, makers: Mapping[str, NodeProto]) -> str:
     """Return the floats that a DequantizeLinear of ours stands for."""
     return noted(node, FLOAT) or makers[node.input[0]].input[0]
 
 
-def _own_pair(node: NodeProto, makers: Mapping[str, NodeProto], name: str) -> Iterable[NodeProto]:
+def _copy_pair(node: NodeProto, makers: Mapping[str, NodeProto], name: str) -> Iterable[NodeProto]:
     """Yield copies of a DequantizeLinear of ours and the QuantizeLinear before it, for one reader."""
     copy = NodeProto()
     copy.CopyFrom(node)

@@ -12,6 +12,7 @@ from byoc.stages._planning_stages import (
     Place,
     Quantize,
     Resolve,
+    record_accuracy,
 )
 from byoc.stages._settings_loader import load_settings, load_targets
 from byoc.stages._state import Stage, State, run_stages
@@ -35,5 +36,6 @@ __all__ = [
     "load_model",
     "load_settings",
     "load_targets",
+    "record_accuracy",
     "run_stages",
 ]

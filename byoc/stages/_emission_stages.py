@@ -111,7 +111,7 @@ def _find_not_executable(plan: Plan, compilers: Mapping[str, Compiler]) -> str:
 
 
 def _choose_reference(plan: Plan) -> Against:
-    """Return what a bundle is compared with: the model that it was cut from.
+    """Return the model to compare a bundle with: the one that it was cut from.
 
     In another precision than the original's that is the partitioned model as plain onnxruntime runs it.
     """

@@ -16,6 +16,7 @@ from byoc.graph.outline import check_unused
 from byoc.graph.unshare import unshared
 from byoc.options import Options, record_options
 from byoc.plan import (
+    InFloat,
     Lowered,
     Plan,
     Settings,
@@ -117,7 +118,7 @@ class Quantize:
 
 
 def _describe_lowering(original: Model, concluded: Concluded, precision: Precision) -> Lowered | None:
-    """Return what is done to the model's numbers, None where regions compute as it says."""
+    """Return the lowered precision, None where regions compute as the model says."""
     ranges = concluded.ranges
     if ranges is not None:
         return Lowered(
@@ -242,3 +243,36 @@ def _naming(model: Model) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{model.source}: {error}") from None
+
+
+def record_accuracy(state: State) -> State:
+    """Record in the plan how its accuracy budget was met, and which units are in floating point."""
+    test, plan, in_float = state.accuracy_test, state.plan, tuple(state.in_float or ())
+    assert test is not None
+    assert plan.lowered is not None
+    units, budget = test.concluded.units, test.budget
+    devices = _devices_of_nodes(plan) if in_float else {}
+    lowered = replace(
+        plan.lowered,
+        units=len(units) - len(in_float),
+        measured=len(test.samples),
+        measured_on=test.source,
+        budget=str(budget),
+        reached=budget.of(state.accuracy),
+        all_quantized=budget.of(state.all_quantized),
+        in_float=tuple(
+            InFloat(name, devices.get(units[name][0], "host"), budget.of(test.ranking[name]))
+            for name in in_float
+        ),
+    )
+    return replace(state, plan=replace(plan, lowered=lowered))
+
+
+def _devices_of_nodes(plan: Plan) -> dict[str, str]:
+    """Return the device of each node, by its name or first output."""
+    return {
+        node: graph.targets[label - 1].name if label else "host"
+        for graph in plan.root.walk()
+        for unit, label in zip(graph.units, graph.placement.labels.tolist(), strict=True)
+        for node in (graph.index.nodes[n].name or graph.index.nodes[n].output[0] for n in unit.nodes)
+    }

@@ -12,7 +12,7 @@ from byoc.bundle.read import Bundle
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model
 from byoc.options import Options, Source
-from byoc.plan import GraphPlan, Lowered, Plan, Settings, Units
+from byoc.plan import GraphPlan, GraphUnits, Lowered, Plan, Settings
 from byoc.precision import AccuracyTest, Concluded, Kept
 from byoc.verdict import Mark
 from byoc.verify.compare import Verification
@@ -59,7 +59,7 @@ class State:
     index: GraphIndex = _LATER
     marks: Mapping[int, Sequence[Sequence[Mark]]] = _LATER
     """For each graph, by the id of its index, and each target the marks of the nodes."""
-    units: Mapping[int, Units] = _LATER
+    units: Mapping[int, GraphUnits] = _LATER
     """The units of each graph, by the id of its index."""
     root: GraphPlan = _LATER
     outlined: ModelProto = _LATER

@@ -1,9 +1,16 @@
 """Fields declared once: their help, the flag that sets them, and how the manifest records them."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
 from enum import Enum, auto
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+S = TypeVar("S")
+Chosen = TypeVar("Chosen")
+R = TypeVar("R")
 
 _KEY = "byoc.declaration"
 
@@ -78,3 +85,38 @@ def declaration_of(field: "Field[Any]") -> Declaration | None:
 def keywords_of(values: Any, kind: Any) -> dict[str, Any]:
     """Return the fields that a dataclass `kind` has, with the values of one of its instances."""
     return {field.name: getattr(values, field.name) for field in fields(kind) if field.init}
+
+
+def take_keywords(
+    options: Callable[P, Chosen],
+) -> Callable[[Callable[[S, Chosen], R]], Callable[Concatenate[S, P], R]]:
+    """Have a function of something and options take the fields of the options as keyword arguments.
+
+    The signature and a list of the arguments for the docstring come from the fields' declarations.
+    """
+
+    def decorate(function: Callable[[S, Chosen], R]) -> Callable[Concatenate[S, P], R]:
+        declared = inspect.signature(function)
+        own = next(iter(declared.parameters.values()))
+        choices = inspect.signature(options).parameters.values()
+        signature = declared.replace(parameters=[own, *choices])
+
+        @wraps(function)
+        def take(*args: Any, **kwargs: Any) -> R:
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            source = given.pop(own.name)
+            return function(source, cast("Callable[..., Chosen]", options)(**given))
+
+        take.__dict__["__signature__"] = signature
+        take.__doc__ = f"{inspect.getdoc(function)}\n\n{_describe_arguments(options)}"
+        return cast("Callable[Concatenate[S, P], R]", take)
+
+    return decorate
+
+
+def _describe_arguments(options: Any) -> str:
+    declared = ((each.name, declaration_of(each)) for each in fields(options))
+    return "\n".join(["Args:", *(f"    {name}: {d.help}" for name, d in declared if d is not None)])

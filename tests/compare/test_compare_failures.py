@@ -9,7 +9,7 @@ from support import VANILLA, parse
 
 from byoc import plugins
 from byoc.compare import Study, compare
-from byoc.compare.run import _rows
+from byoc.compare.run import _make_rows
 
 NET = "net (float[1, 4] x) => (float[1, 4] y) { a = Relu(x)\n b = Sigmoid(a)\n y = Relu(b) }"
 STRATEGIES = """
@@ -88,5 +88,5 @@ def test_a_defect_takes_one_strategy_with_it(net: str, monkeypatch: pytest.Monke
         return plugins.load(group, name)
 
     monkeypatch.setattr("byoc.compare.rows.load_plugin", load)
-    rows = _rows(net, Study(rules=(str(VANILLA),), strategies=("host-only", "min-cut", "exact")))
+    rows = _make_rows(net, Study(rules=(str(VANILLA),), strategies=("host-only", "min-cut", "exact")))
     assert [row["error"] for row in rows] == [None, "failed with ZeroDivisionError: one two", None]
