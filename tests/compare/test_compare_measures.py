@@ -177,7 +177,7 @@ def test_min_cut_is_left_out_for_several_accelerators(two: Path, byoc: Cli) -> N
     assert "min-cut" in one
     ran = byoc(*asked, "--rules", "nnpa", "--strategies", "min-cut")
     assert ran.code == 1
-    assert cli._usual(1).split(",") == one
+    assert cli._default_strategies(1).split(",") == one
 
 
 def test_notes_say_what_a_strategy_leaves_out(two: Path) -> None:
