@@ -10,12 +10,12 @@ import onnx
 from byoc.codegen import Artifact, Executor, Region
 from byoc.verdict import YES, Verdict, refuse
 
-from . import oracle
 from .artifact import ISA, executor, packed
 from .binary import VERSION
 from .build import build_region
 from .cycles import read_figures
 from .options import NAME, DLAOptions
+from .oracle import check_nodes
 
 
 class DLA:
@@ -52,7 +52,7 @@ class DLA:
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return for each node whether it can be lowered, or why it cannot."""
-        return oracle.check(model)
+        return check_nodes(model)
 
     def cost(self, region: Region) -> float:
         """Return the simulated seconds of a region, with those of the launch.

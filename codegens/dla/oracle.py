@@ -66,7 +66,7 @@ def lower_region(region: Region) -> Network:
     return Network(lowering.layers, lowering.inputs, outputs, lowering.constants)
 
 
-def check(model: onnx.ModelProto) -> Sequence[Verdict]:
+def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:
     """Return for each node of a model's main graph whether it can be lowered, or why it cannot.
 
     If the model cannot be lowered as a whole, each node is checked alone. DequantizeLinear and
