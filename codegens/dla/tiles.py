@@ -145,8 +145,8 @@ def _largest(layer: Conv, rows: int, tile: Tile, doubled: bool, budget: Budget) 
     height = min(rows, layer.y.height)
     for cols in halves(layer.y.width):
         most = 0
-        for count in halves(height):
-            grown = replace(tile, rows=count, cols=cols)
+        for number in halves(height):
+            grown = replace(tile, rows=number, cols=cols)
             if budget.fits(conv_needs(layer, grown), doubled):
                 yield grown
                 most += 1
@@ -206,8 +206,8 @@ def simple_tiling(layer: Layer, rows: int, budget: Budget) -> Tiling | None:
     for doubled in (True, False):
         for channels in halves(y.channels):
             for cols in halves(y.width):
-                for count in halves(ceil(min(rows, y.height) / (4 if doubled else 1))):
-                    tile = Tile(count, cols, channels)
+                for number in halves(ceil(min(rows, y.height) / (4 if doubled else 1))):
+                    tile = Tile(number, cols, channels)
                     if budget.fits(simple_needs(layer, tile), doubled):
                         return Tiling(tile, doubled)
     return None

@@ -24,10 +24,10 @@ from byoc.codegen import (
 from byoc.runtime.onnxrt import runner
 from byoc.verdict import YES, Verdict, refuse
 
-from . import provider
 from .compiler import ask, installed, sentence
 from .options import QNNOptions
 from .oracle import check
+from .provider import PROVIDER, assignment, open_session
 from .standard import standard
 
 _CONTEXT = "context.bin"
@@ -71,10 +71,10 @@ class QNN:
         _set(model.graph.node[0], embed_mode=1, ep_cache_context=artifact.files[_CONTEXT])
         installed()
         try:
-            session = provider.open_session(model.SerializeToString(), {}, {})
+            session = open_session(model.SerializeToString(), {}, {})
         except Exception as error:  # onnxruntime's own exception types share no base but this
             raise CompileError(f"QNN does not load its context: {sentence(error)}") from None
-        others = {who for who, _, _ in provider.assignment(session)} - {provider.PROVIDER}
+        others = {who for who, _, _ in assignment(session)} - {PROVIDER}
         if others:
             raise CompileError(f"QNN leaves its context to {', '.join(sorted(others))}")
         return _runner(session)
