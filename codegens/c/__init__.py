@@ -61,11 +61,11 @@ class C:
         Raises InputError if the artifact is not for this region, and MissingRuntimeError if a C compiler
         is needed and there is none.
         """
-        told = artifact.metadata
+        metadata = artifact.metadata
         parts = take_apart(region)
         inputs = [value.name for value in region.inputs]
         names = [*inputs, *parts.weights, *parts.made]
-        if json.loads(told["arguments"]) != names:
+        if json.loads(metadata["arguments"]) != names:
             raise InputError(f"{region.name}: the C function and the region have other arguments")
         run, failed = self._functions(region, artifact, len(names)) if parts.made else (None, None)
         weights = list(parts.weights.values())
@@ -96,5 +96,5 @@ class C:
 
 def _options(artifact: Artifact) -> COptions:
     """Return the options that an artifact was compiled with."""
-    told = artifact.metadata
-    return read_options(COptions, {name: told[name] for name in COptions.__dataclass_fields__})
+    metadata = artifact.metadata
+    return read_options(COptions, {name: metadata[name] for name in COptions.__dataclass_fields__})

@@ -20,25 +20,25 @@ _TO_MACHINE = (0, 2, 3, 1)  # OIHW to OHWI
 
 def lower_conv(lowering: Lowering, unit: Unit) -> None:
     """Lower a Conv with the operations fused to it."""
-    told, inputs = unit.main.attributes, [*unit.main.inputs, ""]
-    if told.get("auto_pad", "NOTSET") != "NOTSET":
+    attributes, inputs = unit.main.attributes, [*unit.main.inputs, ""]
+    if attributes.get("auto_pad", "NOTSET") != "NOTSET":
         raise CompileError("auto_pad must be NOTSET", unit.nodes)
     if len(lowering.shapes.get(inputs[0], ())) != 4:
         raise CompileError("a Conv must be of an image of two dimensions", unit.nodes)
     weights = _weights(lowering, unit, inputs[1], inputs[2], axis=0)
     kernel = weights.stored.shape[2:]
-    _convolve(lowering, unit, weights, window_of(told, kernel), told.get("group", 1))
+    _convolve(lowering, unit, weights, window_of(attributes, kernel), attributes.get("group", 1))
 
 
 def lower_gemm(lowering: Lowering, unit: Unit) -> None:
     """Lower a Gemm to a 1x1 convolution over rows of one pixel."""
-    told, inputs = unit.main.attributes, [*unit.main.inputs, ""]
-    if told.get("transA"):
+    attributes, inputs = unit.main.attributes, [*unit.main.inputs, ""]
+    if attributes.get("transA"):
         raise CompileError("transA must be 0", unit.nodes)
-    axis = 0 if told.get("transB") else 1
+    axis = 0 if attributes.get("transB") else 1
     weights = _weights(lowering, unit, inputs[1], "", axis)
-    weights = weights.scaled(np.array(told.get("alpha", 1.0)), np.array(0.0))
-    beta = told.get("beta", 1.0)
+    weights = weights.scaled(np.array(attributes.get("alpha", 1.0)), np.array(0.0))
+    beta = attributes.get("beta", 1.0)
     if inputs[2] and beta:
         addend = _bias(lowering, unit, inputs[2]) * beta
         count = len(weights.stored)
@@ -131,12 +131,12 @@ def _weights(lowering: Lowering, unit: Unit, name: str, bias: str, axis: int) ->
     stored = reading.array(name) if integers is None else integers[0]
     factors = np.ones(1)
     if integers is not None:
-        told = integers[1]
-        if stored.dtype != np.int8 or told.zero.any():
+        quantization = integers[1]
+        if stored.dtype != np.int8 or quantization.zero.any():
             raise CompileError(f"the weights '{name}' must be int8 with zero points 0", unit.nodes)
-        if told.scale.size > 1 and told.axis % stored.ndim != axis:
+        if quantization.scale.size > 1 and quantization.axis % stored.ndim != axis:
             raise CompileError(f"the scales of '{name}' must be of output channels", unit.nodes)
-        factors = told.scale.astype(np.float64).reshape(-1)
+        factors = quantization.scale.astype(np.float64).reshape(-1)
     if stored.ndim == 2:
         matrix = stored if axis == 0 else stored.T
         stored = matrix.reshape(*matrix.shape, 1, 1)
@@ -152,8 +152,8 @@ def _bias(lowering: Lowering, unit: Unit, name: str) -> Array:
     found = lowering.reading.integers(name)
     if found is None:
         return lowering.reading.array(name).astype(np.float64)
-    stored, told = found
-    return (stored.astype(np.float64) - told.zero) * told.scale.astype(np.float64)
+    stored, quantization = found
+    return (stored.astype(np.float64) - quantization.zero) * quantization.scale.astype(np.float64)
 
 
 def _factors(lowering: Lowering, operation: Operation) -> tuple[Array, Array]:

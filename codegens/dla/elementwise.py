@@ -82,8 +82,8 @@ def _operand(lowering: Lowering, unit: Unit, name: str, rank: int) -> Tensor:
 def _function(operation: Operation) -> tuple[FunctionKind, tuple[float, float]]:
     """Return the machine's function for an operator, with `alpha` and `beta`."""
     kind, defaults = FUNCTIONS[operation.op]
-    told = operation.attributes
-    return kind, (told.get("alpha", defaults[0]), told.get("beta", defaults[1]))
+    attributes = operation.attributes
+    return kind, (attributes.get("alpha", defaults[0]), attributes.get("beta", defaults[1]))
 
 
 def _table(kind: FunctionKind, parameters: tuple[float, float], x: Tensor, y: Tensor) -> Array:

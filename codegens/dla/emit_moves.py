@@ -55,19 +55,19 @@ def _reordered(emitting: Emission, layer: Move, image: int, down: Span, part: Sp
         channel_pitch=tile.pixel_pitch,
     )
     arena, number = emitting.machine.arena, emitting.number
-    plain, lying = (layer.x, layer.y) if layer.to_image else (layer.y, layer.x)
+    plain, image_tensor = (layer.x, layer.y) if layer.to_image else (layer.y, layer.x)
     whole = arena.box(plain, Span(image, 1), part, pixels)
     rows = []
     for row in range(down.count):
         span = over_images(Span(down.start + row, 1), image, height)
         address = tile.address + row * width * tile.pixel_pitch
         here = replace(tile, address=address, cols=width)
-        rows.append((arena.box(lying, span, Span(0, width), part), here))
+        rows.append((arena.box(image_tensor, span, Span(0, width), part), here))
     if layer.to_image:
         emitting.step.loads.append(Load(number, arena.memory(plain), whole, turned))
         emitting.put(Store(number, here, there) for there, here in rows)
     else:
-        memory = arena.memory(lying)
+        memory = arena.memory(image_tensor)
         emitting.step.loads += [Load(number, memory, there, here) for there, here in rows]
         emitting.put([Store(number, turned, whole)])
 

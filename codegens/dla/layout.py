@@ -41,8 +41,8 @@ def laid(array: Array, rank: int) -> Array:
     """Return a constant, broadcast to a rank, as an array [images, height, width, channels]."""
     shape = (1,) * (rank - array.ndim) + array.shape
     full = array.reshape(shape)
-    lying = full.transpose(_NHWC) if rank == 4 else full
-    return np.ascontiguousarray(lying).reshape(extents_of(shape))
+    array_in_memory = full.transpose(_NHWC) if rank == 4 else full
+    return np.ascontiguousarray(array_in_memory).reshape(extents_of(shape))
 
 
 def check_dtype(name: str, dtype: str) -> None:

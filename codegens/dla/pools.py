@@ -11,17 +11,19 @@ from .units import Unit
 
 def lower_pool(lowering: Lowering, unit: Unit) -> None:
     """Lower a MaxPool or AveragePool."""
-    told = unit.main.attributes
-    if told.get("auto_pad", "NOTSET") != "NOTSET":
+    attributes = unit.main.attributes
+    if attributes.get("auto_pad", "NOTSET") != "NOTSET":
         raise CompileError("auto_pad must be NOTSET", unit.nodes)
     indices = unit.main.outputs[1:]
     if any(lowering.is_read(name) for name in indices):
         raise CompileError("the machine does not compute the indices of a MaxPool", unit.nodes)
-    kernel = told["kernel_shape"]
+    kernel = attributes["kernel_shape"]
     if len(kernel) != 2:
         raise CompileError("a pool must be of an image of two dimensions", unit.nodes)
-    window = window_of(told, kernel)
-    _pool(lowering, unit, unit.main.op == "AveragePool", window, bool(told.get("count_include_pad")))
+    window = window_of(attributes, kernel)
+    _pool(
+        lowering, unit, unit.main.op == "AveragePool", window, bool(attributes.get("count_include_pad"))
+    )
 
 
 def lower_global_pool(lowering: Lowering, unit: Unit) -> None:

@@ -15,7 +15,7 @@ from byoc.codegen.single import called
 from byoc.graph.types import bits
 from byoc.verdict import YES, Verdict, refuse
 
-from .device import compiled, imported, openvino, stamp
+from .device import compiled, import_blob, openvino, stamp
 from .options import OpenVINOOptions
 from .oracle import ask, refused, survived
 from .program import Program
@@ -69,7 +69,7 @@ class OpenVINO:
         options = _options(artifact)
         model = None
         if _BLOB in artifact.files and self.compatible(region, artifact):
-            model = imported(artifact.files[_BLOB], options)
+            model = import_blob(artifact.files[_BLOB], options)
         if model is not None:
             return Program(model, json.loads(artifact.metadata["inputs"]), region.outputs)
         model, inputs = compiled(region, options)
@@ -112,7 +112,7 @@ def _safe(region: Region, options: OpenVINOOptions) -> OpenVINOOptions:
 
 def _options(artifact: Artifact) -> OpenVINOOptions:
     """Return the options that an artifact was compiled with."""
-    told = artifact.metadata
+    metadata = artifact.metadata
     return read_options(
-        OpenVINOOptions, {name: told[name] for name in OpenVINOOptions.__dataclass_fields__}
+        OpenVINOOptions, {name: metadata[name] for name in OpenVINOOptions.__dataclass_fields__}
     )

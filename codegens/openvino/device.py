@@ -70,7 +70,7 @@ def compiled(region: Region, options: OpenVINOOptions) -> tuple[Any, list[str]]:
         raise CompileError(reason(error)) from None
 
 
-def imported(blob: bytes, options: OpenVINOOptions) -> Any | None:
+def import_blob(blob: bytes, options: OpenVINOOptions) -> Any | None:
     """Return the model of a blob, or None if OpenVINO refuses the blob."""
     try:
         return core().import_model(blob, options.device, options.properties)
@@ -128,8 +128,8 @@ def reason(error: Exception) -> str:
         operators = re.sub(r"-\d+\b", "", missing[1])
         return shortened(f"OpenVINO has no conversion for {operators}", _MOST_CHARACTERS)
     failed = _FAILED.search(text)
-    told = text[failed.end() :] if failed else text
-    lines = [line.strip() for line in told.partition("\nSummary:")[0].splitlines()]
-    said = [line for line in lines if line and not line.startswith(_CONTEXT)]
+    body = text[failed.end() :] if failed else text
+    lines = [line.strip() for line in body.partition("\nSummary:")[0].splitlines()]
+    relevant = [line for line in lines if line and not line.startswith(_CONTEXT)]
     what = f"OpenVINO refuses {failed[1]}: " if failed else "OpenVINO refuses: "
-    return shortened(what + (" ".join(said) or type(error).__name__), _MOST_CHARACTERS)
+    return shortened(what + (" ".join(relevant) or type(error).__name__), _MOST_CHARACTERS)

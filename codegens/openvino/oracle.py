@@ -66,8 +66,8 @@ def _answers(folder: str, count: int, options: OpenVINOOptions) -> list[Verdict]
             ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
         except subprocess.TimeoutExpired:
             raise CompileError(f"OpenVINO gave no answer in {_PATIENCE:g} s") from None
-        told = [json.loads(line) for line in ran.stdout.splitlines()]
-        answers += [refuse(why) if why else YES for why in told]
+        reasons = [json.loads(line) for line in ran.stdout.splitlines()]
+        answers += [refuse(why) if why else YES for why in reasons]
         if len(answers) < count:
             answers.append(refuse(f"{_CRASHED}: its process ended with {ran.returncode}"))
     return answers

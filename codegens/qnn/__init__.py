@@ -94,15 +94,15 @@ class QNN:
     def context(self, artifact: Artifact) -> Context:
         """Return the description of the context for another model that contains it."""
         node: NodeProto = onnx.load_from_string(artifact.files[_MODEL]).graph.node[0]
-        told = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        more = {name: value for name, value in told.items() if name not in _TAKEN}
+        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        more = {name: value for name, value in attributes.items() if name not in _TAKEN}
         return Context(
-            source=_text(told["source"]),
+            source=_text(attributes["source"]),
             file=_CONTEXT,
             inputs=tuple(node.input),
             outputs=tuple(node.output),
-            partition=_text(told.get("partition_name", b"")),
-            sdk_version=_text(told.get("ep_sdk_version", b"")),
+            partition=_text(attributes.get("partition_name", b"")),
+            sdk_version=_text(attributes.get("ep_sdk_version", b"")),
             hardware=f"Hexagon v{artifact.metadata['htp_arch']}",
             more=more,
         )
@@ -129,5 +129,5 @@ def _runner(session: Any) -> Executor:
 
 def _options(artifact: Artifact) -> QNNOptions:
     """Return the options that an artifact was compiled with."""
-    told = artifact.metadata
-    return read_options(QNNOptions, {name: told[name] for name in QNNOptions.__dataclass_fields__})
+    metadata = artifact.metadata
+    return read_options(QNNOptions, {name: metadata[name] for name in QNNOptions.__dataclass_fields__})

@@ -94,18 +94,18 @@ def ask(model: Standard, options: QNNOptions) -> Answer:
             raise CompileError("it holds more than 2 GB, which a model without files cannot") from None
         (folder / provider.SETTINGS).write_text(json.dumps(options.settings), encoding="utf-8")
         log = _run(folder, options.timeout)
-        told = json.loads((folder / provider.ANSWER).read_text(encoding="utf-8"))
+        answer = json.loads((folder / provider.ANSWER).read_text(encoding="utf-8"))
         path = folder / provider.CONTEXT
-        context = onnx.load(path) if path.exists() and not told["error"] else None
+        context = onnx.load(path) if path.exists() and not answer["error"] else None
     reasons = _reasons(log)
-    others = [(name, op) for who, name, op in told["nodes"] or () if who != provider.PROVIDER]
+    others = [(name, op) for who, name, op in answer["nodes"] or () if who != provider.PROVIDER]
     names = [name for name, _ in others]
-    if told["error"]:  # what onnxruntime took apart to offer it again in pieces is in the log alone
-        taken = {name for who, name, _ in told["nodes"] or () if who == provider.PROVIDER}
+    if answer["error"]:  # what onnxruntime took apart to offer it again in pieces is in the log alone
+        taken = {name for who, name, _ in answer["nodes"] or () if who == provider.PROVIDER}
         names += [name for name in reasons if name not in taken]
     left = _left(model, names, reasons)
     strays = sorted({op for name, op in others if model.origin(name) is None})
-    error = _CODE.sub("", told["error"]) or ("" if context else "it took no node")
+    error = _CODE.sub("", answer["error"]) or ("" if context else "it took no node")
     return Answer(model, context, left, strays, " ".join(error.split()))
 
 

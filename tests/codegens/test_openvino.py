@@ -150,7 +150,7 @@ def test_a_blob_whose_stamp_does_not_fit_is_not_opened(
 
     made, artifact, _ = compiled(parse(RELU), tmp_path, "openvino")
     opened = []
-    monkeypatch.setattr(openvino, "imported", lambda *given: opened.append(given))
+    monkeypatch.setattr(openvino, "import_blob", lambda *given: opened.append(given))
 
     run = _load(made, Artifact(artifact.files, {**artifact.metadata, mark: "another"}))
 
