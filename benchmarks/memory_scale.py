@@ -18,9 +18,9 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 
 from checkers.arena_check import check  # noqa: E402 - needs the path
 
-from byoc.memory.model import CONVENTIONS, read_memory  # noqa: E402
-from byoc.memory.plan import plan  # noqa: E402
-from byoc.memory.report.striped import striped  # noqa: E402
+from byoc.memory.model import CONVENTIONS, read_memory_model  # noqa: E402
+from byoc.memory.plan import plan_buffers  # noqa: E402
+from byoc.memory.report.striped import plan_striped  # noqa: E402
 from byoc.pipeline import load_model  # noqa: E402
 
 T = TypeVar("T")
@@ -43,14 +43,14 @@ def planned(name: str) -> None:
         reading = min(timed(read_and_infer, path)[0] for _ in range(_RUNS))
         index = load_model(path).index
         print(f"\n{name}: {len(index.nodes)} nodes, load and infer {reading:.3f} s")
-        found = shown("problem", reading, read_memory, index, CONVENTIONS["C"])
-        made = shown("plan", reading, plan, found.problem)
+        found = shown("problem", reading, read_memory_model, index, CONVENTIONS["C"])
+        made = shown("plan", reading, plan_buffers, found.problem)
         least = max(made.bound, 1)
         print(f"   {made.size} bytes, {made.size / least:.4f} of the bound, by {made.proof}")
         refused = shown("check", reading, check, made)
         print(f"   {'; '.join(refused) or 'accepted'}")
         if len(index.nodes) <= _STRIPED:
-            bands = shown("striped", reading, striped, index, name, 1)
+            bands = shown("striped", reading, plan_striped, index, name, 1)
             print(f"   {bands.plan.size} bytes, {bands.plan.size / least:.3f} of the bound")
 
 

@@ -14,14 +14,14 @@ import tracemalloc
 
 from common import machine, on_disk, read_and_infer, timed
 
-from byoc.costs.pose import Posed
+from byoc.costs.pose import GraphProblem
 from byoc.graph.load import Model
 from byoc.options import PlanOptions
 from byoc.placement import Problem, Strategy
 from byoc.placement.strategies.launch_aware import LaunchAware
 from byoc.placement.strategies.min_cut import MinCut
-from byoc.plan import GraphUnits, Settings, annotate_graphs, group_graphs
-from byoc.plan._graph_problem import Graph, GraphProblems
+from byoc.plan import GraphUnits, PlanSettings, annotate_graphs, group_graphs
+from byoc.plan._graph_problem import GraphToPlace, PlacementProblems
 from byoc.plan._memory_fit import Constraints
 from byoc.stages import load_model, load_settings
 
@@ -55,17 +55,17 @@ def decided(model: Model, rules: str, reading: float) -> None:
         solved(strategy, found.problem, reading)
 
 
-def find_units(model: Model, settings: Settings) -> GraphUnits:
+def find_units(model: Model, settings: PlanSettings) -> GraphUnits:
     """Annotate and group the main graph of a model."""
     marks = annotate_graphs(model.index, settings.targets)
     return group_graphs(model.index, settings.targets, marks)[id(model.index)]
 
 
-def build_problem(model: Model, units: GraphUnits, settings: Settings) -> Posed:
+def build_problem(model: Model, units: GraphUnits, settings: PlanSettings) -> GraphProblem:
     """Build the placement problem of the main graph of a model without bodies."""
-    graph = Graph(model.index, "", 1.0, units, {})
+    graph = GraphToPlace(model.index, "", 1.0, units, {})
     capacity = tuple(device.memory for device in settings.devices)
-    return GraphProblems(graph, settings, None).build(Constraints(tuple({} for _ in capacity), capacity))
+    return PlacementProblems(graph, settings, None).build(Constraints(tuple({} for _ in capacity), capacity))
 
 
 def solved(strategy: Strategy, problem: Problem, reading: float) -> None:

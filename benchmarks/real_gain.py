@@ -32,19 +32,19 @@ from common import machine
 import byoc
 from byoc import zoo
 from byoc.codegen import find_codegen
-from byoc.costs.table import Table
+from byoc.costs.table import CostTable
 from byoc.errors import ByocError
 from byoc.graph.load import Model
 from byoc.pipeline import load_model, partition
-from byoc.profile.device import Device, copies, launch, time_units
-from byoc.profile.machine import this_machine
-from byoc.profile.records import Records
-from byoc.profile.sampling import Clock, Patience, Samples, in_turn, sampled
+from byoc.profile.device import MeasuredCodegen, measure_copies, measure_launch, time_units
+from byoc.profile.machine import describe_machine
+from byoc.profile.records import MeasurementRecords
+from byoc.profile.sampling import Clock, Patience, Samples, measure_in_turn, measure_runs
 from byoc.profile.write import write_costs
 from byoc.rules.load import load_rules
-from byoc.runtime.onnxrt import on_threads, open_session, runner
+from byoc.runtime.onnxrt import with_threads, open_session, session_runner
 from byoc.runtime.program import HOST
-from byoc.runtime.samples import samples_for
+from byoc.runtime.samples import model_samples
 from byoc.trials import fastest
 
 RULES = "openvino-cpu"
@@ -134,10 +134,10 @@ class Case:
 
 def measured(name: str, threads: int, seconds: float, clock: Clock) -> Gain:
     """Return what comes of a model of the zoo. Raises ByocError where it cannot be cut or run."""
-    with TemporaryDirectory(prefix="byoc-") as place, on_threads(threads):
+    with TemporaryDirectory(prefix="byoc-") as place, with_threads(threads):
         folder = Path(place)
         model = load_model(f"zoo:{name}")
-        case = Case(model, dict(samples_for(model)), threads, clock, folder)
+        case = Case(model, dict(model_samples(model)), threads, clock, folder)
         options: dict[str, Any] = {"codegen_options": case.options, "verify": False, **profiled(case)}
         predicted = partition(model.source, RULES, output=folder / "predicted", **options)
         best = fastest(model.source, RULES, output=folder / "chosen", clock=clock, **options)
@@ -150,7 +150,7 @@ def measured(name: str, threads: int, seconds: float, clock: Clock) -> Gain:
             "chosen": _bundle(folder / "chosen", case.inputs),
         }
         patience = Patience(warmup=2, least=11, most=1000, seconds=seconds / len(runs), settled=0.002)
-        found = dict(zip(runs, in_turn(list(runs.values()), patience, clock), strict=True))
+        found = dict(zip(runs, measure_in_turn(list(runs.values()), patience, clock), strict=True))
     medians = {key: Samples.of(times).median for key, times in found.items()}
     better = np.array(found[min(("onnxruntime", "openvino"), key=medians.__getitem__)])
     ratios = {key: _quartiles(np.array(found[key]) / better) for key in ("predicted", "chosen")}
@@ -173,10 +173,10 @@ def profiled(case: Case) -> dict[str, str]:
     costs = {"host_cost_model": str(host), "cost_model": str(device)}
     here, begin = _units(case, "reference", {}, None, "host")
     there, start = _units(case, "openvino", case.options, RULES, RULES)
-    there = there.model_copy(update={"launch": start + begin, "link": copies(_UNITS, case.clock)})
+    there = there.model_copy(update={"launch": start + begin, "link": measure_copies(_UNITS, case.clock)})
     write_costs(host, here)
     write_costs(device, there)
-    whole = sampled(_onnxruntime(case), _WHOLE, case.clock)
+    whole = measure_runs(_onnxruntime(case), _WHOLE, case.clock)
     alone = partition(case.model.source, RULES, strategy="host-only", **costs).plan.root.host_only
     write_costs(host, here.model_copy(update={"together": Samples.of(whole).median / alone}))
     write_costs(device, there.model_copy(update={"together": _together(case, costs)}))
@@ -185,13 +185,13 @@ def profiled(case: Case) -> dict[str, str]:
 
 def _units(
     case: Case, codegen: str, options: Mapping[str, str], rules: str | None, name: str
-) -> tuple[Table, float]:
+) -> tuple[CostTable, float]:
     """Return the costs of a model's units with a codegen, and what starting one takes."""
-    device = Device(find_codegen(codegen), options, _UNITS, case.clock)
-    records = Records()
+    device = MeasuredCodegen(find_codegen(codegen), options, _UNITS, case.clock)
+    records = MeasurementRecords()
     time_units(case.model, None if rules is None else load_rules(rules), device, records)
-    start = launch(device, records)
-    table = records.table(name, "measured", this_machine(), launch=start, otherwise=name)
+    start = measure_launch(device, records)
+    table = records.make_table(name, "measured", describe_machine(), launch=start, otherwise=name)
     return table.model_copy(update={"launch": 0.0}), start
 
 
@@ -213,7 +213,7 @@ def _together(case: Case, costs: Mapping[str, str]) -> float:
     for stage in session.stages:
         given = {name: known[name] for name in stage.inputs}
         if stage.device != HOST:
-            seconds = sampled(lambda stage=stage, given=given: stage.run(given), _WHOLE, case.clock)
+            seconds = measure_runs(lambda stage=stage, given=given: stage.run(given), _WHOLE, case.clock)
             taken += Samples.of(seconds).median
         known.update(stage.run(given))
     regions = result.plan.regions
@@ -223,7 +223,7 @@ def _together(case: Case, costs: Mapping[str, str]) -> float:
 
 
 def _onnxruntime(case: Case) -> Callable[[], object]:
-    run = runner(open_session(case.model.proto, case.model.folder))
+    run = session_runner(open_session(case.model.proto, case.model.folder))
     return lambda: run(case.inputs)
 
 

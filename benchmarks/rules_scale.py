@@ -11,10 +11,10 @@ import sys
 from common import machine, on_disk, read_and_infer, timed
 
 from byoc.graph.load import Model
-from byoc.patterns.group import group
+from byoc.patterns.group import group_units
 from byoc.pipeline import load_model
-from byoc.plugins import ANNOTATIONS, files
-from byoc.rules.annotate import annotate
+from byoc.plugins import ANNOTATIONS, find_files
+from byoc.rules.annotate import annotate_graph
 from byoc.rules.load import Target, load_rules
 
 _MODELS = ("transformer_1k", "transformer_10k", "transformer_100k")
@@ -23,7 +23,7 @@ _MODELS = ("transformer_1k", "transformer_10k", "transformer_100k")
 def main(names: list[str]) -> None:
     """Print the figures for some models of the zoo."""
     print(machine())
-    targets = [load_rules(name) for name in files(ANNOTATIONS)[0]]
+    targets = [load_rules(name) for name in find_files(ANNOTATIONS)[0]]
     for name in names or _MODELS:
         with on_disk(name) as path:
             reading, _ = timed(read_and_infer, path)
@@ -45,8 +45,8 @@ def warm(model: Model) -> None:
 def measured(model: Model, target: Target, reading: float) -> str:
     """Return the seconds of both stages and their ratios to reading."""
     patterns = target.patterns  # parsed once, however many models follow
-    annotating, marks = timed(annotate, model.index, target)
-    grouping, units = timed(group, model.index, patterns, marks)
+    annotating, marks = timed(annotate_graph, model.index, target)
+    grouping, units = timed(group_units, model.index, patterns, marks)
     taken = sum(bool(mark.verdict) for mark in marks)
     composites = sum(unit.match is not None for unit in units)
     return (

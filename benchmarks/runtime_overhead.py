@@ -25,7 +25,7 @@ import byoc
 from byoc.graph.load import Model
 from byoc.pipeline import load_model
 from byoc.runtime.onnxrt import open_session, run_session
-from byoc.runtime.samples import samples_for
+from byoc.runtime.samples import model_samples
 from byoc.runtime.trace import Trace
 
 _MODELS = ("resnet50", "squeezenet", "shufflenet", "densenet121")
@@ -69,7 +69,7 @@ def measured(model: Model, rules: str | Path, output: Path, runs: int) -> None:
         model.source, rules, output=output, strategy=strategy, codegen="reference", verify=False
     )
     session = byoc.load(output)
-    given = dict(samples_for(model))
+    given = dict(model_samples(model))
     regions = sum(stage.device != "host" for stage in session.stages)
     split = partial(session, given)
     whole = partial(run_session, open_session(model.proto, model.folder), given)

@@ -27,50 +27,50 @@ _MAX_CHARACTERS = 500
 _STOP_CODES = {128 + number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", 1))}
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Format an exception of other code in one line: its type and its text, cut if it is long."""
-    text, kind = told(error), shortened(type(error).__name__, _MAX_CHARACTERS)
+    text, kind = get_error_text(error), shorten_text(type(error).__name__, _MAX_CHARACTERS)
     return f"{kind}: {text}" if text else kind
 
 
-def told(error: BaseException) -> str:
+def get_error_text(error: BaseException) -> str:
     """Return the text of an exception of other code in one line, cut if it is long."""
     try:
-        return shortened(str(error), _MAX_CHARACTERS)
+        return shorten_text(str(error), _MAX_CHARACTERS)
     except Exception:  # its __str__ can fail, too
         return ""
 
 
-def shortened(text: str, most: int) -> str:
+def shorten_text(text: str, max_characters: int) -> str:
     """Return a text on one line, cut to `most` characters.
 
     Characters that are not printable (lone surrogates, control characters, those that change the
     direction of text) are escaped: messages go to terminals, models and manifests.
     """
     text = str.__str__(text)  # the methods of a subclass are not trusted
-    line = printable(" ".join(text[: 2 * most].split()))
-    return line if len(line) <= most and len(text) <= 2 * most else f"{line[: most - 3]}..."
+    line = escape_unprintable(" ".join(text[: 2 * max_characters].split()))
+    return line if len(line) <= max_characters and len(text) <= 2 * max_characters else f"{line[: max_characters - 3]}..."
 
 
-def printable(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Escape the characters of a text that are not printable."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def goes_on(error: BaseException) -> bool:
+def must_propagate(error: BaseException) -> bool:
     """Return whether an exception from a plug-in is not its failure: byoc's own error, or a stop."""
     code = error.code if isinstance(error, SystemExit) else None
     stops = isinstance(code, int) and code in _STOP_CODES
     return stops or isinstance(error, (ByocError, KeyboardInterrupt))
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest_nearest(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean NEAREST?)` if a known name is close to `name`, else an empty text."""
-    matches = _closest(name, tuple(sorted(known)))
+    matches = _find_closest(name, tuple(sorted(known)))
     return f" (did you mean {matches[0]}?)" if matches else ""
 
 
 @lru_cache
-def _closest(name: str, known: tuple[str, ...]) -> list[str]:
+def _find_closest(name: str, known: tuple[str, ...]) -> list[str]:
     same = [other for other in known if other.lower() == name.lower()]
     return same[:1] or get_close_matches(name, known, n=1, cutoff=0.6)

@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 Array = NDArray[np.generic]
 
 
-def signal_to_noise(expected: Array, actual: Array) -> float:
+def compute_signal_to_noise(expected: Array, actual: Array) -> float:
     """Return the signal-to-noise ratio in dB: 10 log10 of the expected power over that of the error.
 
     It is infinite if both arrays are equal, -infinite if only zeros are expected, and NaN if a value is
     NaN or the shapes differ.
     """
-    return ratio_in_db(*powers(expected, actual))
+    return convert_to_db(*compute_powers(expected, actual))
 
 
-def powers(expected: Array, actual: Array) -> tuple[float, float]:
+def compute_powers(expected: Array, actual: Array) -> tuple[float, float]:
     """Return the sums of squares of the expected values and of the error, which add up over samples.
 
     Both are NaN if the shapes differ.
@@ -28,7 +28,7 @@ def powers(expected: Array, actual: Array) -> tuple[float, float]:
     return float(np.sum(wanted**2)), float(np.sum((got - wanted) ** 2))
 
 
-def ratio_in_db(signal: float, noise: float) -> float:
+def convert_to_db(signal: float, noise: float) -> float:
     """Return the ratio of two powers in dB."""
     if isnan(signal) or isnan(noise):
         return nan
@@ -37,7 +37,7 @@ def ratio_in_db(signal: float, noise: float) -> float:
     return 10 * log10(signal / noise) if signal else -inf
 
 
-def cosine(expected: Array, actual: Array) -> float:
+def compute_cosine(expected: Array, actual: Array) -> float:
     """Return the cosine of the angle between two arrays as vectors; 1 if both are zero."""
     one, other = (array.astype(np.float64).ravel() for array in (expected, actual))
     if one.shape != other.shape:
@@ -48,7 +48,7 @@ def cosine(expected: Array, actual: Array) -> float:
     return float(one @ other) / lengths
 
 
-def same_class(expected: Array, actual: Array) -> float:
+def compute_same_class_share(expected: Array, actual: Array) -> float:
     """Return the share of rows (all axes but the last) whose largest element has the same position.
 
     A row with a NaN has no largest element.

@@ -17,7 +17,7 @@ from byoc.costs.model import Policy
 from byoc.errors import InputError
 from byoc.precision.conclude import NATIVE, Precision
 from byoc.support import Flag, Syntax, declaration_of, declare
-from byoc.verify.thresholds import DEFAULT, QUANTIZED, TOLERANCE, Thresholds
+from byoc.verify.thresholds import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE, Thresholds
 
 Source = str | Path | onnx.ModelProto
 """A model: a path, `zoo:NAME`, or a protobuf, which is never changed."""
@@ -291,7 +291,7 @@ def read_gate(gate: bool | float | Thresholds) -> Thresholds | None:
     if isinstance(gate, Thresholds):
         return gate
     if isinstance(gate, bool):
-        return DEFAULT if gate else None
+        return DEFAULT_THRESHOLDS if gate else None
     if not gate >= 0:
         raise InputError(f"gate {gate:g}: not an error of at least 0")
     return Thresholds(dict.fromkeys(TOLERANCE, gate), asked=frozenset(TOLERANCE))
@@ -302,7 +302,7 @@ def _record_thresholds(allowed: Thresholds | None) -> dict[str, float | None] | 
         return None
     return {
         **allowed.relative,
-        QUANTIZED: allowed.units,
+        QUANTIZED_THRESHOLD: allowed.units,
         "signal_to_noise": allowed.signal_to_noise,
     }
 

@@ -15,14 +15,14 @@ from typing import Any
 import onnx
 
 from byoc.bundle.read import Bundle, open_bundle
-from byoc.bundle.staging import staged
+from byoc.bundle.staging import stage_bundle
 from byoc.codegen.refusal import RefusedError
 from byoc.errors import InputError
-from byoc.graph.load import Model, prepare
+from byoc.graph.load import Model, prepare_model
 from byoc.options import ZOO, Options, Source, name_source
-from byoc.plan import Plan, RefusalHistory, Settings, saved_text
+from byoc.plan import Plan, RefusalHistory, PlanSettings, format_placement
 from byoc.precision import NATIVE, Precision, search_float_units
-from byoc.report.document import document
+from byoc.report.document import make_report
 from byoc.stages import (
     Annotate,
     Compile,
@@ -46,9 +46,9 @@ from byoc.stages import (
 from byoc.support import report_step, show_progress, take_keywords
 from byoc.textfile import write_text
 from byoc.verify.compare import Verification
-from byoc.verify.run import Against
-from byoc.verify.run import verify as verify_bundle
-from byoc.verify.thresholds import DEFAULT as DEFAULT_THRESHOLDS
+from byoc.verify.run import VerificationModels
+from byoc.verify.run import verify_bundle as verify_bundle
+from byoc.verify.thresholds import DEFAULT_THRESHOLDS as DEFAULT_THRESHOLDS
 from byoc.verify.thresholds import Thresholds
 
 __all__ = [
@@ -59,7 +59,7 @@ __all__ = [
     "emit",
     "load_model",
     "make_plan",
-    "original_of",
+    "find_original",
     "partition",
     "save_placement",
     "verify_against",
@@ -109,7 +109,7 @@ def partition(model: Source, options: Options) -> Result:
             state = replace(state, plan=replace(state.plan, refusals=history.told))
             if state.output is None:
                 plan = EstimateGains().run(state).plan
-                report = document(plan, "nothing was compiled, since no output was given (-o)")
+                report = make_report(plan, "nothing was compiled, since no output was given (-o)")
                 return Result(plan, report)
             try:
                 return _make_result(emit(state))
@@ -163,18 +163,18 @@ def emit(state: State) -> State:
     output is off, or a region cannot be run here and there is a gate.
     """
     assert state.output is not None
-    with staged(state.output) as folder:
+    with stage_bundle(state.output) as folder:
         try:
             return run_stages(EMISSION, replace(state, folder=folder))
         except RefusedError:
             for compiler in () if state.options.strict else state.compilers.values():
-                compiler.made.keep()  # what was compiled is not compiled again in the next round
+                compiler.cache.index_added()  # what was compiled is not compiled again in the next round
             raise
 
 
 def _make_result(state: State) -> Result:
     output = Path(state.options.output or "")
-    report = document(state.plan, state.verification, output)
+    report = make_report(state.plan, state.verification, output)
     verification = None if isinstance(state.verification, str) else state.verification
     return Result(state.plan, report, output, verification)
 
@@ -187,7 +187,7 @@ def _print_cause(error: RefusedError) -> None:
 
 def make_plan(
     model: Model,
-    settings: Settings,
+    settings: PlanSettings,
     record: Mapping[str, Any] | None = None,
     precision: Precision = NATIVE,
 ) -> Plan:
@@ -217,8 +217,8 @@ def save_placement(plan: Plan, path: str | Path) -> None:
             for unit, label in zip(graph.units, labels, strict=True)
             for node in unit.nodes
         }
-        graphs.append((graph.index, graph.place, devices))
-    write_text(Path(path), saved_text(name_source(plan.model.source), graphs))
+        graphs.append((graph.index, graph.path, devices))
+    write_text(Path(path), format_placement(name_source(plan.model.source), graphs))
 
 
 def verify_against(
@@ -236,13 +236,13 @@ def verify_against(
     either cannot be read or run, and MissingRuntimeError.
     """
     opened = open_bundle(Path(bundle))
-    found = original_of(opened, against)
+    found = find_original(opened, against)
     return verify_bundle(
         opened, found.model, inputs, found.original, found.computed, thresholds, regions
     )
 
 
-def original_of(bundle: Bundle, against: str | Path | None = None) -> Against:
+def find_original(bundle: Bundle, against: str | Path | None = None) -> VerificationModels:
     """Return the model to compare a bundle with.
 
     `against` is the original, a path or `zoo:NAME`. Without it a zoo model is found by the name in the
@@ -253,14 +253,14 @@ def original_of(bundle: Bundle, against: str | Path | None = None) -> Against:
     asked = bundle.manifest.asked
     name = str(against or asked.get("model", ""))
     if against is None and not name.startswith(ZOO):
-        return Against(prepare(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder))
+        return VerificationModels(prepare_model(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder))
     dims = asked.get("dims") or {}
     if not isinstance(dims, dict) or not all(isinstance(size, int) for size in dims.values()):
-        raise InputError(f"{bundle.place}: asked.dims in the manifest is not sizes by name")
+        raise InputError(f"{bundle.display_path}: asked.dims in the manifest is not sizes by name")
     original = load_model(name, dims)
     precision = bundle.manifest.report.get("precision")
     if precision is None:
-        return Against(original)
+        return VerificationModels(original)
     whole = f"its own {bundle.manifest.model}"
     own = replace(original, proto=bundle.model(), source=whole, folder=bundle.folder)
-    return Against(own, original, str(precision.get("dtype") or ""))
+    return VerificationModels(own, original, str(precision.get("dtype") or ""))

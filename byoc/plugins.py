@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from byoc.errors import InputError, described, goes_on, nearest
+from byoc.errors import InputError, describe_error, must_propagate, suggest_nearest
 
 CODEGENS = "byoc.codegens"
 STRATEGIES = "byoc.strategies"
@@ -33,7 +33,7 @@ _KIND_NAMES = {
 }
 
 
-def installed(group: str) -> dict[str, EntryPoint]:
+def list_installed(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name, sorted; nothing is imported.
 
     Of several with one name the first is returned; `load` refuses to choose.
@@ -44,34 +44,34 @@ def installed(group: str) -> dict[str, EntryPoint]:
     return found
 
 
-def distribution(point: EntryPoint) -> str:
+def get_distribution(point: EntryPoint) -> str:
     """Return the name and version of the distribution that an entry point belongs to."""
     return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
 
 
-class UnfitError(Exception):
+class UnsuitablePluginError(Exception):
     """A plug-in cannot be used; the message continues a sentence that begins with its name."""
 
 
-def load(group: str, name: str, make: Callable[[Any], Any] = lambda kind: kind()) -> Any:
+def load_plugin(group: str, name: str, make: Callable[[Any], Any] = lambda kind: kind()) -> Any:
     """Load a plug-in and return `make` of the registered object, by default an instance of it.
 
     Raises InputError when there is no plug-in of that name, there are several, it cannot be imported or
     made, or `make` raises UnfitError.
     """
-    points = installed(group)
+    points = list_installed(group)
     if name not in points:
-        raise _unknown(group, name, points)
+        raise _make_unknown_error(group, name, points)
     _refuse_to_choose(group, name, {p.value: p for p in entry_points(group=group) if p.name == name})
-    source = f"{_KIND_NAMES[group]} '{name}' of {distribution(points[name])}"
+    source = f"{_KIND_NAMES[group]} '{name}' of {get_distribution(points[name])}"
     try:
         return make(points[name].load())
-    except UnfitError as error:
+    except UnsuitablePluginError as error:
         raise InputError(f"{source} {error}") from None
     except (Exception, SystemExit) as error:  # it can fail in any way; other plug-ins must go on working
-        if isinstance(error, SystemExit) and goes_on(error):
+        if isinstance(error, SystemExit) and must_propagate(error):
             raise
-        raise InputError(f"{source} cannot be loaded: {described(error)}") from error
+        raise InputError(f"{source} cannot be loaded: {describe_error(error)}") from error
 
 
 def load_function(group: str, name: str) -> Callable[..., Any]:
@@ -79,7 +79,7 @@ def load_function(group: str, name: str) -> Callable[..., Any]:
 
     Raises InputError when there is none of that name, there are several, or it is not a function.
     """
-    return cast(Callable[..., Any], load(group, name, _require_function))
+    return cast(Callable[..., Any], load_plugin(group, name, _require_function))
 
 
 def _require_function(found: Any) -> Any:
@@ -89,33 +89,33 @@ def _require_function(found: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class PluginFile:
     """A YAML file in a package, with the entry point that names the package."""
 
     path: Path
     point: EntryPoint
 
 
-def files(group: str, folder: str = "") -> tuple[dict[str, dict[Path, File]], list[str]]:
+def find_files(group: str, folder: str = "") -> tuple[dict[str, dict[Path, PluginFile]], list[str]]:
     """Find the YAML files in the packages of a group, in their subfolder `folder` if it is given.
 
     Returns the files by name without suffix, sorted (several under one name are a clash), and a sentence
     for each package that could not be searched.
     """
-    found: dict[str, dict[Path, File]] = {}
+    found: dict[str, dict[Path, PluginFile]] = {}
     problems = []
-    for point in installed(group).values():
+    for point in list_installed(group).values():
         try:
             spec = find_spec(point.module)
             folders = list(spec.submodule_search_locations or ()) if spec else []
         except Exception as error:  # finding a module imports its parent packages
             folders = []
-            problems.append(f"{point.module} of {distribution(point)}: {type(error).__name__}: {error}")
+            problems.append(f"{point.module} of {get_distribution(point)}: {type(error).__name__}: {error}")
         else:
             if not folders:
-                problems.append(f"{point.module} of {distribution(point)} is not a package")
+                problems.append(f"{point.module} of {get_distribution(point)} is not a package")
         for path in (path for root in folders for path in Path(root, folder).glob("*.yaml")):
-            found.setdefault(path.stem, {})[path.resolve()] = File(path, point)
+            found.setdefault(path.stem, {})[path.resolve()] = PluginFile(path, point)
     return dict(sorted(found.items())), problems
 
 
@@ -126,7 +126,7 @@ def find_file(group: str, name: str, also: Iterable[str] = ()) -> Path:
     are further names to suggest.
     """
     path = Path(name)
-    return path if is_file(path) else find_installed(group, name, also)
+    return path if is_file(path) else find_installed_file(group, name, also)
 
 
 def is_file(path: Path) -> bool:
@@ -137,31 +137,31 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def find_installed(group: str, name: str, also: Iterable[str] = ()) -> Path:
+def find_installed_file(group: str, name: str, also: Iterable[str] = ()) -> Path:
     """Return the path of an installed file, `dla` or `dla.yaml`. Raises as `find_file`."""
-    known, problems = files(group)
+    known, problems = find_files(group)
     stem = name.removesuffix(".yaml").removesuffix(".yml")
     if stem not in known:
-        raise _unknown(group, name, sorted({*known, *also}), problems)
+        raise _make_unknown_error(group, name, sorted({*known, *also}), problems)
     _refuse_to_choose(group, name, {str(p): file.point for p, file in known[stem].items()})
     return next(iter(known[stem].values())).path
 
 
 def _refuse_to_choose(group: str, name: str, found: Mapping[str, EntryPoint]) -> None:
     if len(found) > 1:
-        sources = ", ".join(sorted(distribution(point) for point in found.values()))
+        sources = ", ".join(sorted(get_distribution(point) for point in found.values()))
         hint = "; give a path" if group in (ANNOTATIONS, COST_MODELS) else ""
         raise InputError(
             f"{name}: several packages bring a {_KIND_NAMES[group]} of this name: {sources}{hint}"
         )
 
 
-def _unknown(group: str, name: str, known: Any, problems: Sequence[str] = ()) -> InputError:
+def _make_unknown_error(group: str, name: str, known: Any, problems: Sequence[str] = ()) -> InputError:
     called = _KIND_NAMES[group]
     file = " file and no installed" if group in (ANNOTATIONS, COST_MODELS) else ""
     broken = f"; could not look in {'; '.join(problems)}" if problems else ""
     there = ", ".join(known) or "none"
     shown = name if len(name) <= _MAX_CHARACTERS else f"{name[:_MAX_CHARACTERS]}..."
     return InputError(
-        f"{shown}: no such{file} {called}{nearest(name, known)}; installed: {there}{broken}"
+        f"{shown}: no such{file} {called}{suggest_nearest(name, known)}; installed: {there}{broken}"
     )

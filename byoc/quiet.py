@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def stdout_kept_clean() -> Iterator[None]:
+def redirect_stdout_to_stderr() -> Iterator[None]:
     """Redirect the file descriptor of stdout to stderr.
 
     HiGHS prints there at times, whatever its options, and a program may be reading JSON from it.

@@ -14,17 +14,17 @@ from byoc.errors import InputError
 
 def check_output(path: Path) -> None:
     """Raise InputError when a path cannot be written; nothing is left behind."""
-    _place(path)
+    _resolve_output(path)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file. Raises InputError when it cannot be written, and leaves the old one."""
-    write_whole(path, lambda file: file.write(text.encode()))
+    write_atomically(path, lambda file: file.write(text.encode()))
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file with a function that gets it open. Raises as `write_text`."""
-    place = _place(path)
+    place = _resolve_output(path)
     handle, name = tempfile.mkstemp(prefix=".byoc-", dir=place.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -39,10 +39,10 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         Path(name).unlink(missing_ok=True)
 
 
-def _place(path: Path) -> Path:
+def _resolve_output(path: Path) -> Path:
     """Return the resolved path of a file. Raises InputError when none can be written there."""
     try:
-        why = _unwritable(path)
+        why = _explain_unwritable(path)
         if not why:
             place = path.resolve()
             tempfile.TemporaryFile(dir=place.parent).close()
@@ -52,7 +52,7 @@ def _place(path: Path) -> Path:
     raise InputError(f"{path}: cannot be written: {why}") from None
 
 
-def _unwritable(path: Path) -> str:
+def _explain_unwritable(path: Path) -> str:
     if path.is_dir():
         return "it is a folder"
     if path.exists():

@@ -13,24 +13,24 @@ from time import perf_counter
 from typing import Any
 
 from byoc.bundle.read import Bundle, open_bundle
-from byoc.bundle.staging import check_destination, staged
+from byoc.bundle.staging import check_destination, stage_bundle
 from byoc.errors import InputError
 from byoc.options import Options, Source
 from byoc.pipeline import Result, load_model, partition
 from byoc.plan import Plan
-from byoc.profile.sampling import Clock, Patience, Samples, in_turn
-from byoc.runtime.samples import samples_for
+from byoc.profile.sampling import Clock, Patience, Samples, measure_in_turn
+from byoc.runtime.samples import model_samples
 from byoc.runtime.session import load_bundle
 from byoc.support import declare, keywords_of, report_step, show_progress, take_keywords
 
-WHOLES = ("host-only", "all-supported")
+BASELINES = ("host-only", "all-supported")
 """The strategies tried besides the one asked for: all on the host, all that can be on accelerators."""
 
 PATIENCE = Patience(warmup=2, least=9, most=200, seconds=10.0, settled=0.005)
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TrialCandidate:
     """A strategy that was tried: the predicted seconds of a run, and the measured ones.
 
     `seconds` is the median and `spread` the distance of the quartiles, of `samples` runs. Where nothing
@@ -48,7 +48,7 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    candidate: Candidate
+    candidate: TrialCandidate
     result: Result
     bundle: Bundle
 
@@ -59,7 +59,7 @@ class TrialOptions(Options):
 
     output: str | Path = field(metadata=declare("where to write the bundle of the fastest."))
     others: Sequence[str] = field(
-        default=WHOLES, metadata=declare("the strategies that are tried besides the one asked for.")
+        default=BASELINES, metadata=declare("the strategies that are tried besides the one asked for.")
     )
     patience: Patience = field(
         default=PATIENCE, metadata=declare("how long to measure each bundle that differs.")
@@ -82,9 +82,9 @@ def fastest(model: Source, options: TrialOptions) -> Result:
     destination = Path(options.output).absolute()  # a codegen's code may change the working directory
     with TemporaryDirectory(prefix="byoc-") as place, show_progress(options.progress):
         trials, failed = _try_strategies(model, options, Path(place))
-        measured = _measure(trials, samples_for(load_model(model, options.dims)), options)
+        measured = _measure(trials, model_samples(load_model(model, options.dims)), options)
         best = min(measured, key=lambda trial: trial.candidate.seconds or 0.0)
-        with staged(destination) as folder:
+        with stage_bundle(destination) as folder:
             shutil.copytree(best.bundle.folder, folder, dirs_exist_ok=True)
     candidates = [asdict(each) for each in (*(trial.candidate for trial in measured), *failed)]
     told = {"bundle": str(options.output), "measured": candidates}
@@ -94,7 +94,7 @@ def fastest(model: Source, options: TrialOptions) -> Result:
 
 def _try_strategies(
     model: Source, options: TrialOptions, place: Path
-) -> tuple[list[_Trial], list[Candidate]]:
+) -> tuple[list[_Trial], list[TrialCandidate]]:
     """Return the partitioned models that differ, and candidates of the strategies that failed."""
     trials: dict[Any, _Trial] = {}
     failed = []
@@ -108,10 +108,10 @@ def _try_strategies(
         except InputError as error:
             if name == options.strategy:
                 raise
-            failed.append(Candidate(name, problem=str(error)))
+            failed.append(TrialCandidate(name, problem=str(error)))
             continue
         predicted = result.report["predicted"]["seconds"]
-        found = Candidate(name, len(result.plan.regions), predicted)
+        found = TrialCandidate(name, len(result.plan.regions), predicted)
         trials.setdefault(_key_regions(result.plan), _Trial(found, result, open_bundle(folder)))
     return list(trials.values()), failed
 
@@ -122,7 +122,7 @@ def _measure(trials: Sequence[_Trial], inputs: Mapping[str, Any], options: Trial
     sessions = [load_bundle(trial.bundle) for trial in trials]
     runs = [lambda session=session: session(inputs) for session in sessions]
     measured = []
-    for trial, seconds in zip(trials, in_turn(runs, options.patience, options.clock), strict=True):
+    for trial, seconds in zip(trials, measure_in_turn(runs, options.patience, options.clock), strict=True):
         found = Samples.of(seconds)
         candidate = replace(
             trial.candidate, seconds=found.median, spread=found.spread, samples=found.count

@@ -40,6 +40,6 @@ class Mark:
     verdict: Verdict
     rule: str = ""
     standalone: bool = True
-    must: bool = False
-    plain: bool = True
-    quantized: bool = False
+    is_required: bool = False
+    accepts_plain: bool = True
+    accepts_quantized: bool = False

@@ -13,16 +13,16 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from byoc.errors import InputError, nearest
+from byoc.errors import InputError, suggest_nearest
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """Base of the types that describe YAML files: immutable, unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
 
-T = TypeVar("T", bound=BaseModel)
+ModelT = TypeVar("T", bound=BaseModel)
 
 
 # Enough for sharing parts of a file; aliases of aliases can stand for gigabytes.
@@ -57,7 +57,7 @@ class _Loader(yaml.SafeLoader):
             )
 
 
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[str] = set()
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
@@ -66,45 +66,45 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
             )
         if key.value in seen:
             raise yaml.constructor.ConstructorError(
-                None, None, f"the key '{shortened(key.value)}' stands twice", key.start_mark
+                None, None, f"the key '{format_short(key.value)}' stands twice", key.start_mark
             )
         seen.add(key.value)
     return loader.construct_mapping(node, deep=True)
 
 
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
 # PyYAML follows YAML 1.1, in which 1e-5 is text; in YAML 1.2 it is a number.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
 
-def read_yaml(path: Path, kind: type[T]) -> T:
+def read_yaml(path: Path, kind: type[ModelT]) -> ModelT:
     """Read a file as a `kind`.
 
     Raises InputError with a line for each mistake in the file (`dla.yaml: ops[3].opp: ...`).
     """
-    result, problems = check(read_mapping(path), kind)
+    result, problems = validate_content(read_mapping(path), kind)
     if result is None:
-        raise wrong(path, problems)
+        raise make_file_error(path, problems)
     return result
 
 
-def wrong(path: Path, problems: Sequence[str]) -> InputError:
+def make_file_error(path: Path, problems: Sequence[str]) -> InputError:
     """Make the error for a file with problems: a line for each, up to a limit."""
     # Problems quote keys, which may contain line breaks.
-    texts = (_line("\\n".join(problem.splitlines())) for problem in problems[:_MAX_PROBLEMS])
+    texts = (_cut_line("\\n".join(problem.splitlines())) for problem in problems[:_MAX_PROBLEMS])
     lines = [f"{path}: {problem}" for problem in texts]
     if len(problems) > _MAX_PROBLEMS:
         lines.append(f"{path}: and {len(problems) - _MAX_PROBLEMS} more")
     return InputError("\n".join(lines))
 
 
-def _line(text: str) -> str:
+def _cut_line(text: str) -> str:
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
 
-def shortened(value: object) -> str:
+def format_short(value: object) -> str:
     """Return a value as text for messages, cut if it is long."""
     try:
         text = str(value)
@@ -138,17 +138,17 @@ def read_mapping(path: Path) -> dict[Any, Any]:
     return content
 
 
-def check(content: object, kind: type[T]) -> tuple[T | None, list[str]]:
+def validate_content(content: object, kind: type[ModelT]) -> tuple[ModelT | None, list[str]]:
     """Validate content as a `kind`. Returns None and a sentence for each mistake if it has some."""
     try:
         return kind.model_validate(content), []
     except ValidationError as error:
         details = error.errors()
     # pydantic reports a list whose items are all wrong as too short, which it is not.
-    return None, [_explain(detail, kind) for detail in details if not _follows(detail, details)]
+    return None, [_explain_detail(detail, kind) for detail in details if not _is_consequence(detail, details)]
 
 
-def _follows(detail: ErrorDetails, others: Sequence[ErrorDetails]) -> bool:
+def _is_consequence(detail: ErrorDetails, others: Sequence[ErrorDetails]) -> bool:
     place = detail["loc"]
     return detail["type"] == "too_short" and any(
         other["loc"][: len(place)] == place for other in others if other is not detail
@@ -173,29 +173,29 @@ _MESSAGES = {
 }
 
 
-def _explain(detail: ErrorDetails, kind: type[BaseModel]) -> str:
-    place = _place(detail["loc"])
+def _explain_detail(detail: ErrorDetails, kind: type[BaseModel]) -> str:
+    place = _format_location(detail["loc"])
     if detail["type"] == "extra_forbidden":
-        fields = _fields_at(kind, detail["loc"][:-1])
+        fields = _list_fields(kind, detail["loc"][:-1])
         name = str(detail["loc"][-1])
-        return f"{place}: no such key{nearest(name, fields)}; known: {', '.join(fields)}"
+        return f"{place}: no such key{suggest_nearest(name, fields)}; known: {', '.join(fields)}"
     if detail["type"] == "greater_than_equal":
         return f"{place}: must be at least {detail['ctx']['ge']:g}"
     if detail["type"] == "literal_error":
         known = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
-        hint = nearest(str(detail["input"])[:50], known)
+        hint = suggest_nearest(str(detail["input"])[:50], known)
         return f"{place}: expected {detail['ctx']['expected']}{hint}"
     message = _MESSAGES.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     return f"{place}: {message[:1].lower()}{message[1:]}"
 
 
-def _place(location: tuple[int | str, ...]) -> str:
+def _format_location(location: tuple[int | str, ...]) -> str:
     path = ""
     for step in location:
         if isinstance(step, int):
             path += f"[{step}]"
         elif not step.startswith(("list[", "function-", "dict[")) and step not in _UNION_TAGS:
-            path += f".{shortened(step)}" if path else shortened(step)
+            path += f".{format_short(step)}" if path else format_short(step)
     return path or "the file"
 
 
@@ -203,10 +203,10 @@ def _place(location: tuple[int | str, ...]) -> str:
 _UNION_TAGS = {"str", "int", "float", "bool", "[key]"}
 
 
-def _fields_at(kind: Any, location: tuple[int | str, ...]) -> list[str]:
+def _list_fields(kind: Any, location: tuple[int | str, ...]) -> list[str]:
     """Return the keys that are allowed at a location, according to the annotations."""
     for step in location:
-        kind = _member(kind)
+        kind = _pick_union_member(kind)
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             field = kind.model_fields.get(str(step)) or next(
                 (f for f in kind.model_fields.values() if f.alias == step), None
@@ -214,13 +214,13 @@ def _fields_at(kind: Any, location: tuple[int | str, ...]) -> list[str]:
             kind = field.annotation if field else None
         elif get_origin(kind) in (dict, tuple, list):
             kind = get_args(kind)[1 if get_origin(kind) is dict else 0]
-    kind = _member(kind)
+    kind = _pick_union_member(kind)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return [field.alias or name for name, field in kind.model_fields.items()]
     return []
 
 
-def _member(kind: Any) -> Any:
+def _pick_union_member(kind: Any) -> Any:
     """Return the member of a union that is a model, any other type as it is."""
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from support import parse
 
-from byoc.graph.load import Model, prepare
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.graph.load import Model, prepare_model
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
 
 TEXT = """g (float[1, 3, 8, 8] x) => (float[1, 5] y) {
     c = Conv <pads = [1, 1, 1, 1]> (x, w, b)
@@ -50,7 +50,7 @@ def truth(
     given = {value.name for value in proto.graph.input}
     del every.graph.output[:]
     every.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in given)
-    with unoptimized():
+    with without_optimizations():
         session = open_session(every)
     runs = [{**sample, **run_session(session, sample)} for sample in samples]
     return {name: np.concatenate([run[name].ravel() for run in runs]) for name in names}
@@ -58,4 +58,4 @@ def truth(
 
 @pytest.fixture
 def net() -> Model:
-    return prepare(network(), "net.onnx")
+    return prepare_model(network(), "net.onnx")

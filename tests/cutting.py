@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from support import VANILLA
 
 from byoc import Result, load, partition
-from byoc.bundle.compile import Compiler
+from byoc.bundle.compile import RegionCompiler
 from byoc.codegen import find_codegen
 from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.graph.load import Model
 from byoc.pipeline import make_plan
 from byoc.placement import Strategy
-from byoc.plan import Plan, Settings
+from byoc.plan import Plan, PlanSettings
 from byoc.rules.load import Target
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
 
 # VANILLA takes Relu and Add; Sigmoid, Sub and If stay on the host.
 CHAIN = """
@@ -57,7 +57,7 @@ def planned(
 ) -> Plan:
     """Plan for targets and a strategy that are no files or entry points."""
     all_targets = (targets,) if isinstance(targets, Target) else tuple(targets)
-    settings = Settings(
+    settings = PlanSettings(
         targets=all_targets,
         costs=tuple(load_device_costs(costs) for _ in all_targets),
         host=load_host_costs("host"),
@@ -67,14 +67,14 @@ def planned(
     return make_plan(model, settings, asked)
 
 
-def compilers(plan: Plan, codegen: str = "reference") -> dict[str, Compiler]:
+def compilers(plan: Plan, codegen: str = "reference") -> dict[str, RegionCompiler]:
     """Return one codegen for all targets of a plan, without options."""
-    return {target.name: Compiler(find_codegen(codegen), {}) for target in plan.targets}
+    return {target.name: RegionCompiler(find_codegen(codegen), {}) for target in plan.targets}
 
 
 def original(model: onnx.ModelProto, inputs: dict[str, Any]) -> dict[str, Any]:
     """Return what onnxruntime makes of a model, outside of byoc's pipeline."""
-    with unoptimized():
+    with without_optimizations():
         return run_session(open_session(model), inputs)
 
 

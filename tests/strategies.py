@@ -17,7 +17,7 @@ class Random:
 
     def solve(self, problem: Problem) -> Placement:
         toss = np.random.default_rng(self.seed).integers(0, 2, problem.units)
-        return Placement.of(problem, np.where(_supported(problem), toss, 0).astype(np.int64))
+        return Placement.from_labels(problem, np.where(_supported(problem), toss, 0).astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Alternating:
     def solve(self, problem: Problem) -> Placement:
         supported = _supported(problem)
         turn = np.cumsum(supported) % 2
-        return Placement.of(problem, np.where(supported, turn, 0).astype(np.int64))
+        return Placement.from_labels(problem, np.where(supported, turn, 0).astype(np.int64))
 
 
 def _supported(problem: Problem) -> NDArray[np.bool_]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import onnx
 
-from byoc.graph.load import Model, prepare
+from byoc.graph.load import Model, prepare_model
 
 VANILLA = Path(__file__).with_name("vanilla.yaml")
 """A rule file for what is not about accelerators: target `dla`, open extents, run by `reference`."""
@@ -24,7 +24,7 @@ def parse(text: str, ir: int = 8, opset: int = 17) -> onnx.ModelProto:
 
 def prepared(text: str, ir: int = 8, opset: int = 17) -> Model:
     """Return `parse`d text as a checked model."""
-    return prepare(parse(text, ir, opset), "test")
+    return prepare_model(parse(text, ir, opset), "test")
 
 
 @dataclass(frozen=True)

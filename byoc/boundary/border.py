@@ -6,24 +6,24 @@ from typing import Literal
 
 from onnx import TypeProto
 
-from byoc.graph.layout import Layout
+from byoc.graph.layout import TensorLayout
 
 
 @dataclass(frozen=True)
-class Wants:
+class BoundaryFormat:
     """The form in which a target takes boundary tensors.
 
     `activations` is the layout of images, None for ONNX's own. `convert` says who quantizes and casts.
     `compute` is `float16` or `bfloat16` if regions compute in that type, None to follow the model.
     """
 
-    activations: Layout | None = None
+    activations: TensorLayout | None = None
     convert: Literal["host", "device"] = "host"
     compute: str | None = None
 
 
 @dataclass(frozen=True)
-class Border:
+class RegionBoundary:
     """A region of an outlined model, and the facts known about the tensors around it.
 
     `spatial` names the images (see `byoc.graph.spatial`), `types` gives types, both by the names of the
@@ -32,6 +32,6 @@ class Border:
 
     region: str
     domain: str
-    wants: Wants
+    format: BoundaryFormat
     spatial: frozenset[str]
     types: Mapping[str, TypeProto]

@@ -6,18 +6,18 @@ from pathlib import Path
 
 from onnx import ModelProto, TypeProto
 
-from byoc.boundary.border import Border, Wants
-from byoc.boundary.casts import cast
-from byoc.boundary.edit import Editing
-from byoc.boundary.layouts import arrange
-from byoc.boundary.quantized import tidy
-from byoc.boundary.transposes import fewer
+from byoc.boundary.border import RegionBoundary, BoundaryFormat
+from byoc.boundary.casts import cast_regions
+from byoc.boundary.edit import ModelEditor
+from byoc.boundary.layouts import insert_layouts
+from byoc.boundary.quantized import tidy_quantization
+from byoc.boundary.transposes import minimize_transposes
 
-__all__ = ["Border", "Bounded", "Wants", "bound"]
+__all__ = ["RegionBoundary", "ConvertedModel", "BoundaryFormat", "convert_boundary"]
 
 
 @dataclass(frozen=True)
-class Bounded:
+class ConvertedModel:
     """A partitioned model whose boundary tensors are converted.
 
     `values` gives the types of all inserted tensors, in the graphs and in the regions' functions, and
@@ -30,16 +30,16 @@ class Bounded:
     notes: tuple[str, ...] = ()
 
 
-def bound(model: ModelProto, borders: Sequence[Border], folder: Path | None = None) -> Bounded:
+def convert_boundary(model: ModelProto, boundaries: Sequence[RegionBoundary], folder: Path | None = None) -> ConvertedModel:
     """Convert the boundary tensors of an outlined model, which is edited in place.
 
     `borders` has one entry for each region of the model, in any order; `folder` is the directory of
     external data. Raises InputError if a region is to compute in a type that the model's operator set
     lacks.
     """
-    edit = Editing(model)
-    cast(edit, borders, folder)
-    tidy(edit, borders)
-    arrange(edit, borders)
-    fewer(edit, borders)
-    return Bounded(edit.finish(), edit.values, edit.origins, tuple(edit.notes))
+    edit = ModelEditor(model)
+    cast_regions(edit, boundaries, folder)
+    tidy_quantization(edit, boundaries)
+    insert_layouts(edit, boundaries)
+    minimize_transposes(edit, boundaries)
+    return ConvertedModel(edit.finish(), edit.values, edit.origins, tuple(edit.notes))

@@ -7,10 +7,10 @@ from typing import Literal
 from byoc.errors import ByocError
 from byoc.graph.types import Dim, TensorType
 
-Who = Literal["host", "device", "model"]
+Converter = Literal["host", "device", "model"]
 """Who converts: byoc's nodes on the host, byoc's nodes in the region, or nodes of the user's own."""
 
-_FEW = 4  # numbers that are written out
+_MOST_SHOWN = 4  # numbers that are written out
 
 
 class ContractError(ByocError):
@@ -18,7 +18,7 @@ class ContractError(ByocError):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class TensorView:
     """The view of a boundary tensor from the host or from the region; None stands for unknown.
 
     `layout` is empty for a tensor in ONNX's own layout. `scale`, `zero_point` and `axis` are as in
@@ -31,17 +31,17 @@ class Side:
     zero_point: tuple[int, ...] | None = None
     axis: int | None = None
 
-    def agrees(self, other: "Side") -> bool:
+    def agrees(self, other: "TensorView") -> bool:
         """Return whether the two views have no contradiction."""
-        return not self._differing(other)
+        return not self._find_differences(other)
 
-    def same(self, other: "Side") -> bool:
+    def is_same(self, other: "TensorView") -> bool:
         """Return whether both views also know the same things, except for unknown extents."""
         return self.agrees(other) and (self.layout, self.scale) == (other.layout, other.scale)
 
-    def _differing(self, other: "Side") -> list[str]:
+    def _find_differences(self, other: "TensorView") -> list[str]:
         found = []
-        if self.type is not None and other.type is not None and not agree(self.type, other.type):
+        if self.type is not None and other.type is not None and not types_agree(self.type, other.type):
             found.append("type")
         if self.layout is not None and other.layout is not None and self.layout != other.layout:
             found.append("layout")
@@ -53,21 +53,21 @@ class Side:
             ]
         return found
 
-    def told(self, other: "Side") -> str:
+    def describe(self, other: "TensorView") -> str:
         """Describe this view; long lists of scales show where they differ from the other view."""
         parts = [str(self.type or "unknown")]
         if self.layout:
             parts.append(f"in {self.layout}")
         if self.scale is not None:
-            parts.append(f"scale {_numbers(self.scale, other.scale)}")
-            parts.append(f"zero point {_numbers(self.zero_point or (), other.zero_point)}")
+            parts.append(f"scale {_format_numbers(self.scale, other.scale)}")
+            parts.append(f"zero point {_format_numbers(self.zero_point or (), other.zero_point)}")
             if self.axis is not None:
                 parts.append(f"axis {self.axis}")
         return " ".join(parts)
 
 
 @dataclass(frozen=True)
-class Contract:
+class TensorContract:
     """The description of a tensor that a region reads, returns, or holds as a constant.
 
     `tensor` is its name in the user's model and `logical` its type there. `name` is the input, output or
@@ -94,40 +94,40 @@ class Contract:
     scale: tuple[float, ...] | None = None
     zero_point: tuple[int, ...] | None = None
     axis: int | None = None
-    converts: Mapping[str, Who] = field(default_factory=dict)
+    converts: Mapping[str, Converter] = field(default_factory=dict)
 
     @property
-    def side(self) -> Side:
+    def view(self) -> TensorView:
         """The properties that the host must agree on."""
-        return Side(self.type, self.layout, self.scale, self.zero_point, self.axis)
+        return TensorView(self.type, self.layout, self.scale, self.zero_point, self.axis)
 
     def __str__(self) -> str:
         """Return for instance `int8[1, 8, 8, 3] in NHWC scale 0.5 zero point 3`."""
-        return self.side.told(Side())
+        return self.view.describe(TensorView())
 
 
-def agree(one: TensorType, other: TensorType) -> bool:
+def types_agree(one: TensorType, other: TensorType) -> bool:
     """Return whether two types can belong to one tensor; symbolic extents match any extent."""
     if one.dtype != other.dtype:
         return False
     if one.shape is None or other.shape is None:
         return True
-    return len(one.shape) == len(other.shape) and all(map(_same, one.shape, other.shape))
+    return len(one.shape) == len(other.shape) and all(map(_dims_agree, one.shape, other.shape))
 
 
-def _same(one: Dim, other: Dim) -> bool:
+def _dims_agree(one: Dim, other: Dim) -> bool:
     return not (isinstance(one, int) and isinstance(other, int)) or one == other
 
 
-def _numbers(own: tuple[float, ...], other: tuple[float, ...] | None) -> str:
+def _format_numbers(own: tuple[float, ...], other: tuple[float, ...] | None) -> str:
     """Format numbers: all of a few, otherwise the first that differs from the other view's."""
-    if len(own) <= _FEW:
-        return ", ".join(map(_number, own))
+    if len(own) <= _MOST_SHOWN:
+        return ", ".join(map(_format_number, own))
     pairs = enumerate(zip(own, other or (), strict=False))
     first = next((i for i, (own_number, other_number) in pairs if own_number != other_number), None)
-    some = ", ".join(map(_number, own[:2])) if first is None else f"[{first}] {_number(own[first])}"
+    some = ", ".join(map(_format_number, own[:2])) if first is None else f"[{first}] {_format_number(own[first])}"
     return f"{some}, ... ({len(own)})"
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.9g}"  # enough digits to tell two float32 apart

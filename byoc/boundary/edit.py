@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
-from byoc.graph.names import fresh
-from byoc.graph.walk import bodies, own_names, reads, walk_graphs
+from byoc.graph.names import make_unique_name
+from byoc.graph.walk import walk_bodies, list_own_names, list_reads, walk_graphs
 
-_OURS = "byoc."
+_REGION_DOMAINS = "byoc."
 
 
 class Scope:
@@ -57,38 +57,38 @@ class Scope:
         self._nodes = list(nodes)
         self._before, self._after, self._first, self._last = {}, {}, [], []
 
-    def before(self, node: NodeProto, *added: NodeProto) -> None:
+    def insert_before(self, node: NodeProto, *added: NodeProto) -> None:
         """Insert nodes directly before a node that was present when `nodes` was last read."""
         self._before.setdefault(id(node), []).extend(added)
 
-    def after(self, node: NodeProto, *added: NodeProto) -> None:
+    def insert_after(self, node: NodeProto, *added: NodeProto) -> None:
         """Insert nodes after a node that was present when `nodes` was last read."""
         self._after.setdefault(id(node), []).extend(added)
 
-    def first(self, *added: NodeProto) -> None:
+    def insert_first(self, *added: NodeProto) -> None:
         """Insert nodes before all others, including those inserted by earlier calls."""
         self._first.append(added)
 
-    def last(self, *added: NodeProto) -> None:
+    def insert_last(self, *added: NodeProto) -> None:
         """Insert nodes after all others."""
         self._last.extend(added)
 
-    def reads(self, node: NodeProto) -> list[str]:
+    def find_reads(self, node: NodeProto) -> list[str]:
         """Return the tensors that a node reads, including the current captures of its bodies."""
         if id(node) not in self.inner:
-            return reads(node)
-        captured = (name for body in self.inner[id(node)] for name in body.captures())
+            return list_reads(node)
+        captured = (name for body in self.inner[id(node)] for name in body.find_captures())
         return list(dict.fromkeys([*filter(None, node.input), *captured]))
 
-    def captures(self) -> list[str]:
+    def find_captures(self) -> list[str]:
         """Return the tensors that a body reads from the graphs around it, in the order of first use."""
         assert isinstance(self.proto, GraphProto)
-        local = self.own()
-        names = [name for node in self.nodes for name in self.reads(node)]
+        local = self.own_names()
+        names = [name for node in self.nodes for name in self.find_reads(node)]
         names += [value.name for value in self.proto.output]
         return [name for name in dict.fromkeys(names) if name not in local]
 
-    def own(self) -> set[str]:
+    def own_names(self) -> set[str]:
         """Return the names of inputs, stored tensors, and outputs of nodes."""
         names: list[str] = []
         if isinstance(self.proto, FunctionProto):
@@ -99,11 +99,11 @@ class Scope:
             names.extend(sparse.values.name for sparse in self.proto.sparse_initializer)
         return {*names, *(name for node in self.nodes for name in node.output)}
 
-    def readers(self) -> dict[str, list[NodeProto]]:
+    def find_readers(self) -> dict[str, list[NodeProto]]:
         """Return the nodes that read each tensor, captures by their bodies included."""
         found: dict[str, list[NodeProto]] = {}
         for node in self.nodes:
-            for name in self.reads(node):
+            for name in self.find_reads(node):
                 found.setdefault(name, []).append(node)
         return found
 
@@ -116,7 +116,7 @@ class Scope:
             pending.extend(body for inner in current.inner.values() for body in inner)
 
 
-class Call:
+class RegionCall:
     """A call of a region: the calling node, the graph that it is in, and the nodes inside the region.
 
     Inputs and outputs of call and function correspond by position; at first they have the same names
@@ -130,23 +130,23 @@ class Call:
         self.function = function
         self.inside = Scope(function)
 
-    def enter(self, position: int, name: str, *steps: NodeProto, inside: str = "") -> None:
+    def replace_input(self, position: int, name: str, *steps: NodeProto, inside: str = "") -> None:
         """Let the region read `name` at an input, and make its former input by `steps`.
 
         The function's input is named `inside`, or the same as outside.
         """
         self.node.input[position] = name
         self.function.input[position] = inside or name
-        self.inside.first(*steps)
+        self.inside.insert_first(*steps)
 
-    def leave(self, position: int, name: str, *steps: NodeProto, inside: str = "") -> None:
+    def replace_output(self, position: int, name: str, *steps: NodeProto, inside: str = "") -> None:
         """Let the region return `name` at an output, which `steps` make of its former output."""
         self.node.output[position] = name
         self.function.output[position] = inside or name
-        self.inside.last(*steps)
+        self.inside.insert_last(*steps)
 
 
-class Editing:
+class ModelEditor:
     """A model while its boundaries are edited: the graphs inside it, and `calls` by the region's name.
 
     `values` has the types of inserted tensors by name; names are unique in the model, so the types hold
@@ -160,23 +160,23 @@ class Editing:
         self.values: dict[str, TypeProto] = {}
         self.notes: list[str] = []
         self.origins: dict[str, str] = {}
-        self._taken = set(_names(model))
+        self._taken = set(_tensor_names(model))
         self.main = Scope(model.graph)
-        functions = {(f.domain, f.name): f for f in model.functions if f.domain.startswith(_OURS)}
-        self.calls: dict[str, Call] = {}
+        functions = {(f.domain, f.name): f for f in model.functions if f.domain.startswith(_REGION_DOMAINS)}
+        self.calls: dict[str, RegionCall] = {}
         self.scopes: list[Scope] = []
         pending = [self.main]
         while pending:
             scope = pending.pop()
             self.scopes.append(scope)
             for node in scope.nodes:
-                inner = [Scope(body, scope, node) for body in bodies(node)]
+                inner = [Scope(body, scope, node) for body in walk_bodies(node)]
                 if inner:
                     scope.inner[id(node)] = inner
                     pending.extend(inner)
                 function = functions.get((node.domain, node.op_type))
                 if function is not None:
-                    self.calls[node.op_type] = Call(node, scope, function)
+                    self.calls[node.op_type] = RegionCall(node, scope, function)
 
     @property
     def opset(self) -> int:
@@ -184,23 +184,23 @@ class Editing:
         versions = (e.version for e in self.model.opset_import if e.domain in ("", "ai.onnx"))
         return next(versions, 0)
 
-    def fresh(self, name: str, of: str = "") -> str:
+    def new_name(self, name: str, of: str = "") -> str:
         """Return a name that is not in the model: `name`, or that with a number.
 
         `of` is the tensor whose content the new one holds in another form; see `origin`.
         """
-        new = fresh(name, self._taken)
+        new = make_unique_name(name, self._taken)
         if of:
-            self.origins[new] = self.origin(of)
+            self.origins[new] = self.find_origin(of)
         return new
 
-    def origin(self, name: str) -> str:
+    def find_origin(self, name: str) -> str:
         """Return the user's tensor whose content a tensor holds."""
         return self.origins.get(name, name)
 
-    def add(self, name: str, kind: TypeProto | None, of: str = "") -> str:
+    def add_tensor(self, name: str, kind: TypeProto | None, of: str = "") -> str:
         """Return a `fresh` name for a tensor and record its type."""
-        new = self.fresh(name, of)
+        new = self.new_name(name, of)
         if kind is not None:
             self.values[new] = kind
         return new
@@ -211,15 +211,15 @@ class Editing:
         Nodes and scopes obtained before are no longer part of the model.
         """
         for scope in reversed(self.scopes):  # a body before the node that holds it is copied
-            _write(scope)
+            _write_nodes(scope)
             assert isinstance(scope.proto, GraphProto)
             _write_types(scope.proto, self.values)
         for call in self.calls.values():
-            _write(call.inside)
+            _write_nodes(call.inside)
         return self.model
 
 
-def _write(scope: Scope) -> None:
+def _write_nodes(scope: Scope) -> None:
     nodes = scope.nodes
     stays = len(nodes) == len(scope.proto.node)
     if stays and all(one is other for one, other in zip(nodes, scope.proto.node, strict=True)):
@@ -241,11 +241,11 @@ def _write_types(graph: GraphProto, values: Mapping[str, TypeProto]) -> None:
     graph.value_info.extend([*kept, *added])
 
 
-def _names(model: ModelProto) -> Iterator[str]:
+def _tensor_names(model: ModelProto) -> Iterator[str]:
     """Yield every tensor name in a model, possibly more than once."""
-    inside = [body for function in model.functions for node in function.node for body in bodies(node)]
+    inside = [body for function in model.functions for node in function.node for body in walk_bodies(node)]
     for graph in (found for outer in (model.graph, *inside) for found in walk_graphs(outer)):
-        yield from own_names(graph)
+        yield from list_own_names(graph)
         yield from (name for node in graph.node for name in node.input)
     for function in model.functions:
         yield from (*function.input, *function.output)

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto
 
 from byoc.errors import InputError
-from byoc.graph.attributes import written
+from byoc.graph.attributes import get_stated_attributes
 from byoc.graph.index import GraphIndex
-from byoc.graph.marks import is_ours
-from byoc.graph.tensors import stored_array
+from byoc.graph.marks import is_inserted
+from byoc.graph.tensors import read_array
 from byoc.graph.types import DTYPES
-from byoc.graph.values import constant_value
+from byoc.graph.values import get_constant_value
 from byoc.graph.walk import is_onnx
 
 
@@ -29,7 +29,7 @@ class Scales:
     scale: tuple[float, ...]
     zero_point: tuple[int, ...]
     axis: int | None
-    ours: bool
+    is_own: bool
 
 
 def is_quantize(node: NodeProto) -> bool:
@@ -47,12 +47,12 @@ def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scal
 
     `folder` is the directory of external data, which may hold the scales of many channels.
     """
-    scale = _value(index, node.input[1], folder)
+    scale = _constant_value(index, node.input[1], folder)
     if scale is None:
         return None
-    attributes = written(node)
+    attributes = get_stated_attributes(node)
     zero_name = node.input[2] if len(node.input) > 2 else ""
-    zero = _value(index, zero_name, folder) if zero_name else np.zeros(scale.shape, np.uint8)
+    zero = _constant_value(index, zero_name, folder) if zero_name else np.zeros(scale.shape, np.uint8)
     if zero is None:
         return None
     quantized = node.output[0] if is_quantize(node) else node.input[0]
@@ -61,7 +61,7 @@ def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scal
     dtype = known.dtype if known is not None else stated
     axis = None
     if scale.ndim and scale.size > 1:
-        rank = _rank(index, node)
+        rank = _tensor_rank(index, node)
         axis = int(attributes.get("axis", 1))
         axis = axis + rank if axis < 0 and rank is not None else axis
     return Scales(
@@ -69,20 +69,20 @@ def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scal
         tuple(map(float, scale.ravel())),
         tuple(int(number) for number in zero.ravel()),
         axis,
-        is_ours(node),
+        is_inserted(node),
     )
 
 
-def _rank(index: GraphIndex, node: NodeProto) -> int | None:
+def _tensor_rank(index: GraphIndex, node: NodeProto) -> int | None:
     known = index.types.get(node.input[0]) or index.types.get(node.output[0])
     return None if known is None or known.shape is None else len(known.shape)
 
 
-def _value(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any] | None:
-    stored = index.stored.get(name)
+def _constant_value(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any] | None:
+    stored = index.stored_tensors.get(name)
     if stored is None:
-        return constant_value(index, name)
+        return get_constant_value(index, name)
     try:
-        return stored_array(stored, folder)
+        return read_array(stored, folder)
     except InputError:  # external data, and nobody said where
         return None

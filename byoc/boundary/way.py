@@ -9,7 +9,7 @@ from byoc.graph.index import GraphIndex
 
 
 @dataclass(frozen=True)
-class Way:
+class ConversionPath:
     """The path on the host from a boundary tensor, which the region knows as `inner`.
 
     `passed` are the tensors on the path, the boundary tensor first; `steps` the conversions in the order
@@ -19,43 +19,43 @@ class Way:
     """
 
     inner: str
-    passed: tuple[str, ...]
+    tensors: tuple[str, ...]
     steps: tuple[NodeProto, ...] = ()
     scales: Scales | None = None
-    behind: tuple[NodeProto, ...] = ()
-    quantized: bool = True
+    outer_steps: tuple[NodeProto, ...] = ()
+    seeks_scales: bool = True
 
     @property
-    def name(self) -> str:
+    def boundary_tensor(self) -> str:
         """The boundary tensor."""
-        return self.passed[0]
+        return self.tensors[0]
 
     @property
-    def at(self) -> str:
+    def end(self) -> str:
         """The tensor at the current end of the path."""
-        return self.passed[-1]
+        return self.tensors[-1]
 
     @property
-    def is_back(self) -> bool:
+    def is_backward(self) -> bool:
         """Whether the path leads against the order of execution; False if it has no step."""
         if not self.steps:
             return False
         reads, makes = self.steps[0].input[0], self.steps[0].output[0]
-        return self.passed.index(makes) < self.passed.index(reads)
+        return self.tensors.index(makes) < self.tensors.index(reads)
 
-    def back(self, node: NodeProto) -> "Way":
+    def extend_backward(self, node: NodeProto) -> "ConversionPath":
         """Return the path extended from a node's output to its input."""
-        return replace(self, passed=(*self.passed, node.input[0]))
+        return replace(self, passed=(*self.tensors, node.input[0]))
 
-    def on(self, node: NodeProto) -> "Way":
+    def extend_forward(self, node: NodeProto) -> "ConversionPath":
         """Return the path extended from a node's input to its output."""
-        return replace(self, passed=(*self.passed, node.output[0]))
+        return replace(self, passed=(*self.tensors, node.output[0]))
 
 
-def maker(index: GraphIndex, name: str) -> tuple[GraphIndex, NodeProto | None]:
+def find_producer(index: GraphIndex, name: str) -> tuple[GraphIndex, NodeProto | None]:
     """Return the node that makes a tensor, or None, and the index of the graph that the node is in."""
     while True:
-        number = index.producer.get(name)
+        number = index.producers.get(name)
         if number is not None:
             return index, index.nodes[number]
         if index.outer is None:

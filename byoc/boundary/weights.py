@@ -9,69 +9,69 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TypeProto
 from onnx.inliner import inline_local_functions
 
-from byoc.boundary.contract import Contract
+from byoc.boundary.contract import TensorContract
 from byoc.boundary.scales import Scales, is_dequantize, read_scales
-from byoc.graph.index import GraphIndex, stated_types
-from byoc.graph.layout import WEIGHT, Layout, parse_layout
-from byoc.graph.marks import FLOAT, noted
-from byoc.graph.spatial import weights as weights_of
+from byoc.graph.index import GraphIndex, get_stated_types
+from byoc.graph.layout import WEIGHT, TensorLayout, parse_layout
+from byoc.graph.marks import WEIGHT_KEY, get_metadata
+from byoc.graph.spatial import find_weights as weights_of
 from byoc.graph.types import TensorType, read_type
 
 
-def constant_contracts(
-    index: GraphIndex, types: Mapping[str, TypeProto], folder: Path | None, layout: Layout | None
-) -> tuple[Contract, ...]:
+def read_constant_contracts(
+    index: GraphIndex, types: Mapping[str, TypeProto], folder: Path | None, layout: TensorLayout | None
+) -> tuple[TensorContract, ...]:
     """Return the contracts of a region's constants, in the order of its model.
 
     `index` is of the region's model, `types` gives the user's types by name, `folder` is the directory
     of external data. `layout` applies to the weights of two-dimensional convolutions; all others stay in
     ONNX's layout. A weight that two DequantizeLinear nodes read with different scales has none.
     """
-    orders = convolution_weights(index.proto) if layout is not None else {}
+    orders = find_convolution_weights(index.proto) if layout is not None else {}
     return tuple(
-        _contract(index, name, types, folder, layout if name in orders else None, orders.get(name, ""))
+        _build_constant_contract(index, name, types, folder, layout if name in orders else None, orders.get(name, ""))
         for name in index.initializers
     )
 
 
-def convolution_weights(region: onnx.ModelProto) -> Mapping[str, str]:
+def find_convolution_weights(region: onnx.ModelProto) -> Mapping[str, str]:
     """Return the axis order of each initializer that is a convolution weight.
 
     Weights inside composites are included. The orders are those of `byoc.graph.spatial.weights`.
     """
     flat = inline_local_functions(region) if region.functions else region
     flat = onnx.shape_inference.infer_shapes(flat)
-    found = weights_of(GraphIndex(flat, stated_types(flat)))
+    found = weights_of(GraphIndex(flat, get_stated_types(flat)))
     stored = {tensor.name for tensor in region.graph.initializer}
     return {name: order for name, order in found.items() if name in stored}
 
 
-def packed_array(array: NDArray[Any], layout: str, order: str) -> NDArray[Any]:
+def pack_weight(array: NDArray[Any], layout: str, order: str) -> NDArray[Any]:
     """Return a weight with axes in an `order` such as IOHW in a layout, contiguous."""
-    return parse_layout(layout).pack(array.transpose(_to_weight(order)))
+    return parse_layout(layout).pack_array(array.transpose(_weight_permutation(order)))
 
 
-def _contract(  # noqa: PLR0913, PLR0917 - what is known of a constant
+def _build_constant_contract(  # noqa: PLR0913, PLR0917 - what is known of a constant
     index: GraphIndex,
     name: str,
     types: Mapping[str, TypeProto],
     folder: Path | None,
-    layout: Layout | None,
+    layout: TensorLayout | None,
     order: str,
-) -> Contract:
+) -> TensorContract:
     kind = index.types[name]
     packed = None
     if layout is not None and kind.shape is not None:
-        plain = TensorType(kind.dtype, tuple(kind.shape[i] for i in _to_weight(order)))
-        packed = layout.packed(plain)
+        plain = TensorType(kind.dtype, tuple(kind.shape[i] for i in _weight_permutation(order)))
+        packed = layout.pack_type(plain)
     readers = [index.nodes[i] for i in index.consumers.get(name, ())]
     pairs = [node for node in readers if is_dequantize(node) and node.input[0] == name]
-    tensor = _float_name(pairs) or name
+    tensor = _find_float_name(pairs) or name
     logical = read_type(types[tensor]) if tensor in types else None
     if logical is None:
         logical = kind if tensor == name else TensorType("float32", kind.shape)
-    scales = _one([read_scales(index, node, folder) for node in pairs])
-    return Contract(
+    scales = _common_scales([read_scales(index, node, folder) for node in pairs])
+    return TensorContract(
         tensor=tensor,
         name=name,
         inner=name,
@@ -84,14 +84,14 @@ def _contract(  # noqa: PLR0913, PLR0917 - what is known of a constant
     )
 
 
-def _one(found: list[Scales | None]) -> Scales | None:
+def _common_scales(found: list[Scales | None]) -> Scales | None:
     return found[0] if found and all(scales == found[0] for scales in found) else None
 
 
-def _float_name(pairs: list[NodeProto]) -> str:
-    return next((noted(node, FLOAT) for node in pairs if noted(node, FLOAT)), "")
+def _find_float_name(pairs: list[NodeProto]) -> str:
+    return next((get_metadata(node, WEIGHT_KEY) for node in pairs if get_metadata(node, WEIGHT_KEY)), "")
 
 
-def _to_weight(order: str) -> list[int]:
+def _weight_permutation(order: str) -> list[int]:
     """Return the permutation that brings axes in some order into that of a Conv's weight."""
     return [order.index(axis) for axis in WEIGHT] if order else list(range(len(WEIGHT)))

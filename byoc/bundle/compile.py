@@ -9,21 +9,21 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from byoc.bundle.names import is_plain, quoted
-from byoc.codegen import Artifact, Codegen, CompileError, Region, ResourceError, Together, chosen_options
-from byoc.codegen.asking import ArtifactError, compiled, compiled_together
-from byoc.codegen.fingerprint import identical
+from byoc.bundle.names import is_plain_name, quote_name
+from byoc.codegen import Artifact, Codegen, CompileError, Region, ResourceError, Together, parse_codegen_options
+from byoc.codegen.asking import ArtifactError, compile_region, compile_together
+from byoc.codegen.fingerprint import find_identical
 from byoc.codegen.isolate import Isolation, compile_isolated
-from byoc.codegen.made import Made
-from byoc.codegen.refusal import Refusal, RefusedError, own_nodes
+from byoc.codegen.made import ArtifactCache
+from byoc.codegen.refusal import Refusal, RefusedError, resolve_node_names
 
 Progress = Callable[[str], None]
 # File systems take 255 bytes; some, such as encrypted ones, fewer.
-_LONGEST_NAME = 200
+_MOST_NAME_BYTES = 200
 
 
 @dataclass(frozen=True, eq=False)
-class Compiler:
+class RegionCompiler:
     """A codegen with the user's options, which compiles the regions of a target.
 
     With `isolation` it compiles in separate processes. `made` caches the artifacts so far.
@@ -32,28 +32,28 @@ class Compiler:
     codegen: Codegen
     options: Mapping[str, str]
     isolation: Isolation | None = None
-    made: Made = field(default_factory=Made)
+    cache: ArtifactCache = field(default_factory=ArtifactCache)
 
     @cached_property
-    def chosen(self) -> Any:
+    def parsed_options(self) -> Any:
         """The parsed `options` argument of `compile`. Raises InputError when an option is wrong."""
-        return chosen_options(self.codegen, self.options)
+        return parse_codegen_options(self.codegen, self.options)
 
     def compile(self, region: Region) -> Artifact:
         """Compile a region. Raises CompileError with one sentence, whatever goes wrong."""
-        with _unchanged((region,)):
+        with _forbid_changes((region,)):
             if self.isolation is None:
-                return _named(compiled(self.codegen, region, self.chosen))
+                return _check_file_names(compile_region(self.codegen, region, self.parsed_options))
             timeout = self.isolation.timeout
             made = compile_isolated(self.codegen.name, (region,), self.options, timeout)
-            return _named(made[region.name])
+            return _check_file_names(made[region.name])
 
     def compile_all(self, regions: Sequence[Region]) -> dict[str, Artifact]:
         """Compile regions in one call; return the artifacts by region name. Raises as `compile`."""
-        with _unchanged(regions):
+        with _forbid_changes(regions):
             if self.isolation is None:
                 assert isinstance(self.codegen, Together)
-                found = compiled_together(self.codegen, regions, self.chosen)
+                found = compile_together(self.codegen, regions, self.parsed_options)
             else:
                 timeout = self.isolation.timeout
                 found = compile_isolated(
@@ -61,14 +61,14 @@ class Compiler:
                 )
         for name, artifact in found.items():
             try:
-                _named(artifact)
+                _check_file_names(artifact)
             except CompileError as error:
                 raise ArtifactError(str(error), name) from None
         return found
 
 
 @dataclass(frozen=True, eq=False)
-class Compiled:
+class CompiledRegion:
     """A compiled region: its artifact, which may be that of an identical earlier region, `same_as`."""
 
     artifact: Artifact
@@ -76,24 +76,24 @@ class Compiled:
 
 
 def compile_regions(
-    regions: Sequence[Region], compiler: Compiler, progress: Progress, strict: bool = True
-) -> dict[str, Compiled]:
+    regions: Sequence[Region], compiler: RegionCompiler, progress: Progress, strict: bool = True
+) -> dict[str, CompiledRegion]:
     """Compile the regions of one target; return the results by region name.
 
     Of regions that are identical except for names only the first is compiled, and cached artifacts are
     reused. Raises RefusedError with all regions that the codegen refuses or gives no artifact for; with
     `strict`, CompileError for the first.
     """
-    same = identical(regions)
+    same = find_identical(regions)
     first = [region for region in regions if region.name not in same]
     together = isinstance(compiler.codegen, Together)
-    calls = [_Call(tuple(first), True)] if together and first else _alone(first)
+    calls = [_CodegenCall(tuple(first), True)] if together and first else _single_calls(first)
     artifacts: dict[str, Artifact] = {}
     refusals: list[Refusal] = []
     while calls:
         call = calls.pop(0)
         try:
-            artifacts |= call.made(compiler, progress)
+            artifacts |= call.compile(compiler, progress)
         except CompileError as error:
             if strict:
                 refusal = call.refusal(compiler, error)
@@ -104,66 +104,66 @@ def compile_regions(
             found = call.refusals(compiler, error)
             refusals += found
             if not found:  # compiled together and none named: compile one by one
-                calls = _alone(call.regions)
+                calls = _single_calls(call.regions)
     if refusals:
-        raise RefusedError([*refusals, *_of_twins(refusals, regions, same)])
+        raise RefusedError([*refusals, *_refusals_of_identical(refusals, regions, same)])
     return {
-        region.name: Compiled(artifacts[same.get(region.name, region.name)], same.get(region.name, ""))
+        region.name: CompiledRegion(artifacts[same.get(region.name, region.name)], same.get(region.name, ""))
         for region in regions
     }
 
 
 @dataclass(frozen=True, eq=False)
-class _Call:
+class _CodegenCall:
     """One call of a codegen: its regions, and whether they are compiled together."""
 
     regions: tuple[Region, ...]
     together: bool
 
     @property
-    def where(self) -> str:
+    def display_name(self) -> str:
         return ", ".join(region.name for region in self.regions)
 
-    def made(self, compiler: Compiler, progress: Progress) -> Mapping[str, Artifact]:
+    def compile(self, compiler: RegionCompiler, progress: Progress) -> Mapping[str, Artifact]:
         """Return the artifacts by region name, from the cache where it has them."""
-        found = compiler.made.find(self.regions)
+        found = compiler.cache.find(self.regions)
         if found is None:
-            progress(f"compile {self.where} with {compiler.codegen.name}")
+            progress(f"compile {self.display_name} with {compiler.codegen.name}")
             if self.together:
                 found = compiler.compile_all(self.regions)
             else:
                 found = {self.regions[0].name: compiler.compile(self.regions[0])}
-        compiler.made.add(self.regions, found)
+        compiler.cache.add(self.regions, found)
         return found
 
-    def refusals(self, compiler: Compiler, error: CompileError) -> list[Refusal]:
+    def refusals(self, compiler: RegionCompiler, error: CompileError) -> list[Refusal]:
         """Return the refusals of a failed call; none when any of several regions may be at fault."""
         if len(self.regions) == 1 or isinstance(error, ArtifactError):
             return [self.refusal(compiler, error)]
         whole = self.refusal(compiler, error)
         named = [
-            (region.name, tuple(n for n in own_nodes(region, error.nodes) if n in _names(region)))
+            (region.name, tuple(n for n in resolve_node_names(region, error.nodes) if n in _name_positions(region)))
             for region in self.regions
         ]
         return [replace(whole, region=region, nodes=nodes) for region, nodes in named if nodes]
 
-    def refusal(self, compiler: Compiler, error: CompileError) -> Refusal:
+    def refusal(self, compiler: RegionCompiler, error: CompileError) -> Refusal:
         """Return the refusal of the call as a whole."""
         return Refusal(
             self.regions[0].target,
             compiler.codegen.name,
-            error.region if isinstance(error, ArtifactError) else self.where,
+            error.region if isinstance(error, ArtifactError) else self.display_name,
             str(error),
-            own_nodes(self.regions[0], error.nodes) if len(self.regions) == 1 else tuple(error.nodes),
+            resolve_node_names(self.regions[0], error.nodes) if len(self.regions) == 1 else tuple(error.nodes),
             isinstance(error, ResourceError),
         )
 
 
-def _alone(regions: Sequence[Region]) -> list[_Call]:
-    return [_Call((region,), False) for region in regions]
+def _single_calls(regions: Sequence[Region]) -> list[_CodegenCall]:
+    return [_CodegenCall((region,), False) for region in regions]
 
 
-def _names(region: Region) -> dict[str, tuple[int, int]]:
+def _name_positions(region: Region) -> dict[str, tuple[int, int]]:
     """Map each name of a node or its outputs to (node number, position: 0 for the node's name)."""
     found: dict[str, tuple[int, int]] = {}
     for number, node in enumerate(region.nodes):
@@ -173,14 +173,14 @@ def _names(region: Region) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _of_twins(
+def _refusals_of_identical(
     refusals: Sequence[Refusal], regions: Sequence[Region], same: Mapping[str, str]
 ) -> Iterator[Refusal]:
     """Yield the refusals of regions identical to a refused one, with nodes mapped by position."""
     of_name = {region.name: region for region in regions}
     for refusal in refusals:
         for name in (twin for twin, first in same.items() if first == refusal.region):
-            places, there = _names(of_name[refusal.region]), list(of_name[name].nodes)
+            places, there = _name_positions(of_name[refusal.region]), list(of_name[name].nodes)
             nodes = [
                 (there[number].name, *there[number].output)[place]
                 for number, place in (places[each] for each in refusal.nodes if each in places)
@@ -190,16 +190,16 @@ def _of_twins(
 
 
 @contextmanager
-def _unchanged(regions: Sequence[Region]) -> Iterator[None]:
+def _forbid_changes(regions: Sequence[Region]) -> Iterator[None]:
     """Raise ArtifactError for the first region whose file the codegen changed or removed inside."""
-    before = [_digest(region) for region in regions]
+    before = [_file_digest(region) for region in regions]
     yield
     for region, digest in zip(regions, before, strict=True):
-        if _digest(region) != digest:
+        if _file_digest(region) != digest:
             raise ArtifactError(f"it changed the file it was handed, {region.path.name}", region.name)
 
 
-def _digest(region: Region) -> bytes | None:
+def _file_digest(region: Region) -> bytes | None:
     try:
         with region.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
@@ -207,13 +207,13 @@ def _digest(region: Region) -> bytes | None:
         return None
 
 
-def _named(artifact: Artifact) -> Artifact:
+def _check_file_names(artifact: Artifact) -> Artifact:
     """Return an artifact. Raises CompileError unless its files have plain names of limited length."""
     for name in artifact.files:
-        if not is_plain(name):
+        if not is_plain_name(name):
             raise CompileError(f"{name!r} is not a plain file name for an artifact")
-        if len(name.encode()) > _LONGEST_NAME:
+        if len(name.encode()) > _MOST_NAME_BYTES:
             raise CompileError(
-                f"the file name {quoted(name[:40])}... is longer than {_LONGEST_NAME} bytes"
+                f"the file name {quote_name(name[:40])}... is longer than {_MOST_NAME_BYTES} bytes"
             )
     return artifact

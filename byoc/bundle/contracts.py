@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from byoc.boundary.contract import Contract
+from byoc.boundary.contract import TensorContract
 from byoc.graph.types import DTYPES, TensorType
-from byoc.yamlfile import Strict
+from byoc.yamlfile import StrictModel
 
 _Dim = Annotated[int, Field(ge=0)] | str | None
 
 
-class TypeEntry(Strict):
+class TypeEntry(StrictModel):
     """A tensor's dtype and shape; a variable extent is a name or null, an unknown shape is null."""
 
     dtype: Literal[tuple(DTYPES.values())] = Field(  # type: ignore[valid-type]
@@ -21,7 +21,7 @@ class TypeEntry(Strict):
     shape: tuple[_Dim, ...] | None = Field(description="The extents.")
 
 
-class ContractEntry(Strict):
+class ContractEntry(StrictModel):
     """A boundary tensor or a stored tensor of a region; the fields are those of `Contract`."""
 
     tensor: str = Field(description="The name in the user's model.")
@@ -42,12 +42,12 @@ class ContractEntry(Strict):
     )
 
 
-def as_entry(contract: Contract) -> ContractEntry:
+def contract_to_entry(contract: TensorContract) -> ContractEntry:
     """Return the manifest's entry for a contract."""
     return ContractEntry.model_validate(asdict(contract))
 
 
-def as_contract(entry: ContractEntry) -> Contract:
+def entry_to_contract(entry: ContractEntry) -> TensorContract:
     """Return the contract of a manifest's entry; the inverse of `as_entry`."""
     types = {name: TensorType(**dict(getattr(entry, name))) for name in ("type", "logical")}
-    return Contract(**{**dict(entry), **types})
+    return TensorContract(**{**dict(entry), **types})

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto, NodeProto, helper
 
-from byoc.bundle.contracts import as_contract
+from byoc.bundle.contracts import entry_to_contract
 from byoc.bundle.manifest import RegionEntry
 from byoc.codegen import Artifact, Codegen, Context, ContextSource
 from byoc.errors import InputError
@@ -21,9 +21,9 @@ from byoc.graph.copying import copy_without
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import write_type
 
-NAME = "model_ctx.onnx"
-DOMAIN = "com.microsoft"
-OPERATOR = "EPContext"
+CONTEXT_MODEL_FILE = "model_ctx.onnx"
+CONTEXT_DOMAIN = "com.microsoft"
+CONTEXT_OPERATOR = "EPContext"
 
 
 def require_contexts(codegens: Mapping[str, Codegen]) -> None:
@@ -45,12 +45,12 @@ def write_context_model(
     InputError when a region has no context, or is in the body of an If, Loop or Scan.
     """
     require_contexts(codegens)
-    contexts = {entry.name: _context(folder, entry, regions, codegens) for entry in regions}
-    proto = context_model(onnx.load(folder / model, load_external_data=False), regions, contexts)
-    (folder / NAME).write_bytes(proto.SerializeToString(deterministic=True))
+    contexts = {entry.name: _read_context(folder, entry, regions, codegens) for entry in regions}
+    proto = build_context_model(onnx.load(folder / model, load_external_data=False), regions, contexts)
+    (folder / CONTEXT_MODEL_FILE).write_bytes(proto.SerializeToString(deterministic=True))
 
 
-def context_model(
+def build_context_model(
     proto: ModelProto, regions: Sequence[RegionEntry], contexts: Mapping[str, tuple[Context, str]]
 ) -> ModelProto:
     """Replace each region's call in a partitioned model by an EPContext node.
@@ -70,21 +70,21 @@ def context_model(
             continue
         function = functions[node.domain, node.op_type]
         names = dict(zip((*function.input, *function.output), (*node.input, *node.output), strict=True))
-        result.graph.node.append(_node(node, entry, names, *contexts[entry.name]))
-        for value in map(as_contract, entry.outputs):
+        result.graph.node.append(_context_node(node, entry, names, *contexts[entry.name]))
+        for value in map(entry_to_contract, entry.outputs):
             name = names[value.name]
             types[name] = helper.make_value_info(name, write_type(value.type))
     for entry in entries.values():
         what = f"region {entry.name} stands in the body of an If, Loop or Scan"
         raise InputError(f"--emit epcontext: {what}, where none is written")
-    _tidy(result, {f"byoc.{entry.target}" for entry in regions})
+    _remove_unused(result, {f"byoc.{entry.target}" for entry in regions})
     made = {name for node in result.graph.node for name in node.output}
     made -= {value.name for value in result.graph.output}
     result.graph.value_info.extend(types[name] for name in sorted(made & types.keys()))
     return result
 
 
-def _node(
+def _context_node(
     call: NodeProto, entry: RegionEntry, names: Mapping[str, str], context: Context, path: str
 ) -> NodeProto:
     """Return the EPContext node for a region's call, with a unique name, by which providers find it."""
@@ -101,18 +101,18 @@ def _node(
         **context.more,
     }
     node = helper.make_node(
-        OPERATOR,
+        CONTEXT_OPERATOR,
         [names[name] for name in context.inputs],
         [names[name] for name in context.outputs],
         name=call.name or entry.name,
-        domain=DOMAIN,
+        domain=CONTEXT_DOMAIN,
         **{key: value for key, value in attributes.items() if value != ""},
     )
     node.metadata_props.extend(call.metadata_props)
     return node
 
 
-def _context(
+def _read_context(
     folder: Path, entry: RegionEntry, regions: Sequence[RegionEntry], codegens: Mapping[str, Codegen]
 ) -> tuple[Context, str]:
     """Return a region's context, with the region's names of tensors, and the path of its file."""
@@ -133,15 +133,15 @@ def _context(
     return replace(context, inputs=inputs, outputs=outputs), own.artifact_files[context.file]
 
 
-def _tidy(model: ModelProto, domains: set[str]) -> None:
+def _remove_unused(model: ModelProto, domains: set[str]) -> None:
     """Remove what only the regions needed from a model, and import the domain of the contexts."""
     functions = [each for each in model.functions if each.domain not in domains]
     del model.functions[:]
     model.functions.extend(functions)
-    imports = [each for each in model.opset_import if each.domain not in {*domains, DOMAIN}]
-    old = [each for each in model.opset_import if each.domain == DOMAIN]
+    imports = [each for each in model.opset_import if each.domain not in {*domains, CONTEXT_DOMAIN}]
+    old = [each for each in model.opset_import if each.domain == CONTEXT_DOMAIN]
     del model.opset_import[:]
-    model.opset_import.extend([*imports, *(old or [helper.make_opsetid(DOMAIN, 1)])])
+    model.opset_import.extend([*imports, *(old or [helper.make_opsetid(CONTEXT_DOMAIN, 1)])])
     index = GraphIndex(model, {})
     kept = [tensor for tensor in model.graph.initializer if index.is_used(tensor.name)]
     del model.graph.initializer[:]

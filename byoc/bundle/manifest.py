@@ -14,27 +14,27 @@ from typing import IO, Annotated, Any
 from pydantic import Field, ValidationError
 
 from byoc.bundle.contracts import ContractEntry
-from byoc.bundle.names import is_plain, one_line, quoted, wrong_path
-from byoc.bundle.strict import read_json
+from byoc.bundle.names import is_plain_name, escape_line, quote_name, describe_path_problem
+from byoc.bundle.strict import parse_strict_json
 from byoc.errors import InputError
-from byoc.yamlfile import Strict
+from byoc.yamlfile import StrictModel
 
-FORMAT = 3
-NAME = "manifest.json"
-MOST_BYTES = 1 << 28
+MANIFEST_FORMAT = 3
+MANIFEST_FILE = "manifest.json"
+MOST_MANIFEST_BYTES = 1 << 28
 """The size limit of a manifest; 10,000 regions take about a tenth of it."""
-_LARGEST = 2**63 - 1
+_LARGEST_SIZE = 2**63 - 1
 _BLOCK = 1 << 20
 
 
-class FileEntry(Strict):
+class FileEntry(StrictModel):
     """A file of the bundle."""
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = Field(description="The hash, in hex.")
-    bytes: Annotated[int, Field(ge=0, le=_LARGEST)] = Field(description="The size.")
+    bytes: Annotated[int, Field(ge=0, le=_LARGEST_SIZE)] = Field(description="The size.")
 
 
-class RegionEntry(Strict):
+class RegionEntry(StrictModel):
     """A region: its model, the contracts of its boundary tensors, and its artifact."""
 
     name: str = Field(description="The name, also of its function in the partitioned model.")
@@ -63,7 +63,7 @@ class RegionEntry(Strict):
     )
 
 
-class Manifest(Strict):
+class Manifest(StrictModel):
     """The contents of a bundle. All paths are relative to the bundle's folder, with `/`."""
 
     format: int = Field(description="The version of this format.")
@@ -78,7 +78,7 @@ class Manifest(Strict):
     files: dict[str, FileEntry] = Field(description="Every other file of the bundle, by path.")
 
 
-def listed_files(content: bytes) -> set[str] | None:
+def list_files(content: bytes) -> set[str] | None:
     """Return the files that a manifest of any format lists; None when it is not one of byoc's.
 
     Many tools write a manifest.json: byoc's names the version of byoc and lists files.
@@ -97,15 +97,15 @@ def read_manifest(folder: Path, place: Path | None = None) -> Manifest:
     another format, or a file is missing, changed or outside the folder.
     """
     place = place or folder
-    path = folder / NAME
+    path = folder / MANIFEST_FILE
     if not path.is_file() or path.is_symlink():
-        raise InputError(f"{place}: not a bundle: it holds no {NAME}")
+        raise InputError(f"{place}: not a bundle: it holds no {MANIFEST_FILE}")
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MOST_MANIFEST_BYTES + 1)
     except OSError as error:
-        raise InputError(f"{place / NAME}: cannot be read: {error.strerror or error}") from None
-    manifest = parse_manifest(content, place / NAME)
+        raise InputError(f"{place / MANIFEST_FILE}: cannot be read: {error.strerror or error}") from None
+    manifest = parse_manifest(content, place / MANIFEST_FILE)
     for name, entry in manifest.files.items():
         _check_file(folder, name, entry, place)
     return manifest
@@ -116,18 +116,18 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
 
     Errors call it `path`. Raises InputError with one sentence.
     """
-    if len(content) > MOST_BYTES:
-        raise InputError(f"{path}: not a manifest: it has more than {MOST_BYTES} bytes")
+    if len(content) > MOST_MANIFEST_BYTES:
+        raise InputError(f"{path}: not a manifest: it has more than {MOST_MANIFEST_BYTES} bytes")
     try:
-        read = read_json(content)
+        read = parse_strict_json(content)
         found = read.get("format") if isinstance(read, dict) else None
-        if type(found) is not int or found != FORMAT:
-            raise InputError(f"{path}: {_other_format(found)}")
+        if type(found) is not int or found != MANIFEST_FORMAT:
+            raise InputError(f"{path}: {_describe_format(found)}")
         # Only pydantic's own JSON parser accepts a list for a tuple but not "1" for 1.
         manifest = Manifest.model_validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        where = [one_line(".".join(map(str, first["loc"])))] if first["loc"] else []
+        where = [escape_line(".".join(map(str, first["loc"])))] if first["loc"] else []
         raise InputError(": ".join([f"{path}: not a manifest", *where, first["msg"]])) from None
     except ValueError as error:
         raise InputError(f"{path}: not a manifest: {error}") from None
@@ -135,24 +135,24 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
     return manifest
 
 
-def inside(folder: Path, name: str, place: Path | None = None) -> Path:
+def resolve_inside(folder: Path, name: str, place: Path | None = None) -> Path:
     """Return the path of a bundle's file. Raises InputError for a path outside the folder."""
     try:
         path = (folder / name).resolve()
     except (OSError, ValueError, RuntimeError):  # an impossible file name; a loop of links
         path = Path()
     if not path.is_relative_to(folder.resolve()):
-        raise InputError(f"{(place or folder) / NAME}: the file {quoted(name)} is not inside the bundle")
+        raise InputError(f"{(place or folder) / MANIFEST_FILE}: the file {quote_name(name)} is not inside the bundle")
     return path
 
 
 def describe_file(path: Path) -> FileEntry:
     """Return a file's size and hash."""
     with path.open("rb") as file:
-        return copied(file)
+        return copy_and_hash(file)
 
 
-def copied(source: IO[bytes], target: IO[bytes] | None = None, most: int = _LARGEST) -> FileEntry:
+def copy_and_hash(source: IO[bytes], target: IO[bytes] | None = None, most: int = _LARGEST_SIZE) -> FileEntry:
     """Copy a file to another, if given, in blocks; return the size and hash of its content.
 
     Stops after more than `most` bytes; the returned size is then larger than `most`.
@@ -166,7 +166,7 @@ def copied(source: IO[bytes], target: IO[bytes] | None = None, most: int = _LARG
     return FileEntry(sha256=digest.hexdigest(), bytes=size)
 
 
-def check_same(place: Path, name: str, found: FileEntry, entry: FileEntry) -> None:
+def check_file_entry(place: Path, name: str, found: FileEntry, entry: FileEntry) -> None:
     """Raise InputError unless a file has the size and hash that the manifest has for it."""
     for what, actual, expected in (
         ("size", found.bytes, entry.bytes),
@@ -174,55 +174,55 @@ def check_same(place: Path, name: str, found: FileEntry, entry: FileEntry) -> No
     ):
         if actual != expected:
             raise InputError(
-                f"{place}: the file {quoted(name)} is not as it was written: its {what} differs"
+                f"{place}: the file {quote_name(name)} is not as it was written: its {what} differs"
             )
 
 
 def _check_file(folder: Path, name: str, entry: FileEntry, place: Path) -> None:
-    path = inside(folder, name, place)
+    path = resolve_inside(folder, name, place)
     try:
         if not path.is_file():
-            raise InputError(f"{place}: the file {quoted(name)} of the bundle is missing")
+            raise InputError(f"{place}: the file {quote_name(name)} of the bundle is missing")
         size = path.stat().st_size
         same = size == entry.bytes  # otherwise there is no need to read it
         found = describe_file(path) if same else FileEntry(sha256=entry.sha256, bytes=size)
     except OSError as error:
-        raise InputError(f"{place}: the file {quoted(name)} cannot be read: {error.strerror}") from None
-    check_same(place, name, found, entry)
+        raise InputError(f"{place}: the file {quote_name(name)} cannot be read: {error.strerror}") from None
+    check_file_entry(place, name, found, entry)
 
 
 def _check_names(manifest: Manifest, path: Path) -> None:
     """Raise InputError for a name that leaves the folder, has no hash, or is ambiguous."""
     for name in manifest.files:
-        wrong = wrong_path(name) or ("is the manifest itself" if name.lower() == NAME else "")
+        wrong = describe_path_problem(name) or ("is the manifest itself" if name.lower() == MANIFEST_FILE else "")
         if wrong:
-            raise InputError(f"{path}: the file {quoted(name)} {wrong}")
-    for name in _named(manifest):
+            raise InputError(f"{path}: the file {quote_name(name)} {wrong}")
+    for name in _referenced_files(manifest):
         if name not in manifest.files:
-            raise InputError(f"{path}: the file {quoted(name)} is named but has no hash")
+            raise InputError(f"{path}: the file {quote_name(name)} is named but has no hash")
     times = Counter(region.name for region in manifest.regions)
     for region in manifest.regions:
         if times[region.name] > 1:
-            raise InputError(f"{path}: the region {quoted(region.name)} stands in it twice")
-        if not is_plain(region.name):
-            raise InputError(f"{path}: the region {quoted(region.name)} does not have a plain name")
+            raise InputError(f"{path}: the region {quote_name(region.name)} stands in it twice")
+        if not is_plain_name(region.name):
+            raise InputError(f"{path}: the region {quote_name(region.name)} does not have a plain name")
         for name in region.artifact_files:
-            if not is_plain(name):
-                where = f"the artifact of region {quoted(region.name)}"
-                raise InputError(f"{path}: {where}: {quoted(name)} is not a plain file name")
+            if not is_plain_name(name):
+                where = f"the artifact of region {quote_name(region.name)}"
+                raise InputError(f"{path}: {where}: {quote_name(name)} is not a plain file name")
 
 
-def _named(manifest: Manifest) -> Iterator[str]:
+def _referenced_files(manifest: Manifest) -> Iterator[str]:
     yield manifest.model
     for region in manifest.regions:
         yield region.model
         yield from region.artifact_files.values()
 
 
-def _other_format(found: object) -> str:
-    shown = one_line(repr(found))
-    if type(found) is int and 0 < found < FORMAT:
+def _describe_format(found: object) -> str:
+    shown = escape_line(repr(found))
+    if type(found) is int and 0 < found < MANIFEST_FORMAT:
         return f"format {shown} is that of an older byoc: partition the model again"
-    if type(found) is int and found > FORMAT:
-        return f"format {shown} is that of a newer byoc; this one reads format {FORMAT}"
-    return f"format {shown}; this version of byoc reads format {FORMAT}"
+    if type(found) is int and found > MANIFEST_FORMAT:
+        return f"format {shown} is that of a newer byoc; this one reads format {MANIFEST_FORMAT}"
+    return f"format {shown}; this version of byoc reads format {MANIFEST_FORMAT}"

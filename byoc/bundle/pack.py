@@ -10,11 +10,11 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from byoc.bundle.manifest import NAME
-from byoc.bundle.names import quoted
+from byoc.bundle.manifest import MANIFEST_FILE
+from byoc.bundle.names import quote_name
 from byoc.errors import InputError
 
-SUFFIX = ".zip"
+PACKED_SUFFIX = ".zip"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip
 _UNIX = 3
 _PERMISSIONS = stat.S_IFREG | 0o644
@@ -22,16 +22,16 @@ _PERMISSIONS = stat.S_IFREG | 0o644
 
 def is_packed_name(path: Path) -> bool:
     """Return whether a path's name, such as `m.byoc.zip`, asks for a packed bundle."""
-    return path.suffix.lower() == SUFFIX
+    return path.suffix.lower() == PACKED_SUFFIX
 
 
-def write_packed(folder: Path, files: Iterable[str], path: Path) -> None:
+def pack_folder(folder: Path, files: Iterable[str], path: Path) -> None:
     """Write a zip of a folder's manifest and the given files.
 
     Raises InputError when the folder cannot be read, and OSError when the zip cannot be written.
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted({NAME, *files}):
+        for name in sorted({MANIFEST_FILE, *files}):
             info = zipfile.ZipInfo(name, _EPOCH)
             info.create_system = _UNIX
             info.external_attr = _PERMISSIONS << 16
@@ -39,7 +39,7 @@ def write_packed(folder: Path, files: Iterable[str], path: Path) -> None:
                 source = (folder / name).open("rb")
             except OSError as error:
                 reason = error.strerror or error
-                raise InputError(f"{folder}: the file {quoted(name)} cannot be read: {reason}") from None
+                raise InputError(f"{folder}: the file {quote_name(name)} cannot be read: {reason}") from None
             with source:
                 info.file_size = (folder / name).stat().st_size  # selects Zip64 for sizes over 2 GiB
                 with archive.open(info, "w") as entry:

@@ -13,16 +13,16 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
-from byoc.boundary.inside import Contracts
-from byoc.bundle.contracts import as_contract
-from byoc.bundle.manifest import NAME, Manifest, RegionEntry, inside, read_manifest
-from byoc.bundle.names import quoted
-from byoc.bundle.regions import disagreement, read_region
-from byoc.bundle.unpack import unpack
+from byoc.boundary.inside import RegionContracts
+from byoc.bundle.contracts import entry_to_contract
+from byoc.bundle.manifest import MANIFEST_FILE, Manifest, RegionEntry, resolve_inside, read_manifest
+from byoc.bundle.names import quote_name
+from byoc.bundle.regions import find_disagreement, read_region
+from byoc.bundle.unpack import unpack_bundle
 from byoc.codegen import Artifact, Region
-from byoc.codegen.fingerprint import structure
+from byoc.codegen.fingerprint import region_structure
 from byoc.errors import InputError
-from byoc.graph.walk import not_text, walk_tensors
+from byoc.graph.walk import find_non_text, walk_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,16 +37,16 @@ class Bundle:
     folder: Path
     manifest: Manifest
     packed: Path | None = None
-    called: Path | None = None
+    given_path: Path | None = None
 
     @property
-    def place(self) -> Path:
+    def display_path(self) -> Path:
         """The path that was opened, for error messages."""
-        return self.packed or self.called or self.folder
+        return self.packed or self.given_path or self.folder
 
     def model(self) -> onnx.ModelProto:
         """Return the partitioned model, its weights left in the bundle's weight file."""
-        return self._read(self.manifest.model)
+        return self._read_model(self.manifest.model)
 
     def regions(self) -> list[tuple[str, Region, Artifact]]:
         """Return (codegen name, region, artifact) for each region, in order of execution.
@@ -55,27 +55,27 @@ class Bundle:
         that region's names.
         """
         found: list[tuple[str, Region, Artifact]] = []
-        twins = self.twins
+        twins = self.identical_regions
         for entry in self.manifest.regions:
-            self._read(entry.model)
-            path = inside(self.folder, entry.model, self.place)
-            contracts = self._contracts(entry, path)
+            self._read_model(entry.model)
+            path = resolve_inside(self.folder, entry.model, self.display_path)
+            contracts = self._read_contracts(entry, path)
             region = read_region(path, entry.name, entry.target, contracts)
             if entry.name in twins:
                 own = next(own for own in found if own[1].name == twins[entry.name])
-                if structure(region) != structure(own[1]):
-                    raise self._wrong_twin(entry)
+                if region_structure(region) != region_structure(own[1]):
+                    raise self._twin_error(entry)
                 found.append((entry.codegen, region, own[2]))
                 continue
             files = {
-                name: inside(self.folder, path, self.place).read_bytes()
+                name: resolve_inside(self.folder, path, self.display_path).read_bytes()
                 for name, path in entry.artifact_files.items()
             }
             found.append((entry.codegen, region, Artifact(files, entry.artifact_metadata)))
         return found
 
     @property
-    def twins(self) -> Mapping[str, str]:
+    def identical_regions(self) -> Mapping[str, str]:
         """Regions identical to an earlier one except for names, mapped to that region's name.
 
         The earlier one's executor runs them too, inputs and outputs by position. Raises InputError when
@@ -89,43 +89,43 @@ class Bundle:
                 continue
             own = earlier.get(entry.same_as)
             if own is None or (own.target, own.codegen) != (entry.target, entry.codegen):
-                raise self._wrong_twin(entry)
+                raise self._twin_error(entry)
             found[entry.name] = own.name
         return found
 
-    def _wrong_twin(self, entry: RegionEntry) -> InputError:
-        what = f"it is not the same as {quoted(entry.same_as)}"
-        return InputError(f"{self.place / NAME}: regions: {entry.name}: {what}")
+    def _twin_error(self, entry: RegionEntry) -> InputError:
+        what = f"it is not the same as {quote_name(entry.same_as)}"
+        return InputError(f"{self.display_path / MANIFEST_FILE}: regions: {entry.name}: {what}")
 
-    def _contracts(self, entry: RegionEntry, path: Path) -> Contracts:
+    def _read_contracts(self, entry: RegionEntry, path: Path) -> RegionContracts:
         """Return a region's contracts. Raises InputError when its model contradicts them."""
         sides = (entry.inputs, entry.outputs, entry.constants)
         try:
-            contracts = Contracts(*(tuple(map(as_contract, entries)) for entries in sides))
-            wrong = disagreement(path, contracts)
+            contracts = RegionContracts(*(tuple(map(entry_to_contract, entries)) for entries in sides))
+            wrong = find_disagreement(path, contracts)
         except (ValueError, LookupError, TypeError):  # an invalid layout; a node without its attribute
             wrong = entry.name
         if wrong:
-            what = f"{quoted(wrong)} is not as the region's model has it"
-            raise InputError(f"{self.place / NAME}: regions: {entry.name}: {what}")
+            what = f"{quote_name(wrong)} is not as the region's model has it"
+            raise InputError(f"{self.display_path / MANIFEST_FILE}: regions: {entry.name}: {what}")
         return contracts
 
-    def _read(self, name: str) -> onnx.ModelProto:
+    def _read_model(self, name: str) -> onnx.ModelProto:
         """Read a model of the bundle. Raises InputError for weights outside the files with a hash."""
         try:
-            proto = onnx.load(inside(self.folder, name, self.place), load_external_data=False)
+            proto = onnx.load(resolve_inside(self.folder, name, self.display_path), load_external_data=False)
         except DecodeError:
-            raise InputError(f"{self.place}: {quoted(name)} is not an ONNX model") from None
-        wrong = not_text(proto)
+            raise InputError(f"{self.display_path}: {quote_name(name)} is not an ONNX model") from None
+        wrong = find_non_text(proto)
         if wrong:
-            raise InputError(f"{self.place}: {quoted(name)} is not an ONNX model: {wrong} is not text")
+            raise InputError(f"{self.display_path}: {quote_name(name)} is not an ONNX model: {wrong} is not text")
         for tensor in walk_tensors(proto):
             places = [entry.value for entry in tensor.external_data if entry.key == "location"]
             if not places and tensor.data_location == TensorProto.EXTERNAL:
                 places = [""]
             for place in places:
                 if place not in self.manifest.files:
-                    raise InputError(f"{self.place}: the file {quoted(place)} has no hash in {NAME}")
+                    raise InputError(f"{self.display_path}: the file {quote_name(place)} has no hash in {MANIFEST_FILE}")
         return proto
 
 
@@ -138,19 +138,19 @@ def open_bundle(path: Path) -> Bundle:
     """Open the bundle in a folder or zip. Raises InputError unless it is complete and unchanged."""
     if path.is_dir():
         # Absolute: a codegen may change the working directory.
-        return Bundle(path.absolute(), read_manifest(path), called=path)
+        return Bundle(path.absolute(), read_manifest(path), given_path=path)
     if not path.is_file():
         raise InputError(f"{path}: no such bundle")
     folder = Path(tempfile.mkdtemp(prefix="byoc-"))
     try:
-        bundle = Bundle(folder, unpack(path, folder), path)
+        bundle = Bundle(folder, unpack_bundle(path, folder), path)
     except BaseException:  # leave nothing behind, even after an interrupt
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    weakref.finalize(bundle, _remove, folder, os.getpid())
+    weakref.finalize(bundle, _remove_folder, folder, os.getpid())
     return bundle
 
 
-def _remove(folder: Path, process: int) -> None:
+def _remove_folder(folder: Path, process: int) -> None:
     if os.getpid() == process:  # a forked process has the object, too, but does not own the folder
         shutil.rmtree(folder, ignore_errors=True)

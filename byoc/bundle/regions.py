@@ -4,19 +4,19 @@ from pathlib import Path
 
 import onnx
 
-from byoc.boundary.axes import UNREADABLE
-from byoc.boundary.inside import Contracts, region_contracts
+from byoc.boundary.axes import UNKNOWN_LAYOUT
+from byoc.boundary.inside import RegionContracts, read_region_contracts
 from byoc.codegen import Region
-from byoc.graph.index import GraphIndex, stated_types
-from byoc.graph.layout import Layout, parse_layout
+from byoc.graph.index import GraphIndex, get_stated_types
+from byoc.graph.layout import TensorLayout, parse_layout
 
 
 def read_region(
     path: Path,
     name: str,
     target: str,
-    contracts: Contracts | None = None,
-    weights: Layout | None = None,
+    contracts: RegionContracts | None = None,
+    weights: TensorLayout | None = None,
 ) -> Region:
     """Read the region whose model is at a path.
 
@@ -24,7 +24,7 @@ def read_region(
     weights; the user's names of converted tensors are then unknown.
     """
     proto = onnx.load(path, load_external_data=False)
-    found = contracts or _read(proto, path.parent, weights)
+    found = contracts or _read_contracts(proto, path.parent, weights)
     return Region(
         name=name,
         target=target,
@@ -36,11 +36,11 @@ def read_region(
     )
 
 
-def disagreement(path: Path, contracts: Contracts) -> str:
+def find_disagreement(path: Path, contracts: RegionContracts) -> str:
     """Return the first tensor on which contracts and a region's model disagree; "" when they agree."""
     words = {contract.layout for contract in contracts.constants if contract.layout}
     weights = parse_layout(words.pop()) if len(words) == 1 else None
-    found = _read(onnx.load(path, load_external_data=False), path.parent, weights)
+    found = _read_contracts(onnx.load(path, load_external_data=False), path.parent, weights)
     for stated, read in (
         (contracts.inputs, found.inputs),
         (contracts.outputs, found.outputs),
@@ -50,15 +50,15 @@ def disagreement(path: Path, contracts: Contracts) -> str:
             names = {each.name for each in stated} ^ {each.name for each in read}
             return min(names, default=read[0].name if read else "")
         for one, other in zip(stated, read, strict=True):
-            if one.inner != other.inner or not one.side.same(other.side):
+            if one.inner != other.inner or not one.view.is_same(other.view):
                 return one.name
     return ""
 
 
-def _read(proto: onnx.ModelProto, folder: Path, weights: Layout | None) -> Contracts:
-    index = GraphIndex(proto, stated_types(proto))
-    found = region_contracts(proto, {}, folder, weights, index)
-    if all(contract.layout != UNREADABLE for contract in (*found.inputs, *found.outputs)):
+def _read_contracts(proto: onnx.ModelProto, folder: Path, weights: TensorLayout | None) -> RegionContracts:
+    index = GraphIndex(proto, get_stated_types(proto))
+    found = read_region_contracts(proto, {}, folder, weights, index)
+    if all(contract.layout != UNKNOWN_LAYOUT for contract in (*found.inputs, *found.outputs)):
         return found
     # Types of inner tensors may be missing: infer them.
-    return region_contracts(proto, {}, folder, weights)
+    return read_region_contracts(proto, {}, folder, weights)

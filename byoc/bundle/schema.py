@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from byoc.bundle.manifest import FORMAT, Manifest
+from byoc.bundle.manifest import MANIFEST_FORMAT, Manifest
 
-FILE = "manifest.schema.json"
+SCHEMA_FILE = "manifest.schema.json"
 """The name of the shipped schema file in this package."""
 
 _CONTROL = r"\u0000-\u001f\u007f"
-_PART = rf'[^{_CONTROL}/\\:*?"<>|]*[^{_CONTROL}/\\:*?"<>|. ]'
+_NAME_PART = rf'[^{_CONTROL}/\\:*?"<>|]*[^{_CONTROL}/\\:*?"<>|. ]'
 _DEVICE = r"([cC][oO][nN]|[pP][rR][nN]|[aA][uU][xX]|[nN][uU][lL]|([cC][oO][mM]|[lL][pP][tT])[1-9])"
 _NO_DEVICE = rf"(?!{_DEVICE} *(\.[^/]*)?(/|$))"
-_NAME = rf"^{_NO_DEVICE}{_PART}$"
-_PATH = rf"^{_NO_DEVICE}{_PART}(/{_NO_DEVICE}{_PART})*$"
+_NAME = rf"^{_NO_DEVICE}{_NAME_PART}$"
+_PATH = rf"^{_NO_DEVICE}{_NAME_PART}(/{_NO_DEVICE}{_NAME_PART})*$"
 
 
 def manifest_schema() -> dict[str, Any]:
@@ -22,7 +22,7 @@ def manifest_schema() -> dict[str, Any]:
     and the contracts of regions.
     """
     schema: dict[str, Any] = _without_titles(Manifest.model_json_schema())
-    schema["properties"]["format"]["const"] = FORMAT
+    schema["properties"]["format"]["const"] = MANIFEST_FORMAT
     schema["properties"]["files"]["propertyNames"] = {"$ref": "#/$defs/path"}
     region = schema["$defs"]["RegionEntry"]["properties"]
     region["name"] = {"$ref": "#/$defs/name", "description": region["name"]["description"]}

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from byoc.bundle.manifest import MOST_BYTES, NAME, listed_files
-from byoc.bundle.names import quoted
-from byoc.bundle.pack import is_packed_name, write_packed
-from byoc.bundle.unpack import packed_files
+from byoc.bundle.manifest import MOST_MANIFEST_BYTES, MANIFEST_FILE, list_files
+from byoc.bundle.names import quote_name
+from byoc.bundle.pack import is_packed_name, pack_folder
+from byoc.bundle.unpack import list_packed_files
 from byoc.errors import InputError
 
 # Of the workspace beside the destination; short, since names have a maximal length.
@@ -22,7 +22,7 @@ def check_destination(path: Path, packed: bool | None = None) -> None:
     `packed` is by default derived from the path's name.
     """
     try:
-        real = _real(path)
+        real = _resolve(path)
         if real.exists():
             _check_replaceable(path, real, is_packed_name(path) if packed is None else packed)
         elif path.is_symlink():
@@ -36,37 +36,37 @@ def check_destination(path: Path, packed: bool | None = None) -> None:
 
 
 @contextmanager
-def staged(path: Path) -> Iterator[Path]:
+def stage_bundle(path: Path) -> Iterator[Path]:
     """Provide a folder to write into, which becomes `path` when the block succeeds.
 
     Where the name of `path` ends in `.zip`, the folder is packed. It lies beside the destination, so one
     rename suffices; a link is followed. An existing bundle is moved aside first and removed last. When
     the block raises, the destination is unchanged.
     """
-    real = _real(path)  # the block may change the working directory
-    with _beside(path) as workspace:
+    real = _resolve(path)  # the block may change the working directory
+    with _workspace(path) as workspace:
         fresh = workspace / "new"
         fresh.mkdir()
         yield fresh
         if is_packed_name(path):
             files = [file.relative_to(fresh).as_posix() for file in fresh.rglob("*") if file.is_file()]
-            write_packed(fresh, files, workspace / "packed")
+            pack_folder(fresh, files, workspace / "packed")
             fresh = workspace / "packed"
-        _swap(fresh, real, workspace / "old")
+        _replace(fresh, real, workspace / "old")
 
 
 @contextmanager
-def staged_file(path: Path) -> Iterator[Path]:
+def stage_packed_file(path: Path) -> Iterator[Path]:
     """Provide a file path to write a packed bundle to, which becomes `path`; otherwise as `staged`."""
-    with _beside(path, packed=True) as workspace:
+    with _workspace(path, packed=True) as workspace:
         yield workspace / "packed"
-        _swap(workspace / "packed", _real(path), workspace / "old")
+        _replace(workspace / "packed", _resolve(path), workspace / "old")
 
 
 @contextmanager
-def _beside(path: Path, packed: bool | None = None) -> Iterator[Path]:
+def _workspace(path: Path, packed: bool | None = None) -> Iterator[Path]:
     check_destination(path, packed)
-    workspace = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_real(path).parent))
+    workspace = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_resolve(path).parent))
     try:
         yield workspace
     except OSError as error:
@@ -75,7 +75,7 @@ def _beside(path: Path, packed: bool | None = None) -> Iterator[Path]:
         shutil.rmtree(workspace, ignore_errors=True)
 
 
-def _real(path: Path) -> Path:
+def _resolve(path: Path) -> Path:
     """Resolve a path; to an absolute one, since renaming a folder moves a working directory inside."""
     try:
         return path.resolve()
@@ -85,14 +85,14 @@ def _real(path: Path) -> Path:
 
 def _check_replaceable(path: Path, real: Path, packed: bool) -> None:
     """Raise InputError unless the existing content is exactly one bundle of byoc in the same form."""
-    found = packed_files(real) if real.is_file() else _folder_files(real)
-    known = None if found is None else listed_files(found[0])
+    found = list_packed_files(real) if real.is_file() else _folder_files(real)
+    known = None if found is None else list_files(found[0])
     if found is None or known is None:
         raise InputError(f"{path}: exists and is not a bundle, so it is not replaced")
-    foreign = sorted(found[1] - known - {NAME})
+    foreign = sorted(found[1] - known - {MANIFEST_FILE})
     if foreign:
         raise InputError(
-            f"{path}: is a bundle, but {quoted(foreign[0])} is not part of it, so it is not replaced"
+            f"{path}: is a bundle, but {quote_name(foreign[0])} is not part of it, so it is not replaced"
         )
     if packed != real.is_file():
         forms = ("a folder", "a packed one") if packed else ("packed", "a folder")
@@ -101,15 +101,15 @@ def _check_replaceable(path: Path, real: Path, packed: bool) -> None:
 
 def _folder_files(folder: Path) -> tuple[bytes, set[str]] | None:
     try:
-        with (folder / NAME).open("rb") as file:
-            content = file.read(MOST_BYTES)
+        with (folder / MANIFEST_FILE).open("rb") as file:
+            content = file.read(MOST_MANIFEST_BYTES)
     except OSError:
         return None
     there = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir())
     return content, set(there)
 
 
-def _swap(fresh: Path, path: Path, aside: Path) -> None:
+def _replace(fresh: Path, path: Path, aside: Path) -> None:
     if not path.exists():
         fresh.rename(path)
         return

@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any, NoReturn
 
-from byoc.bundle.names import one_line, quoted
+from byoc.bundle.names import escape_line, quote_name
 
 
-def read_json(content: bytes) -> Any:
+def parse_strict_json(content: bytes) -> Any:
     """Parse JSON in UTF-8. Raises ValueError with a sentence on one line."""
     try:
         return json.loads(
             content.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_constant=_no_number,
-            parse_float=_float,
-            parse_int=_int,
+            object_pairs_hook=_unique_keys,
+            parse_constant=_refuse_number,
+            parse_float=_parse_finite,
+            parse_int=_parse_integer,
         )
     except RecursionError:
         raise ValueError("it is nested too deep") from None
@@ -24,25 +24,25 @@ def read_json(content: bytes) -> Any:
         raise ValueError("it is not UTF-8 text") from None
 
 
-def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in result if keys.count(key) > 1)
-        raise ValueError(f"the key {quoted(twice)} stands twice")
+        raise ValueError(f"the key {quote_name(twice)} stands twice")
     return result
 
 
-def _float(text: str) -> float:
-    return float(text) if isfinite(float(text)) else _no_number(text)
+def _parse_finite(text: str) -> float:
+    return float(text) if isfinite(float(text)) else _refuse_number(text)
 
 
-def _int(text: str) -> int:
+def _parse_integer(text: str) -> int:
     try:
         return int(text)
     except ValueError:  # Python refuses integers of thousands of digits
-        _no_number(text)
+        _refuse_number(text)
 
 
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{one_line(text)} is not a number that is read")
+def _refuse_number(text: str) -> NoReturn:
+    raise ValueError(f"{escape_line(text)} is not a number that is read")

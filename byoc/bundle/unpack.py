@@ -13,59 +13,59 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from byoc.bundle.manifest import MOST_BYTES, NAME, Manifest, check_same, copied, parse_manifest
-from byoc.bundle.names import one_line, quoted, wrong_path
+from byoc.bundle.manifest import MOST_MANIFEST_BYTES, MANIFEST_FILE, Manifest, check_file_entry, copy_and_hash, parse_manifest
+from byoc.bundle.names import escape_line, quote_name, describe_path_problem
 from byoc.errors import InputError
 
-_ENCRYPTED = 1  # a bit of an entry's flags (APPNOTE.TXT, 4.4.4)
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENCRYPTED_FLAG = 1  # a bit of an entry's flags (APPNOTE.TXT, 4.4.4)
+_COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # The largest expansion: Deflate reaches a thousand, weights of mostly zeros only tens.
-_MOST_TIMES = 100
+_MOST_EXPANSION = 100
 # Exceptions of zipfile for damaged files.
-_DAMAGED = (
+_DAMAGED_ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
     *(struct.error, ValueError, LookupError, OverflowError),
 )
 
-Entries = Mapping[str, zipfile.ZipInfo]
+ZipEntries = Mapping[str, zipfile.ZipInfo]
 
 
-def unpack(path: Path, folder: Path) -> Manifest:
+def unpack_bundle(path: Path, folder: Path) -> Manifest:
     """Unpack a bundle into an empty folder and return its manifest.
 
     Raises InputError with one sentence when a file differs from the manifest.
     """
-    with _opened(path) as archive:
-        entries = _entries(archive, path)
-        content = _manifest(archive, entries, path)
-        manifest = parse_manifest(content, path / NAME)
+    with _open_zip(path) as archive:
+        entries = _zip_entries(archive, path)
+        content = _read_packed_manifest(archive, entries, path)
+        manifest = parse_manifest(content, path / MANIFEST_FILE)
         _check_sizes(manifest, entries, path, folder)
         for name, entry in manifest.files.items():
             target = folder / name
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with archive.open(entries[name]) as source, target.open("xb") as file:
-                    found = copied(source, file, entry.bytes)
+                    found = copy_and_hash(source, file, entry.bytes)
             except OSError as error:
                 reason = error.strerror or error
-                raise InputError(f"{path}: {quoted(name)} cannot be unpacked: {reason}") from None
-            check_same(path, name, found, entry)
-        (folder / NAME).write_bytes(content)
+                raise InputError(f"{path}: {quote_name(name)} cannot be unpacked: {reason}") from None
+            check_file_entry(path, name, found, entry)
+        (folder / MANIFEST_FILE).write_bytes(content)
     return manifest
 
 
-def packed_files(path: Path) -> tuple[bytes, set[str]] | None:
+def list_packed_files(path: Path) -> tuple[bytes, set[str]] | None:
     """Return the manifest's bytes and the files of a packed bundle; None when it is not such a zip."""
     try:
-        with _opened(path) as archive:
-            entries = _entries(archive, path)
-            return _manifest(archive, entries, path), set(entries)
+        with _open_zip(path) as archive:
+            entries = _zip_entries(archive, path)
+            return _read_packed_manifest(archive, entries, path), set(entries)
     except InputError:
         return None
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a zip. Raises InputError with a sentence when it cannot be read."""
     try:
         with path.open("rb") as file:
@@ -78,21 +78,21 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
                 raise
             with archive:
                 yield archive
-    except _DAMAGED as error:
-        reason = one_line(str(error) or type(error).__name__)
+    except _DAMAGED_ZIP_ERRORS as error:
+        reason = escape_line(str(error) or type(error).__name__)
         raise InputError(f"{path}: a zip that is damaged or cut short: {reason}") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def _entries(archive: zipfile.ZipFile, path: Path) -> Entries:
+def _zip_entries(archive: zipfile.ZipFile, path: Path) -> ZipEntries:
     """Return the files of a zip by name. Raises InputError for entries that no bundle has."""
     found: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         name = info.orig_filename
-        wrong = _wrong(info) or (name in found and "stands in it twice")
+        wrong = _entry_problem(info) or (name in found and "stands in it twice")
         if wrong:
-            raise InputError(f"{path}: the file {quoted(name)} {wrong}")
+            raise InputError(f"{path}: the file {quote_name(name)} {wrong}")
         if not name.endswith("/"):
             found[name] = info
     if sum(info.compress_size for info in found.values()) > path.stat().st_size:
@@ -100,38 +100,38 @@ def _entries(archive: zipfile.ZipFile, path: Path) -> Entries:
     return found
 
 
-def _wrong(info: zipfile.ZipInfo) -> str:
+def _entry_problem(info: zipfile.ZipInfo) -> str:
     kind = stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         return "is a link or a device"
-    if info.flag_bits & _ENCRYPTED:
+    if info.flag_bits & _ENCRYPTED_FLAG:
         return "is encrypted"
-    if info.compress_type not in _METHODS:
+    if info.compress_type not in _COMPRESSION_METHODS:
         return "is compressed in a way that is not read"
-    return wrong_path(info.orig_filename.removesuffix("/"))
+    return describe_path_problem(info.orig_filename.removesuffix("/"))
 
 
-def _manifest(archive: zipfile.ZipFile, entries: Entries, path: Path) -> bytes:
-    if NAME not in entries:
-        raise InputError(f"{path}: not a bundle: it holds no {NAME}")
-    with archive.open(entries[NAME]) as file:
-        return file.read(MOST_BYTES + 1)
+def _read_packed_manifest(archive: zipfile.ZipFile, entries: ZipEntries, path: Path) -> bytes:
+    if MANIFEST_FILE not in entries:
+        raise InputError(f"{path}: not a bundle: it holds no {MANIFEST_FILE}")
+    with archive.open(entries[MANIFEST_FILE]) as file:
+        return file.read(MOST_MANIFEST_BYTES + 1)
 
 
-def _check_sizes(manifest: Manifest, entries: Entries, path: Path, folder: Path) -> None:
+def _check_sizes(manifest: Manifest, entries: ZipEntries, path: Path, folder: Path) -> None:
     """Raise InputError unless all files exist, in the sizes of the manifest, and fit on the disk."""
     for name, entry in manifest.files.items():
         if name not in entries:
-            raise InputError(f"{path}: the file {quoted(name)} of the bundle is missing")
+            raise InputError(f"{path}: the file {quote_name(name)} of the bundle is missing")
         if entries[name].file_size != entry.bytes:
             raise InputError(
-                f"{path}: the file {quoted(name)} is not as it was written: its size differs"
+                f"{path}: the file {quote_name(name)} is not as it was written: its size differs"
             )
     total = sum(entry.bytes for entry in manifest.files.values())
     packed = path.stat().st_size
-    if total > _MOST_TIMES * packed:
+    if total > _MOST_EXPANSION * packed:
         raise InputError(
-            f"{path}: its {packed} bytes would unpack to {total}, over {_MOST_TIMES} times as many"
+            f"{path}: its {packed} bytes would unpack to {total}, over {_MOST_EXPANSION} times as many"
         )
     free = shutil.disk_usage(folder).free
     if total > free:

@@ -7,10 +7,10 @@ from typing import Self
 from onnx import ModelProto, TensorProto
 
 from byoc.graph.copying import copy_without
-from byoc.graph.tensors import is_large, raw_bytes, write_raw
+from byoc.graph.tensors import is_large, read_raw_bytes, write_raw_bytes
 from byoc.graph.walk import walk_tensors
 
-NAME = "weights.bin"
+WEIGHTS_FILE = "weights.bin"
 # In bytes: enough for any vector load from a memory-mapped file.
 _ALIGNMENT = 64
 
@@ -20,7 +20,7 @@ class WeightFile:
 
     def __init__(self, folder: Path) -> None:
         """Create the file in a folder."""
-        self._file = (folder / NAME).open("wb")
+        self._file = (folder / WEIGHTS_FILE).open("wb")
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -36,7 +36,7 @@ class WeightFile:
         """Move a tensor's data into the file and return the tensor; `folder` holds its external data."""
         self._file.write(b"\0" * (-self._file.tell() % _ALIGNMENT))
         offset = self._file.tell()
-        length = write_raw(tensor, folder, self._file)
+        length = write_raw_bytes(tensor, folder, self._file)
         moved = TensorProto(
             name=tensor.name,
             data_type=tensor.data_type,
@@ -45,7 +45,7 @@ class WeightFile:
             data_location=TensorProto.EXTERNAL,
         )
         moved.metadata_props.extend(tensor.metadata_props)
-        for key, value in (("location", NAME), ("offset", offset), ("length", length)):
+        for key, value in (("location", WEIGHTS_FILE), ("offset", offset), ("length", length)):
             moved.external_data.add(key=key, value=str(value))
         return moved
 
@@ -67,20 +67,20 @@ def move_weights(model: ModelProto, folder: Path | None, weights: WeightFile) ->
     # onnxruntime supports external data only in initializers of the main graph.
     for tensor in walk_tensors(result):
         if tensor.data_location == TensorProto.EXTERNAL:
-            tensor.CopyFrom(_inlined(tensor, folder))
+            tensor.CopyFrom(_embed(tensor, folder))
     for name, tensor in [*((t.name, t) for t in model.graph.initializer), *lifted]:
-        moved = weights.add(tensor, folder) if is_large(tensor) else _inlined(tensor, folder)
+        moved = weights.add(tensor, folder) if is_large(tensor) else _embed(tensor, folder)
         result.graph.initializer.add().CopyFrom(moved)
         result.graph.initializer[-1].name = name
     return result
 
 
-def _inlined(tensor: TensorProto, folder: Path | None) -> TensorProto:
+def _embed(tensor: TensorProto, folder: Path | None) -> TensorProto:
     if tensor.data_location != TensorProto.EXTERNAL:
         return tensor
     result = TensorProto()
     result.CopyFrom(tensor)
-    result.raw_data = raw_bytes(tensor, folder)
+    result.raw_data = read_raw_bytes(tensor, folder)
     result.ClearField("data_location")
     del result.external_data[:]
     return result

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+Float64Array = NDArray[np.float64]
 
 
-def best_range(
+def find_best_range(
     counts: NDArray[np.int64], edges: NDArray[np.floating[Any]], bits: int
 ) -> tuple[float, float]:
     """Return the best ends of a range that includes zero; each end is a histogram edge or zero.
@@ -27,8 +27,8 @@ def best_range(
     ends = np.asarray(edges, np.float64)
     middles = (ends[:-1] + ends[1:]) / 2
     lows, highs = np.append(ends[ends < 0], 0.0), np.append(0.0, ends[ends > 0])
-    left, below = _clipped(-middles[::-1], counts[::-1], -lows)
-    right, above = _clipped(middles, counts, highs)
+    left, below = _clipping_errors(-middles[::-1], counts[::-1], -lows)
+    right, above = _clipping_errors(middles, counts, highs)
     inside = counts.sum() - below[:, np.newaxis] - above
     step = (highs - lows[:, np.newaxis]) / (2**bits - 1)
     errors = left[:, np.newaxis] + right + inside * step**2 / 12
@@ -36,34 +36,34 @@ def best_range(
     return float(lows[low]), float(highs[high])
 
 
-def best_threshold(counts: NDArray[np.int64], edges: NDArray[np.floating[Any]], bits: int) -> float:
+def find_best_threshold(counts: NDArray[np.int64], edges: NDArray[np.floating[Any]], bits: int) -> float:
     """Return the best edge to clip magnitudes at, for a range that is symmetric around zero.
 
     `counts[i]` magnitudes lie between `edges[i]` and `edges[i + 1]`; the edges rise from zero. The
     levels of `bits` bits, less one, cover both signs.
     """
     ends = np.asarray(edges, np.float64)
-    clipped, above = _clipped((ends[:-1] + ends[1:]) / 2, counts, ends)
+    clipped, above = _clipping_errors((ends[:-1] + ends[1:]) / 2, counts, ends)
     step = ends / (2 ** (bits - 1) - 1)
     errors = clipped + (counts.sum() - above) * step**2 / 12
     return float(ends[np.argmin(errors)])
 
 
-def _clipped(
-    middles: Floats, counts: NDArray[np.int64], ends: Floats
-) -> tuple[Floats, NDArray[np.int64]]:
+def _clipping_errors(
+    middles: Float64Array, counts: NDArray[np.int64], ends: Float64Array
+) -> tuple[Float64Array, NDArray[np.int64]]:
     """Return the clipping error for each end, and the number of values that it clips.
 
     There are `counts` values at rising `middles`. The sum of `n * (c - end)**2` over all values above
     the end is computed from the sums of n, nc and nc².
     """
     first = np.searchsorted(middles, ends, "right")
-    number = _sums_from(counts)[first]
-    linear = _sums_from(counts * middles)[first]
-    square = _sums_from(counts * middles**2)[first]
+    number = _reverse_cumsum(counts)[first]
+    linear = _reverse_cumsum(counts * middles)[first]
+    square = _reverse_cumsum(counts * middles**2)[first]
     return square - 2 * ends * linear + ends**2 * number, number
 
 
-def _sums_from(values: NDArray[Any]) -> NDArray[Any]:
+def _reverse_cumsum(values: NDArray[Any]) -> NDArray[Any]:
     """Return the sums of the values from each position on; after the last one it is zero."""
     return np.append(np.cumsum(values[::-1])[::-1], 0).astype(values.dtype)

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.calibrate.methods import BINS, Histogram, Method, MinMax, count, edges_between, options_of
-from byoc.calibrate.outputs import EXTREMES, activations, check_tensors, with_extremes, with_outputs
-from byoc.calibrate.samples import Data, Sample, digest
-from byoc.calibrate.state import Seen, model_identity, resume, save
+from byoc.calibrate.methods import BINS, Histogram, Calibrator, MinMax, count_values, find_edges, read_options
+from byoc.calibrate.outputs import EXTREMES, find_activations, check_tensors, add_extremes, add_outputs
+from byoc.calibrate.samples import SampleSource, Sample, hash_values
+from byoc.calibrate.state import CalibrationState, hash_model, load_state, save_state
 from byoc.errors import InputError
 from byoc.graph.load import Model
-from byoc.quantize.ranges import Given, Range, Ranges
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.quantize.ranges import GivenQuantization, Range, Ranges
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
 
 Progress = Callable[[str], None]
 
@@ -32,11 +32,11 @@ _LEAST, _GREATEST = 1e-30, 1e37
 _RANDOM_NOTE = "calibrated on random data: the ranges say little about real data"
 
 
-def collect(  # noqa: PLR0913, PLR0917 - each is a choice of the caller's
+def measure_ranges(  # noqa: PLR0913, PLR0917 - each is a choice of the caller's
     model: Model,
     tensors: Sequence[str] | None,
-    data: Data,
-    method: Method,
+    data: SampleSource,
+    method: Calibrator,
     progress: Progress = lambda step: None,
     state: Path | None = None,
 ) -> Ranges:
@@ -52,10 +52,10 @@ def collect(  # noqa: PLR0913, PLR0917 - each is a choice of the caller's
     """
     if tensors is not None:
         check_tensors(model.index, tensors)
-    names = activations(model.index) if tensors is None else list(dict.fromkeys(tensors))
+    names = find_activations(model.index) if tensors is None else list(dict.fromkeys(tensors))
     if not names:
         raise InputError(f"{model.source}: has no float tensors to calibrate")
-    if data.once and method.counts:
+    if data.once and method.needs_histogram:
         raise InputError(
             f"{data.name}: an iterator can be gone through once, and {method.name} does so twice: give a"
             " list"
@@ -64,73 +64,73 @@ def collect(  # noqa: PLR0913, PLR0917 - each is a choice of the caller's
     purpose = {}
     if state is not None:
         purpose = {
-            "model": model_identity(model),
+            "model": hash_model(model),
             "method": f"{method}",
-            "tensors": digest(names),
+            "tensors": hash_values(names),
             "data": data.identity,
         }
-    found = _Run(model, names, data, method, progress, state, purpose).ranges()
+    found = _Calibration(model, names, data, method, progress, state, purpose).run()
     if state is not None:
         state.unlink(missing_ok=True)
     return found
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class _Calibration:
     model: Model
     names: Sequence[str]
-    data: Data
-    method: Method
+    data: SampleSource
+    method: Calibrator
     progress: Progress
     state: Path | None
     purpose: dict[str, str]
 
-    def ranges(self) -> Ranges:
-        seen = Seen.nothing(len(self.names))
+    def run(self) -> Ranges:
+        seen = CalibrationState.start(len(self.names))
         if self.state is not None:
-            seen = resume(self.state, self.purpose, len(self.names))
-        self._see(seen)
-        return self._chosen(seen)
+            seen = load_state(self.state, self.purpose, len(self.names))
+        self._observe(seen)
+        return self._choose_ranges(seen)
 
-    def _see(self, seen: Seen) -> None:
+    def _observe(self, seen: CalibrationState) -> None:
         if seen.stage == 0:
-            proto = with_extremes(self.model.index, self.names)
-            self._pass(seen, proto, "extremes", self._take_extremes)
+            proto = add_extremes(self.model.index, self.names)
+            self._run_pass(seen, proto, "extremes", self._take_extremes)
             if not seen.done:
                 raise InputError(f"{self.data.name}: there are no samples")
             seen.samples, seen.stage, seen.done = seen.done, 1, 0
-            seen.counts = np.zeros((len(self.names), BINS if self.method.counts else 0), np.int64)
+            seen.counts = np.zeros((len(self.names), BINS if self.method.needs_histogram else 0), np.int64)
             self._save(seen)
-        groups = self._groups(seen) if self.method.counts else []
+        groups = self._group_tensors(seen) if self.method.needs_histogram else []
         for number, group in enumerate(groups, 1):
             if number < seen.stage:
                 continue
-            proto = with_outputs(self.model.index, [self.names[i] for i in group])
+            proto = add_outputs(self.model.index, [self.names[i] for i in group])
             title = "histograms" if len(groups) == 1 else f"histograms {number} of {len(groups)}"
-            self._pass(seen, proto, title, self._counter(group))
+            self._run_pass(seen, proto, title, self._make_counter(group))
             seen.stage, seen.done = number + 1, 0
             self._save(seen)
 
-    def _pass(self, seen: Seen, proto: Any, title: str, take: Callable[..., None]) -> None:
+    def _run_pass(self, seen: CalibrationState, proto: Any, title: str, take: Callable[..., None]) -> None:
         """Run a model on the remaining samples; `take` receives the outputs."""
-        with unoptimized():
+        with without_optimizations():
             session = open_session(proto, self.model.folder)
         saved = monotonic()
         of = "" if self.data.total is None else f" of {self.data.total}"
-        for sample in self.data.start(seen.done):
+        for sample in self.data.read_from(seen.done):
             self.progress(f"{title}: sample {seen.done + 1}{of}")
-            take(seen, _outputs(session, sample), sample.name)
+            take(seen, _run_sample(session, sample), sample.name)
             del sample  # before the next one is read
             seen.done += 1
             if seen.done % _SAVE_SAMPLES == 0 or monotonic() - saved > _SAVE_SECONDS:
                 self._save(seen)
                 saved = monotonic()
 
-    def _save(self, seen: Seen) -> None:
+    def _save(self, seen: CalibrationState) -> None:
         if self.state is not None:
-            save(self.state, self.purpose, seen)
+            save_state(self.state, self.purpose, seen)
 
-    def _take_extremes(self, seen: Seen, outputs: list[Any], sample: str) -> None:
+    def _take_extremes(self, seen: CalibrationState, outputs: list[Any], sample: str) -> None:
         rows = np.array([np.asarray(value, np.float64) for value in outputs]).reshape(-1, len(EXTREMES))
         low, high, check, size = rows.T
         some = size > 0
@@ -145,23 +145,23 @@ class _Run:
         seen.high[some] = np.maximum(seen.high, high.astype(np.float32))[some]
         seen.size[:] = np.maximum(seen.size, size.astype(np.int64))
 
-    def _counter(self, group: Sequence[int]) -> Callable[..., None]:
-        def take(seen: Seen, outputs: list[Any], sample: str) -> None:
+    def _make_counter(self, group: Sequence[int]) -> Callable[..., None]:
+        def take(seen: CalibrationState, outputs: list[Any], sample: str) -> None:
             for i, output in zip(group, outputs, strict=True):
-                values = self.method.values(np.asarray(output, np.float32).ravel())
-                seen.counts[i] += count(values, self._ends(seen, i))
+                values = self.method.select_values(np.asarray(output, np.float32).ravel())
+                seen.counts[i] += count_values(values, self._find_ends(seen, i))
 
         return take
 
-    def _ends(self, seen: Seen, i: int) -> tuple[float, float]:
-        return self.method.ends(float(seen.low[i]), float(seen.high[i]))
+    def _find_ends(self, seen: CalibrationState, i: int) -> tuple[float, float]:
+        return self.method.find_ends(float(seen.low[i]), float(seen.high[i]))
 
-    def _groups(self, seen: Seen) -> list[list[int]]:
+    def _group_tensors(self, seen: CalibrationState) -> list[list[int]]:
         """Return the tensors that need histograms, in groups whose values fit into memory together."""
         groups: list[list[int]] = []
         room = 0
         for i in range(len(self.names)):
-            if not self._counted(seen, i):
+            if not self._needs_histogram(seen, i):
                 continue
             size = 4 * int(seen.size[i])
             if not groups or size > room:
@@ -171,14 +171,14 @@ class _Run:
             room -= size
         return groups
 
-    def _counted(self, seen: Seen, i: int) -> bool:
+    def _needs_histogram(self, seen: CalibrationState, i: int) -> bool:
         """Return whether a tensor needs a histogram beyond its extremes."""
         if seen.infinite[i] >= 0 or not seen.size[i] or seen.low[i] == seen.high[i]:
             return False
         return _LEAST < max(abs(float(seen.low[i])), abs(float(seen.high[i]))) < _GREATEST
 
-    def _chosen(self, seen: Seen) -> Ranges:
-        tensors: dict[str, Range | Given] = {}
+    def _choose_ranges(self, seen: CalibrationState) -> Ranges:
+        tensors: dict[str, Range | GivenQuantization] = {}
         notes = [_RANDOM_NOTE] if self.data.random else []
         for i, name in enumerate(self.names):
             if seen.infinite[i] >= 0:
@@ -187,7 +187,7 @@ class _Run:
                 notes.append(f"'{name}' is empty in all samples, and has no range")
             else:
                 self.progress(f"{self.method.name}: tensor {i + 1} of {len(self.names)}")
-                tensors[name] = self._range(seen, i)
+                tensors[name] = self._choose_range(seen, i)
         return Ranges(
             method=self.method.name,
             samples=seen.samples,
@@ -195,20 +195,20 @@ class _Run:
             tensors=tensors,
             random=self.data.random,
             model=self.model.name,
-            options=options_of(self.method),
+            options=read_options(self.method),
             notes=tuple(notes),
         )
 
-    def _range(self, seen: Seen, i: int) -> Range:
+    def _choose_range(self, seen: CalibrationState, i: int) -> Range:
         low, high = float(seen.low[i]), float(seen.high[i])
         nothing: NDArray[Any] = np.zeros(0)
-        if not self.method.counts or not self._counted(seen, i):
-            return MinMax(self.method.symmetric).range(Histogram(nothing, nothing, low, high))
-        edges = edges_between(self._ends(seen, i))
-        return self.method.range(Histogram(seen.counts[i], edges, low, high))
+        if not self.method.needs_histogram or not self._needs_histogram(seen, i):
+            return MinMax(self.method.symmetric).choose_range(Histogram(nothing, nothing, low, high))
+        edges = find_edges(self._find_ends(seen, i))
+        return self.method.choose_range(Histogram(seen.counts[i], edges, low, high))
 
 
-def _outputs(session: Any, sample: Sample) -> list[Any]:
+def _run_sample(session: Any, sample: Sample) -> list[Any]:
     try:
         return list(run_session(session, sample.inputs).values())
     except InputError as error:

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from byoc.calibrate.collect import collect
-from byoc.calibrate.folder import folder_data
+from byoc.calibrate.collect import measure_ranges
+from byoc.calibrate.folder import read_folder
 from byoc.calibrate.images import Preprocessing
-from byoc.calibrate.methods import find_method
-from byoc.calibrate.samples import RANDOM, Data, Inputs, given_data, random_data
+from byoc.calibrate.methods import find_calibrator
+from byoc.calibrate.samples import RANDOM, SampleSource, Inputs, wrap_samples, make_random_samples
 from byoc.errors import InputError
 from byoc.graph.load import Model
 from byoc.quantize.ranges import Ranges, write_ranges
 from byoc.textfile import check_output
 
 DEFAULT_METHOD = "minmax"
-_PARTIAL = ".partial"
+_STATE_SUFFIX = ".partial"
 
 
 def calibrate(  # noqa: PLR0913 - each is a choice of the caller's, and has a default
@@ -53,27 +53,27 @@ def calibrate(  # noqa: PLR0913 - each is a choice of the caller's, and has a de
     """
     if samples is not None and samples < 1:
         raise InputError(f"{samples} samples: there must be at least 1")
-    chosen = find_method(method, **options)
+    chosen = find_calibrator(method, **options)
     path = None if output is None else Path(output)
     state = None
     if path is not None:
         check_output(path)
-        state = path.with_name(path.name + _PARTIAL)
-    found = collect(model, tensors, data_of(data, model, images, samples), chosen, progress, state)
+        state = path.with_name(path.name + _STATE_SUFFIX)
+    found = measure_ranges(model, tensors, find_samples(data, model, images, samples), chosen, progress, state)
     if path is not None:
         write_ranges(path, found)
     return found
 
 
-def data_of(
+def find_samples(
     data: str | Path | Iterable[Inputs], model: Model, images: Preprocessing | None, most: int | None
-) -> Data:
+) -> SampleSource:
     """Return the samples that `calibrate` uses for the same arguments."""
     preprocessing = images or Preprocessing()
     if data == RANDOM:
         preprocessing.refuse_for("random data")
-        return random_data(model, most)
+        return make_random_samples(model, most)
     if isinstance(data, (str, Path)):
-        return folder_data(Path(data), model, images, most)
+        return read_folder(Path(data), model, images, most)
     preprocessing.refuse_for("samples in memory")
-    return given_data(data, model, most)
+    return wrap_samples(data, model, most)

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.calibrate.images import SUFFIXES, Preprocessing, image_shape, read_image
-from byoc.calibrate.samples import Data, Inputs, Sample, check_inputs, digest
-from byoc.errors import InputError, shortened
+from byoc.calibrate.images import SUFFIXES, Preprocessing, find_image_shape, read_image
+from byoc.calibrate.samples import SampleSource, Inputs, Sample, check_inputs, hash_values
+from byoc.errors import InputError, shorten_text
 from byoc.graph.load import Model
 from byoc.graph.types import TensorType
 
@@ -30,7 +30,7 @@ _ARCHIVES, _SINGLE, _COLUMNS, _IMAGES = ".npz files", ".npy files", "folders of 
 
 
 @dataclass(frozen=True, eq=False)
-class _Item:
+class _SampleFiles:
     """A sample that is still in its files; `name` identifies it in errors."""
 
     name: str
@@ -38,9 +38,9 @@ class _Item:
     read: Callable[[], Inputs]
 
 
-def folder_data(
+def read_folder(
     folder: Path, model: Model, images: Preprocessing | None = None, most: int | None = None
-) -> Data:
+) -> SampleSource:
     """Return the samples in a folder, at most `most`, checked against the model as they are read.
 
     Raises InputError, naming the folder or a file in it, if there are no samples for such a model, and
@@ -53,7 +53,7 @@ def folder_data(
     except OSError as error:
         raise InputError(f"{folder}: cannot be read: {error.strerror}") from None
     # Only as many files are looked into as are wanted: a stack may hold many.
-    items = list(islice(_items(folder, found, model, images or Preprocessing()), most))
+    items = list(islice(_find_items(folder, found, model, images or Preprocessing()), most))
     if not items:
         raise InputError(f"{folder}: holds no samples: no .npy, .npz or image files")
 
@@ -63,20 +63,20 @@ def folder_data(
             check_inputs(inputs, model.index, item.name)
             yield Sample(item.name, inputs)
 
-    identity = digest([images, *((item.name, list(map(_stamp, item.files))) for item in items)])
-    return Data(folder.resolve().name, start, len(items), identity)
+    identity = hash_values([images, *((item.name, list(map(_file_stamp, item.files))) for item in items)])
+    return SampleSource(folder.resolve().name, start, len(items), identity)
 
 
-def _stamp(path: Path) -> tuple[str, int, int]:
+def _file_stamp(path: Path) -> tuple[str, int, int]:
     status = path.stat()
     return path.name, status.st_size, status.st_mtime_ns
 
 
-def _items(folder: Path, found: Sequence[Path], model: Model, images: Preprocessing) -> Iterator[_Item]:
+def _find_items(folder: Path, found: Sequence[Path], model: Model, images: Preprocessing) -> Iterator[_SampleFiles]:
     inputs = model.index.inputs
     kinds: dict[str, list[Path]] = {}
     for path in found:
-        kind = _kind(path, inputs)
+        kind = _sample_kind(path, inputs)
         if kind:
             kinds.setdefault(kind, []).append(path)
     if len(kinds) > 1:
@@ -85,22 +85,22 @@ def _items(folder: Path, found: Sequence[Path], model: Model, images: Preprocess
         if kind != _IMAGES:
             images.refuse_for(f"{folder} (holds {kind})")
         if kind == _ARCHIVES:
-            yield from (_Item(str(path), [path], partial(_archive, path)) for path in paths)
+            yield from (_SampleFiles(str(path), [path], partial(_read_archive, path)) for path in paths)
         elif kind == _COLUMNS:
-            yield from _columns(paths, model)
+            yield from _column_items(paths, model)
         elif len(inputs) != 1:
             raise InputError(
                 f"{folder}: holds {kind}, and the model has {len(inputs)} inputs ({', '.join(inputs)}):"
                 " expected .npz files, or a folder of .npy files for each input"
             )
         elif kind == _IMAGES:
-            yield from _images(folder, paths, inputs[0], model.index.types.get(inputs[0]), images)
+            yield from _image_items(folder, paths, inputs[0], model.index.types.get(inputs[0]), images)
         else:
             for path in paths:
-                yield from _arrays({inputs[0]: path}, model)
+                yield from _array_items({inputs[0]: path}, model)
 
 
-def _kind(path: Path, inputs: Sequence[str]) -> str:
+def _sample_kind(path: Path, inputs: Sequence[str]) -> str:
     """Return the kind of samples that an entry of the folder holds, empty if none."""
     if path.is_dir():
         return _COLUMNS if path.name in inputs else ""
@@ -108,22 +108,22 @@ def _kind(path: Path, inputs: Sequence[str]) -> str:
     return _IMAGES if suffix in SUFFIXES else {".npy": _SINGLE, ".npz": _ARCHIVES}.get(suffix, "")
 
 
-def _images(
+def _image_items(
     folder: Path, paths: Sequence[Path], name: str, kind: TensorType | None, how: Preprocessing
-) -> Iterator[_Item]:
+) -> Iterator[_SampleFiles]:
     if kind is None:
         raise InputError(f"{folder}: images cannot be the input '{name}', which is no tensor")
-    shape = image_shape(kind, name, str(folder))
+    shape = find_image_shape(kind, name, str(folder))
     how.check(shape.channels, str(folder))
 
     def read(path: Path) -> Inputs:
         return {name: read_image(path, kind, shape, how)}
 
     for path in paths:
-        yield _Item(str(path), [path], partial(read, path))
+        yield _SampleFiles(str(path), [path], partial(read, path))
 
 
-def _columns(columns: Sequence[Path], model: Model) -> Iterator[_Item]:
+def _column_items(columns: Sequence[Path], model: Model) -> Iterator[_SampleFiles]:
     """Yield the samples of folders named after inputs, which hold files of the same names."""
     files = {column.name: sorted(path.name for path in column.glob("*.npy")) for column in columns}
     first, *others = columns
@@ -134,12 +134,12 @@ def _columns(columns: Sequence[Path], model: Model) -> Iterator[_Item]:
             lacking_folder = other if holder is first else first
             raise InputError(f"{holder / lacking[0]}: there is no such file in '{lacking_folder}'")
     for name in files[first.name]:
-        yield from _arrays({column.name: column / name for column in columns}, model)
+        yield from _array_items({column.name: column / name for column in columns}, model)
 
 
-def _arrays(paths: dict[str, Path], model: Model) -> Iterator[_Item]:
+def _array_items(paths: dict[str, Path], model: Model) -> Iterator[_SampleFiles]:
     """Yield the sample in one .npy file per input, or the samples if the files are stacks."""
-    shapes = {name: _mapped(path).shape for name, path in paths.items()}
+    shapes = {name: _map_file(path).shape for name, path in paths.items()}
     lengths = {}
     for name, shape in shapes.items():
         kind = model.index.types.get(name)
@@ -154,34 +154,34 @@ def _arrays(paths: dict[str, Path], model: Model) -> Iterator[_Item]:
     length = next(iter(lengths.values()))
     files = list(paths.values())
     if length is None:
-        yield _Item(where, files, partial(_entries, paths, None))
+        yield _SampleFiles(where, files, partial(_read_entries, paths, None))
     for i in range(length or 0):
-        yield _Item(f"{where}[{i}]", files, partial(_entries, paths, i))
+        yield _SampleFiles(f"{where}[{i}]", files, partial(_read_entries, paths, i))
 
 
-def _entries(paths: dict[str, Path], number: int | None) -> Inputs:
-    arrays = {name: _mapped(path) for name, path in paths.items()}
+def _read_entries(paths: dict[str, Path], number: int | None) -> Inputs:
+    arrays = {name: _map_file(path) for name, path in paths.items()}
     return {name: np.array(a if number is None else a[number]) for name, a in arrays.items()}
 
 
-def _mapped(path: Path) -> NDArray[Any]:
+def _map_file(path: Path) -> NDArray[Any]:
     """Return a memory-mapped array from a file, so that stacks may be larger than memory."""
     try:
         if path.stat().st_size == 0:
             raise InputError(f"{path}: is empty")
         return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except (OSError, ValueError, EOFError, SyntaxError) as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable_error(path, error) from None
 
 
-def _archive(path: Path) -> Inputs:
+def _read_archive(path: Path) -> Inputs:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, SyntaxError, AttributeError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable_error(path, error) from None
 
 
-def _unreadable(path: Path, error: Exception) -> InputError:
-    reason = (error.strerror if isinstance(error, OSError) else None) or shortened(str(error), 200)
+def _unreadable_error(path: Path, error: Exception) -> InputError:
+    reason = (error.strerror if isinstance(error, OSError) else None) or shorten_text(str(error), 200)
     return InputError(f"{path}: cannot be read as {path.suffix.lower()}: {reason}")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.calibrate.samples import numpy_dtype
-from byoc.errors import InputError, shortened
+from byoc.errors import InputError, shorten_text
 from byoc.graph.types import TensorType
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
@@ -60,7 +60,7 @@ class Preprocessing:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ImageShape:
     """The shape of an image for an input: 1 or 3 channels, height and width in pixels."""
 
     channels: int
@@ -69,7 +69,7 @@ class Shape:
     channels_last: bool
 
 
-def image_shape(kind: TensorType, name: str, where: str) -> Shape:
+def find_image_shape(kind: TensorType, name: str, where: str) -> ImageShape:
     """Return the shape that an image must have for an input of some type.
 
     Raises InputError, beginning with `where`, for an input that is no image `[N, C, H, W]` or `[N, H, W,
@@ -87,19 +87,19 @@ def image_shape(kind: TensorType, name: str, where: str) -> Shape:
         raise InputError(f"{refused}: neither its second nor its last dimension is 1 or 3 channels")
     if not isinstance(height, int) or not isinstance(width, int):
         raise InputError(f"{refused}: its height and width must be fixed (--dim)")
-    return Shape(channels, height, width, last)
+    return ImageShape(channels, height, width, last)
 
 
-def read_image(path: Path, kind: TensorType, shape: Shape, how: Preprocessing) -> NDArray[Any]:
+def read_image(path: Path, kind: TensorType, shape: ImageShape, how: Preprocessing) -> NDArray[Any]:
     """Read an image as an input of a type: a batch of one, resized bilinearly to its shape.
 
     An input of one channel gets the image in grey (ITU-R 601-2), one of uint8 the pixels as they are.
     Raises InputError if the file cannot be read as an image, or Pillow is missing.
     """
-    with _opened(path) as image:
+    with _open_image(path) as image:
         mode = "L" if shape.channels == 1 else "RGB"
         size = (shape.width, shape.height)
-        pixels = np.asarray(image.convert(mode).resize(size, _pillow().Resampling.BILINEAR))
+        pixels = np.asarray(image.convert(mode).resize(size, _import_pillow().Resampling.BILINEAR))
     pixels = pixels.reshape(shape.height, shape.width, shape.channels)
     if how.color == "bgr":
         pixels = pixels[:, :, ::-1]
@@ -112,18 +112,18 @@ def read_image(path: Path, kind: TensorType, shape: Shape, how: Preprocessing) -
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    pillow = _pillow()
+def _open_image(path: Path) -> Iterator[Any]:
+    pillow = _import_pillow()
     try:
         with pillow.open(path) as image:
             yield image
     except (InputError, MemoryError):
         raise
     except Exception as error:  # each format fails in its own ways
-        raise InputError(f"{path}: cannot be read as an image: {shortened(str(error), 200)}") from None
+        raise InputError(f"{path}: cannot be read as an image: {shorten_text(str(error), 200)}") from None
 
 
-def _pillow() -> Any:
+def _import_pillow() -> Any:
     try:
         from PIL import Image  # noqa: PLC0415 - optional
     except ImportError:

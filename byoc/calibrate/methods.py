@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.calibrate.clipping import best_range, best_threshold
-from byoc.calibrate.entropy import entropy_range
-from byoc.errors import InputError, nearest
+from byoc.calibrate.clipping import find_best_range, find_best_threshold
+from byoc.calibrate.entropy import find_entropy_range
+from byoc.errors import InputError, suggest_nearest
 from byoc.quantize.ranges import Range
 
 BINS = 2048  # as TensorRT and onnxruntime's percentile calibrator count in
@@ -35,70 +35,70 @@ class Histogram:
     high: float
 
 
-def count(values: NDArray[np.float32], ends: tuple[float, float]) -> NDArray[np.int64]:
+def count_values(values: NDArray[np.float32], ends: tuple[float, float]) -> NDArray[np.int64]:
     """Return the number of values in each of `BINS` bins between two ends."""
-    return np.histogram(values, BINS, _float32(ends))[0]
+    return np.histogram(values, BINS, _to_float32(ends))[0]
 
 
-def edges_between(ends: tuple[float, float]) -> NDArray[np.float32]:
+def find_edges(ends: tuple[float, float]) -> NDArray[np.float32]:
     """Return the edges of the bins that `count` uses."""
-    edges = np.histogram_bin_edges(np.zeros(0, np.float32), BINS, _float32(ends))
+    edges = np.histogram_bin_edges(np.zeros(0, np.float32), BINS, _to_float32(ends))
     return edges.astype(np.float32)
 
 
-def _float32(ends: tuple[float, float]) -> Any:
+def _to_float32(ends: tuple[float, float]) -> Any:
     """Return ends in the type of the values, in which onnxruntime's calibrators compute their bins."""
     return tuple(map(np.float32, ends))
 
 
 @dataclass(frozen=True)
-class Method:
+class Calibrator:
     """A calibrator; its dataclass fields are its options.
 
     Unless overridden, the histogram ranges from minus to plus the greatest magnitude of all values.
     """
 
     name: ClassVar[str]
-    counts: ClassVar[bool]
+    needs_histogram: ClassVar[bool]
     """Whether it needs histograms."""
     symmetric: bool = False
     """Whether the range is symmetric around zero."""
 
-    def ends(self, low: float, high: float) -> tuple[float, float]:
+    def find_ends(self, low: float, high: float) -> tuple[float, float]:
         """Return the ends of the histogram of a tensor with values from `low` to `high`."""
         most = max(abs(low), abs(high))
         return -most, most
 
-    def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def select_values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the values of a tensor that the histogram counts."""
         return values
 
-    def range(self, seen: Histogram) -> Range:
+    def choose_range(self, seen: Histogram) -> Range:
         """Return the range to quantize over."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class MinMax(Method):
+class MinMax(Calibrator):
     """The range from the least value to the greatest."""
 
     name: ClassVar[str] = "minmax"
-    counts: ClassVar[bool] = False
+    needs_histogram: ClassVar[bool] = False
 
-    def range(self, seen: Histogram) -> Range:
+    def choose_range(self, seen: Histogram) -> Range:
         """Return the range, from `low` and `high` alone."""
-        return _mirrored(Range(seen.low, seen.high), self.symmetric)
+        return _make_symmetric(Range(seen.low, seen.high), self.symmetric)
 
 
 @dataclass(frozen=True)
-class Percentile(Method):
+class Percentile(Calibrator):
     """The middle `percentile` per cent of the values, or of their magnitudes if symmetric.
 
     To the edge of a bin, as onnxruntime's calibrator computes it.
     """
 
     name: ClassVar[str] = "percentile"
-    counts: ClassVar[bool] = True
+    needs_histogram: ClassVar[bool] = True
     percentile: float = 99.99
 
     def __post_init__(self) -> None:
@@ -106,16 +106,16 @@ class Percentile(Method):
         if not 0 < self.percentile <= 100:
             raise InputError(f"the percentile is {self.percentile:g}: must be above 0 and at most 100")
 
-    def ends(self, low: float, high: float) -> tuple[float, float]:
+    def find_ends(self, low: float, high: float) -> tuple[float, float]:
         """Return the ends of the values, or of their magnitudes if symmetric."""
-        begin, end = super().ends(low, high)
+        begin, end = super().find_ends(low, high)
         return (0.0 if self.symmetric else begin), end
 
-    def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def select_values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the values, or their magnitudes if symmetric."""
         return np.absolute(values) if self.symmetric else values
 
-    def range(self, seen: Histogram) -> Range:
+    def choose_range(self, seen: Histogram) -> Range:
         """Return the range, which does not exceed the values."""
         shares = np.cumsum(seen.counts / seen.counts.sum())
         if self.symmetric:
@@ -124,31 +124,31 @@ class Percentile(Method):
         else:
             cut = (100 - self.percentile) / 200
             low, high = seen.edges[np.searchsorted(shares, (cut, 1 - cut))]
-        return _mirrored(Range(max(float(low), seen.low), min(float(high), seen.high)), self.symmetric)
+        return _make_symmetric(Range(max(float(low), seen.low), min(float(high), seen.high)), self.symmetric)
 
 
 @dataclass(frozen=True)
-class Entropy(Method):
+class Entropy(Calibrator):
     """The range with the least relative entropy between the values and their quantization.
 
     The search is around zero; the result does not exceed the values.
     """
 
     name: ClassVar[str] = "entropy"
-    counts: ClassVar[bool] = True
+    needs_histogram: ClassVar[bool] = True
 
-    def range(self, seen: Histogram) -> Range:
+    def choose_range(self, seen: Histogram) -> Range:
         """Return the range."""
-        low, high = entropy_range(seen.counts, seen.edges)
-        return _mirrored(Range(max(low, seen.low), min(high, seen.high)), self.symmetric)
+        low, high = find_entropy_range(seen.counts, seen.edges)
+        return _make_symmetric(Range(max(low, seen.low), min(high, seen.high)), self.symmetric)
 
 
 @dataclass(frozen=True)
-class MSE(Method):
+class MSE(Calibrator):
     """The range with the least mean squared error of quantization to `bits` bits."""
 
     name: ClassVar[str] = "mse"
-    counts: ClassVar[bool] = True
+    needs_histogram: ClassVar[bool] = True
     bits: int = 8
 
     def __post_init__(self) -> None:
@@ -156,39 +156,39 @@ class MSE(Method):
         if not 2 <= self.bits <= 16:
             raise InputError(f"{self.bits} bits: tensors are quantized to 2 to 16")
 
-    def ends(self, low: float, high: float) -> tuple[float, float]:
+    def find_ends(self, low: float, high: float) -> tuple[float, float]:
         """Return the ends of the values and zero, or of the magnitudes and zero."""
         if self.symmetric:
             return 0.0, max(abs(low), abs(high))
         return min(low, 0.0), max(high, 0.0)
 
-    def values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def select_values(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the values except zeros, which are quantized exactly, or their magnitudes."""
         rest: NDArray[np.float32] = values[values != 0]
         return np.absolute(rest) if self.symmetric else rest
 
-    def range(self, seen: Histogram) -> Range:
+    def choose_range(self, seen: Histogram) -> Range:
         """Return the range, which includes zero."""
         if self.symmetric:
-            most = best_threshold(seen.counts, seen.edges, self.bits)
+            most = find_best_threshold(seen.counts, seen.edges, self.bits)
             return Range(-most, most)
-        return Range(*best_range(seen.counts, seen.edges, self.bits))
+        return Range(*find_best_range(seen.counts, seen.edges, self.bits))
 
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (MinMax, Percentile, Entropy, MSE)}
+CALIBRATORS: dict[str, type[Calibrator]] = {method.name: method for method in (MinMax, Percentile, Entropy, MSE)}
 """The calibrators by name."""
 
 
-def find_method(name: str, **options: Any) -> Method:
+def find_calibrator(name: str, **options: Any) -> Calibrator:
     """Return a calibrator by its name, with options; an option that is None counts as not given.
 
     Raises InputError for an unknown name or option.
     """
-    if name not in METHODS:
+    if name not in CALIBRATORS:
         raise InputError(
-            f"no calibrator '{name}'{nearest(name, METHODS)}; there are {', '.join(METHODS)}"
+            f"no calibrator '{name}'{suggest_nearest(name, CALIBRATORS)}; there are {', '.join(CALIBRATORS)}"
         )
-    kind = METHODS[name]
+    kind = CALIBRATORS[name]
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
         if key not in kind.__dataclass_fields__:
@@ -196,12 +196,12 @@ def find_method(name: str, **options: Any) -> Method:
     return kind(**given)
 
 
-def options_of(method: Method) -> dict[str, bool | int | float]:
+def read_options(method: Calibrator) -> dict[str, bool | int | float]:
     """Return the options of a calibrator by name."""
     return dict(sorted(vars(method).items()))
 
 
-def _mirrored(found: Range, symmetric: bool) -> Range:
+def _make_symmetric(found: Range, symmetric: bool) -> Range:
     if not symmetric:
         return found
     most = max(abs(found.low), abs(found.high))

@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from byoc.errors import InputError, nearest
+from byoc.errors import InputError, suggest_nearest
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model
-from byoc.graph.types import NUMBERS, TensorType
-from byoc.runtime.samples import samples_for
+from byoc.graph.types import DTYPE_NUMBERS, TensorType
+from byoc.runtime.samples import model_samples
 
 Inputs = Mapping[str, NDArray[Any]]
 """A sample: a value for each input of a model, by its name."""
@@ -32,7 +32,7 @@ class Sample:
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
+class SampleSource:
     """Named samples: `start(number)` reads them from that one on, one at a time, each time anew.
 
     `total` is their number, None if unknown. `identity` is equal for equal samples, and empty if that
@@ -40,14 +40,14 @@ class Data:
     """
 
     name: str
-    start: Callable[[int], Iterator[Sample]]
+    read_from: Callable[[int], Iterator[Sample]]
     total: int | None
     identity: str = ""
     random: bool = False
     once: bool = False
 
 
-def random_data(model: Model, most: int | None = None) -> Data:
+def make_random_samples(model: Model, most: int | None = None) -> SampleSource:
     """Return random samples: the zoo's own for its models, seeded noise for others.
 
     Their seeds start at 1, since 0 is the one that results are verified on.
@@ -56,12 +56,12 @@ def random_data(model: Model, most: int | None = None) -> Data:
 
     def start(number: int) -> Iterator[Sample]:
         for seed in range(number + 1, total + 1):
-            yield Sample(f"{RANDOM} {seed}", samples_for(model, seed))
+            yield Sample(f"{RANDOM} {seed}", model_samples(model, seed))
 
-    return Data(RANDOM, start, total, f"{RANDOM} {total}", random=True)
+    return SampleSource(RANDOM, start, total, f"{RANDOM} {total}", random=True)
 
 
-def given_data(samples: Iterable[Inputs], model: Model, most: int | None = None) -> Data:
+def wrap_samples(samples: Iterable[Inputs], model: Model, most: int | None = None) -> SampleSource:
     """Return the samples of a caller, one or more mappings of arrays.
 
     Raises InputError, once they are read, for samples that do not fit the model.
@@ -77,10 +77,10 @@ def given_data(samples: Iterable[Inputs], model: Model, most: int | None = None)
 
     total = len(samples) if isinstance(samples, Sized) else None
     total = total if total is None or most is None else min(total, most)
-    return Data("samples", start, total, once=iter(samples) is samples)
+    return SampleSource("samples", start, total, once=iter(samples) is samples)
 
 
-def digest(parts: Iterable[object]) -> str:
+def hash_values(parts: Iterable[object]) -> str:
     """Return a hash of values by their representation."""
     result = hashlib.sha256()
     for part in parts:
@@ -99,7 +99,7 @@ def check_inputs(inputs: Mapping[str, object], index: GraphIndex, where: str) ->
     missing = [name for name in index.inputs if name not in inputs and name not in defaults]
     unknown = [name for name in inputs if name not in index.inputs]
     if unknown:
-        hint = nearest(unknown[0], index.inputs)
+        hint = suggest_nearest(unknown[0], index.inputs)
         raise InputError(f"{where}: the model has no input '{unknown[0]}'{hint}")
     if missing:
         raise InputError(f"{where}: there is no value for the input '{missing[0]}'")
@@ -127,4 +127,4 @@ def check_array(value: object, name: str, kind: TensorType | None, where: str) -
 
 def numpy_dtype(kind: TensorType) -> np.dtype[Any]:
     """Return NumPy's dtype of a tensor's elements."""
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[kind.dtype]))
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[kind.dtype]))

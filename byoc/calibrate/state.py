@@ -19,8 +19,8 @@ from onnx import TensorProto
 from byoc.errors import InputError
 from byoc.graph.copying import copy_without
 from byoc.graph.load import Model
-from byoc.graph.tensors import external
-from byoc.textfile import write_whole
+from byoc.graph.tensors import find_external_data
+from byoc.textfile import write_atomically
 
 _FORMAT = "1"
 Purpose = Mapping[str, str]
@@ -28,7 +28,7 @@ Purpose = Mapping[str, str]
 
 
 @dataclass(eq=False)
-class Seen:
+class CalibrationState:
     """Statistics of the tensors, one entry for each, and the progress of the calibration.
 
     `stage` counts the passes over the data, `done` the samples of the present pass so far, `samples`
@@ -46,29 +46,29 @@ class Seen:
     samples: int = 0
 
     @classmethod
-    def nothing(cls, tensors: int) -> "Seen":
+    def start(cls, tensors: int) -> "CalibrationState":
         """Return the statistics before the first sample."""
         low, high = np.full(tensors, np.inf, np.float32), np.full(tensors, -np.inf, np.float32)
         return cls(low, high, np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64))
 
 
-def save(path: Path, purpose: Purpose, seen: Seen) -> None:
+def save_state(path: Path, purpose: Purpose, seen: CalibrationState) -> None:
     """Write the progress of a calibration. Raises InputError if the file cannot be written."""
     document = json.dumps({"format": _FORMAT, **purpose})
-    write_whole(path, lambda file: np.savez(file, purpose=np.array(document), **vars(seen)))
+    write_atomically(path, lambda file: np.savez(file, purpose=np.array(document), **vars(seen)))
 
 
-def resume(path: Path, purpose: Purpose, tensors: int) -> Seen:
+def load_state(path: Path, purpose: Purpose, tensors: int) -> CalibrationState:
     """Return the progress of a calibration from its file, or the initial one if there is no file.
 
     Raises InputError if the file belongs to another calibration, or cannot be read.
     """
     if not path.exists():
-        return Seen.nothing(tensors)
+        return CalibrationState.start(tensors)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             saved_purpose = json.loads(str(archive["purpose"]))
-            fields = {name: _field(archive[name]) for name in Seen.__dataclass_fields__}
+            fields = {name: _read_field(archive[name]) for name in CalibrationState.__dataclass_fields__}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         raise InputError(
             f"{path}: is not the state of a calibration, or is damaged: remove it to start anew"
@@ -80,14 +80,14 @@ def resume(path: Path, purpose: Purpose, tensors: int) -> Seen:
             f"{path}: is the state of a calibration with another {' and another '.join(others)}: remove"
             " it to start anew, or write to another file"
         )
-    return Seen(**fields)
+    return CalibrationState(**fields)
 
 
-def _field(array: NDArray[Any]) -> Any:
+def _read_field(array: NDArray[Any]) -> Any:
     return array if array.ndim else array.item()
 
 
-def model_identity(model: Model) -> str:
+def hash_model(model: Model) -> str:
     """Return a hash of a model that is equal for equal models.
 
     Files with external data are identified by their size and time of change, since they may be huge.
@@ -96,7 +96,7 @@ def model_identity(model: Model) -> str:
         copy_without(model.proto, "initializer").SerializeToString(deterministic=True)
     )
     for tensor in model.proto.graph.initializer:
-        location = external(tensor, model.folder)
+        location = find_external_data(tensor, model.folder)
         if location is None:
             result.update(tensor.SerializeToString(deterministic=True))
             continue

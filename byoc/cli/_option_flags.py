@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from byoc.cli.common import by_target, pairs, sizes
+from byoc.cli.common import read_by_target, read_pairs, read_sizes
 from byoc.support import Flag, Syntax, declaration_of
 
 _TYPES: dict[Syntax, Any] = {
@@ -27,9 +27,9 @@ _make_choices: Callable[..., Any] = StrEnum
 
 _READERS: dict[Syntax, Callable[[Any, str], Any]] = {
     Syntax.LIST: lambda values, name: tuple(values or ()),
-    Syntax.BY_TARGET: by_target,
-    Syntax.PAIRS: lambda values, name: pairs(values or [], name),
-    Syntax.SIZES: sizes,
+    Syntax.BY_TARGET: read_by_target,
+    Syntax.PAIRS: lambda values, name: read_pairs(values or [], name),
+    Syntax.SIZES: read_sizes,
 }
 
 

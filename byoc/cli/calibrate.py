@@ -9,10 +9,10 @@ import typer
 
 from byoc.calibrate import Preprocessing
 from byoc.calibrate import calibrate as run
-from byoc.cli.common import DimOption, Format, FormatOption, own_stdout, print_json, progress, sizes
+from byoc.cli.common import DimOption, OutputFormat, FormatOption, reserve_stdout, print_json, show_status, read_sizes
 from byoc.pipeline import load_model
 from byoc.quantize.ranges import Range, Ranges
-from byoc.report.units import count
+from byoc.report.units import format_count
 
 
 class MethodName(StrEnum):
@@ -24,7 +24,7 @@ class MethodName(StrEnum):
     mse = "mse"
 
 
-class Color(StrEnum):
+class ChannelOrder(StrEnum):
     """The order of an image's channels."""
 
     rgb = "rgb"
@@ -60,20 +60,20 @@ def calibrate(  # noqa: PLR0913, PLR0917 - the options of the verb
     ] = "0",
     image_std: Annotated[str, typer.Option(metavar="X,X,X", help="Divides what is left.")] = "1",
     image_scale: Annotated[float, typer.Option(help="Divides pixels, which are 0 to 255.")] = 255.0,
-    image_color: Annotated[Color, typer.Option(help="The order of channels.")] = Color.rgb,
-    form: FormatOption = Format.text,
+    image_color: Annotated[ChannelOrder, typer.Option(help="The order of channels.")] = ChannelOrder.rgb,
+    form: FormatOption = OutputFormat.text,
 ) -> None:
     """Measure the ranges of a model's tensors on data.
 
     The model runs on every sample; the file gives the range of each tensor."""
-    dims = sizes(dim, "--dim")
+    dims = read_sizes(dim, "--dim")
     images = Preprocessing(
-        _numbers(image_mean, "--image-mean"),
-        _numbers(image_std, "--image-std"),
+        _read_numbers(image_mean, "--image-mean"),
+        _read_numbers(image_std, "--image-std"),
         image_scale,
         image_color.value,
     )
-    with progress() as show, own_stdout():
+    with show_status() as show, reserve_stdout():
         show("load")
         ranges = run(
             load_model(model, dims),
@@ -90,15 +90,15 @@ def calibrate(  # noqa: PLR0913, PLR0917 - the options of the verb
         )
     for note in ranges.notes:
         sys.stderr.write(f"byoc: {note}\n")
-    if form is Format.json:
-        print_json(_document(ranges))
+    if form is OutputFormat.json:
+        print_json(_make_document(ranges))
     else:
-        told = count(len(ranges.tensors), "tensor")
-        seen = count(ranges.samples, "sample")
+        told = format_count(len(ranges.tensors), "tensor")
+        seen = format_count(ranges.samples, "sample")
         typer.echo(f"{output}: ranges of {told}, by {ranges.method}, on {seen} of {ranges.source}")
 
 
-def _numbers(text: str, option: str) -> tuple[float, ...]:
+def _read_numbers(text: str, option: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -107,7 +107,7 @@ def _numbers(text: str, option: str) -> tuple[float, ...]:
         ) from None
 
 
-def _document(ranges: Ranges) -> dict[str, object]:
+def _make_document(ranges: Ranges) -> dict[str, object]:
     return {
         "method": ranges.method,
         "options": dict(ranges.options),

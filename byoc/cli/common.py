@@ -18,7 +18,7 @@ _PIPE_WIDTH = 10_000
 _MOST_DIGITS = 20
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """A format of results."""
 
     text = "text"
@@ -29,17 +29,17 @@ DimOption = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="NAME=SIZE", help="Fix a symbolic dimension, such as batch=1."),
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="text for people, json for programs.")]
+FormatOption = Annotated[OutputFormat, typer.Option("--format", help="text for people, json for programs.")]
 
 
-def console() -> Console:
+def make_console() -> Console:
     """Return the console for results; in a pipe no line is folded to the width of a terminal."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     return Console(width=width, emoji=False)  # in a name, `:car:` is just that
 
 
 @contextmanager
-def own_stdout() -> Iterator[None]:
+def reserve_stdout() -> Iterator[None]:
     """Keep standard output for results; output of plug-ins goes to standard error."""
     sys.stdout.flush()
     try:
@@ -57,7 +57,7 @@ def own_stdout() -> Iterator[None]:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
+def show_status() -> Iterator[Callable[[str], None]]:
     """Give a function that shows the current step; it does nothing where there is no terminal."""
     errors = Console(stderr=True)
     if not errors.is_terminal:
@@ -67,7 +67,7 @@ def progress() -> Iterator[Callable[[str], None]]:
         yield lambda step: status.update(escape(step))
 
 
-def pairs(values: Sequence[str], option: str) -> dict[str, str]:
+def read_pairs(values: Sequence[str], option: str) -> dict[str, str]:
     """Return `NAME=VALUE` options as a mapping. A value without `=` is a usage error."""
     result = {}
     for value in values:
@@ -80,18 +80,18 @@ def pairs(values: Sequence[str], option: str) -> dict[str, str]:
     return result
 
 
-def by_target(values: Sequence[str] | None, option: str) -> str | dict[str, str] | None:
+def read_by_target(values: Sequence[str] | None, option: str) -> str | dict[str, str] | None:
     """Return `NAME` options as the name, `TARGET=NAME` options as a mapping, None without any."""
     if not values:
         return None
     if len(values) == 1 and "=" not in values[0]:
         return values[0]
-    return pairs(values, option)
+    return read_pairs(values, option)
 
 
-def sizes(values: Sequence[str] | None, option: str) -> dict[str, int]:
+def read_sizes(values: Sequence[str] | None, option: str) -> dict[str, int]:
     """Return `NAME=SIZE` options as a mapping. What is not a whole number is a usage error."""
-    return {name: _size(name, value, option) for name, value in pairs(values or [], option).items()}
+    return {name: _size(name, value, option) for name, value in read_pairs(values or [], option).items()}
 
 
 def _size(name: str, value: str, option: str) -> int:
@@ -105,9 +105,9 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], form: Format) -> None:
+def print_rows(rows: Sequence[Mapping[str, Any]], form: OutputFormat) -> None:
     """Print rows that share their keys as a table, or as a JSON list of objects."""
-    if form is Format.json:
+    if form is OutputFormat.json:
         print_json([dict(row) for row in rows])
         return
     rows = _without_empty_columns(rows)
@@ -116,7 +116,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], form: Format) -> None:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
         table.add_row(*(escape(_cell(value)) for value in row.values()))
-    console().print(table)
+    make_console().print(table)
 
 
 def _cell(value: Any) -> str:

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from byoc.cli._option_flags import take_options
-from byoc.cli.common import Format, own_stdout, print_json, print_rows, progress
-from byoc.compare import Study, check_study, geometric_means
+from byoc.cli.common import OutputFormat, reserve_stdout, print_json, print_rows, show_status
+from byoc.compare import Study, check_study, summarize_strategies
 from byoc.compare import compare as run
-from byoc.compare.rows import KEYS, TOTAL, Row
+from byoc.compare.rows import ROW_KEYS, TOTAL, StrategyRow
 from byoc.options import PlanOptions, list_files
-from byoc.report.units import count, objective_unit, quantity
+from byoc.report.units import format_count, objective_unit, format_quantity
 from byoc.support import keywords_of, show_progress
 
 _CHEAP = "host-only,all-supported,faster-ops,faster-ops-transfer,tree-dp,min-cut,launch-aware"
@@ -24,7 +24,7 @@ _ONE_ACCELERATOR = "min-cut"
 _MOST_NOTES = 10
 
 
-class Table(StrEnum):
+class TableFormat(StrEnum):
     """A format of rows."""
 
     text = "text"
@@ -48,8 +48,8 @@ def compare(  # noqa: PLR0913 - the options of the verb
         int | None, typer.Option(min=1, help="Processes at a time; as many as processors unless given.")
     ] = None,
     form: Annotated[
-        Table, typer.Option("--format", help="text, csv, or json: a list of rows.")
-    ] = Table.text,
+        TableFormat, typer.Option("--format", help="text, csv, or json: a list of rows.")
+    ] = TableFormat.text,
 ) -> None:
     """Place models by several strategies, and show what each comes to.
 
@@ -63,7 +63,7 @@ def compare(  # noqa: PLR0913 - the options of the verb
         ),
         links=_read_links(link),
     )
-    with progress() as show, show_progress(show), own_stdout():
+    with show_status() as show, show_progress(show), reserve_stdout():
         check_study(study)
         rows = run(list(dict.fromkeys(models)), study, jobs)
     _print(rows, form, objective_unit(options.objective))
@@ -99,39 +99,39 @@ def _read_links(text: str | None) -> tuple[float | None, ...]:
     return tuple(dict.fromkeys(links))
 
 
-def _print(rows: list[Row], form: Table, unit: str) -> None:
-    if form is Table.json:
+def _print(rows: list[StrategyRow], form: TableFormat, unit: str) -> None:
+    if form is TableFormat.json:
         print_json(rows)
-    elif form is Table.csv:
-        writer = csv.DictWriter(sys.stdout, KEYS, lineterminator="\n")
+    elif form is TableFormat.csv:
+        writer = csv.DictWriter(sys.stdout, ROW_KEYS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(row | {"notes": "; ".join(row["notes"])} for row in rows)
     else:
         _print_text(rows, unit)
 
 
-def _print_text(rows: Sequence[Row], unit: str) -> None:
+def _print_text(rows: Sequence[StrategyRow], unit: str) -> None:
     solved = [row for row in rows if row["objective"] is not None]
     if solved:
         notes = Counter(note for row in solved for note in row["notes"])
         numbers = {note: number for number, (note, _) in enumerate(notes.most_common(_MOST_NOTES), 1)}
-        print_rows([_format_row(row, unit, numbers) for row in solved], Format.text)
+        print_rows([_format_row(row, unit, numbers) for row in solved], OutputFormat.text)
         for note, number in numbers.items():
             typer.echo(f"{number:>3}  {note}")
         if len(notes) > len(numbers):
-            typer.echo(f"     and {count(len(notes) - len(numbers), 'other note')} (--format json)")
+            typer.echo(f"     and {format_count(len(notes) - len(numbers), 'other note')} (--format json)")
     for model in dict.fromkeys(row["model"] for row in rows if row["error"]):
         typer.echo(f"error: {_describe_errors(model, [row for row in rows if row['model'] == model])}")
     cases = len({(row["model"], row["link"]) for row in solved})
     alike = " by the same measure" if len({row["measure"] for row in solved}) > 1 else ""
-    over = f"Over {count(cases, 'case')}, each a model at a link"
+    over = f"Over {format_count(cases, 'case')}, each a model at a link"
     typer.echo(f"\n{over}, as ratios to the best that was found for it{alike}:")
-    print_rows([_format_mean(row) for row in geometric_means(rows)], Format.text)
+    print_rows([_format_mean(row) for row in summarize_strategies(rows)], OutputFormat.text)
 
 
-def _describe_errors(model: str, rows: Sequence[Row]) -> str:
+def _describe_errors(model: str, rows: Sequence[StrategyRow]) -> str:
     """Return a line for a model: each error once, with its strategies where not all failed."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[StrategyRow]] = {}
     for row in rows:
         if row["error"]:
             found.setdefault(row["error"].removeprefix(f"{model}: "), []).append(row)
@@ -142,18 +142,18 @@ def _describe_errors(model: str, rows: Sequence[Row]) -> str:
     return f"{model}: {'; '.join(lines)}"
 
 
-def _format_row(row: Row, unit: str, notes: Mapping[str, int]) -> dict[str, Any]:
+def _format_row(row: StrategyRow, unit: str, notes: Mapping[str, int]) -> dict[str, Any]:
     return {
         "model": row["model"],
         "link": f"{row['link']:g} GB/s" if row["link"] is not None else "",
         "strategy": row["strategy"],
         "measure": _name_measure(row),
-        "objective": quantity(row["objective"], unit),
+        "objective": format_quantity(row["objective"], unit),
         "gap": _format_percent(row["gap"]),
         "regions": row["regions"],
         "offloaded": f"{row['offloaded']:.1%}",
-        "moved": quantity(row["bytes_moved"], "B"),
-        "took": quantity(row["seconds"], "s"),
+        "moved": format_quantity(row["bytes_moved"], "B"),
+        "took": format_quantity(row["seconds"], "s"),
         "notes": ", ".join(str(n) for n in sorted(notes[n] for n in row["notes"] if n in notes)),
     }
 
@@ -168,7 +168,7 @@ def _format_mean(row: dict[str, Any]) -> dict[str, Any]:
         "mean": f"{row['mean_ratio']:.4f}" if known else "",
         "worst": f"{row['worst_ratio']:.4f}" if known else "",
         "largest_gap": _format_percent(row["largest_gap"]),
-        "took": quantity(row["seconds"], "s"),
+        "took": format_quantity(row["seconds"], "s"),
     }
 
 

@@ -8,23 +8,23 @@ from typing import Annotated, Any
 import typer
 
 from byoc.bundle.read import is_bundle, open_bundle
-from byoc.cli.common import Format, FormatOption, own_stdout, print_json, print_rows, progress
+from byoc.cli.common import OutputFormat, FormatOption, reserve_stdout, print_json, print_rows, show_status
 from byoc.codegen import CompileError
 from byoc.costs.load import load_cost_model
 from byoc.errors import InputError
-from byoc.graph.load import prepare
+from byoc.graph.load import prepare_model
 from byoc.pipeline import load_model, partition
 from byoc.profile.compare import (
-    Comparison,
+    PredictionComparison,
     compare_host,
     compare_placement,
-    mean_factor,
+    mean_error_factor,
     rank_correlation,
 )
-from byoc.profile.regions import TimedRegion, timed_regions
+from byoc.profile.regions import TimedRegion, time_regions
 from byoc.profile.sampling import Patience
-from byoc.report.units import quantity
-from byoc.runtime.samples import samples_for
+from byoc.report.units import format_quantity
+from byoc.runtime.samples import model_samples
 from byoc.runtime.session import load_bundle
 
 _ZOO = "zoo:"
@@ -49,18 +49,18 @@ def compare_costs(  # noqa: PLR0913, PLR0917 - the options of the verb
     strategy: Annotated[str, typer.Option(help="How to place, with --rules.")] = "min-cut",
     seconds: Annotated[float, typer.Option(min=0.0, help="Measure each no longer than this.")] = 5.0,
     repeats: Annotated[int, typer.Option(min=1, help="Measure each no more often than this.")] = 100,
-    form: FormatOption = Format.text,
+    form: FormatOption = OutputFormat.text,
 ) -> None:
     """Compare predicted seconds with measured ones."""
     patience = Patience(seconds=seconds, most=repeats, least=min(repeats, 5))
-    found: list[Comparison] = []
+    found: list[PredictionComparison] = []
     regions: list[tuple[str, TimedRegion]] = []
-    with progress() as show, own_stdout():
+    with show_status() as show, reserve_stdout():
         for name in models:
             show(name)
             if is_bundle(Path(name)):
-                found.append(_bundle(name, Path(name), None, patience))
-                regions += _regions(name, Path(name))
+                found.append(_make_bundle(name, Path(name), None, patience))
+                regions += _find_regions(name, Path(name))
             elif rules is not None:
                 with TemporaryDirectory(prefix="byoc-") as folder:
                     output = Path(folder) / "bundle"
@@ -73,16 +73,16 @@ def compare_costs(  # noqa: PLR0913, PLR0917 - the options of the verb
                         host_cost_model=host_costs,
                         verify=False,
                     )
-                    unknown = sum(graph.posed.estimated for graph in made.plan.root.walk())
-                    found.append(_bundle(name, output, unknown, patience))
-                    regions += _regions(name, output)
+                    unknown = sum(graph.graph_problem.estimated for graph in made.plan.root.walk())
+                    found.append(_make_bundle(name, output, unknown, patience))
+                    regions += _find_regions(name, output)
             else:
                 model = load_cost_model(costs or host_costs)
                 found.append(compare_host(load_model(name), model, patience))
-    _print(found, regions, form)
+    _print_comparison(found, regions, form)
 
 
-def _bundle(name: str, path: Path, unknown: int | None, patience: Patience) -> Comparison:
+def _make_bundle(name: str, path: Path, unknown: int | None, patience: Patience) -> PredictionComparison:
     bundle = open_bundle(path)
     predicted = bundle.manifest.report.get("predicted", {})
     seconds = predicted.get("seconds") if isinstance(predicted, dict) else None
@@ -90,55 +90,55 @@ def _bundle(name: str, path: Path, unknown: int | None, patience: Patience) -> C
         raise InputError(f"{name}: the bundle's report does not say what was predicted")
     asked = str(bundle.manifest.asked.get("model", ""))
     if asked.startswith(_ZOO) and not bundle.manifest.asked.get("dims"):
-        inputs = samples_for(load_model(asked))
+        inputs = model_samples(load_model(asked))
     else:
-        inputs = samples_for(prepare(bundle.model(), name, bundle.folder))
+        inputs = model_samples(prepare_model(bundle.model(), name, bundle.folder))
     session = load_bundle(bundle)
     target = " and ".join(bundle.manifest.targets)
     return compare_placement(name, target, session, inputs, float(seconds), unknown or 0, patience)
 
 
-def _regions(name: str, path: Path) -> list[tuple[str, TimedRegion]]:
+def _find_regions(name: str, path: Path) -> list[tuple[str, TimedRegion]]:
     """Return the regions that their codegens can time, each with the model's name."""
     try:
-        return [(name, each) for each in timed_regions(open_bundle(path))]
+        return [(name, each) for each in time_regions(open_bundle(path))]
     except (InputError, CompileError) as error:
         raise InputError(f"{name}: {error}") from None
 
 
-def _print(found: list[Comparison], regions: list[tuple[str, TimedRegion]], form: Format) -> None:
+def _print_comparison(found: list[PredictionComparison], regions: list[tuple[str, TimedRegion]], form: OutputFormat) -> None:
     rank = None
     if len(found) >= _LEAST_RANKED:
         rank = rank_correlation([c.predicted for c in found], [c.measured.median for c in found])
-    if form is Format.json:
-        rows = [_row(each) for each in found]
+    if form is OutputFormat.json:
+        rows = [_make_node_row(each) for each in found]
         print_json(
             {
                 "rows": rows,
                 "rank_correlation": rank,
-                "mean_factor": mean_factor(found),
-                "regions": [_region_row(name, each) for name, each in regions],
+                "mean_factor": mean_error_factor(found),
+                "regions": [_make_region_row(name, each) for name, each in regions],
             }
         )
         return
-    print_rows([_shown(each) for each in found], form)
+    print_rows([_format_node_row(each) for each in found], form)
     for each in found:
         if each.measured.spread > _WIDE * each.measured.median:
-            typer.echo(f"warning: {each.model}: {_uncertain(each)}")
+            typer.echo(f"warning: {each.model}: {_describe_uncertainty(each)}")
     if rank is not None:
         typer.echo(f"rank correlation over the models: {rank:.3f}")
-    typer.echo(f"predictions are off by a factor of {mean_factor(found):.2f} (geometric mean)")
+    typer.echo(f"predictions are off by a factor of {mean_error_factor(found):.2f} (geometric mean)")
     if regions:
         typer.echo("\nRegions, as their codegens time them:")
-        print_rows([_region_shown(name, each) for name, each in regions], form)
+        print_rows([_format_region_row(name, each) for name, each in regions], form)
 
 
-def _uncertain(each: Comparison) -> str:
-    spread, median = quantity(each.measured.spread, "s"), quantity(each.measured.median, "s")
+def _describe_uncertainty(each: PredictionComparison) -> str:
+    spread, median = format_quantity(each.measured.spread, "s"), format_quantity(each.measured.median, "s")
     return f"the runs spread over {spread} around {median}; measure again on a machine that is idle"
 
 
-def _row(each: Comparison) -> dict[str, Any]:
+def _make_node_row(each: PredictionComparison) -> dict[str, Any]:
     return {
         "model": each.model,
         "where": each.where,
@@ -148,42 +148,42 @@ def _row(each: Comparison) -> dict[str, Any]:
         "samples": each.measured.count,
         "error": each.error,
         "parts": each.parts,
-        "additive_error": each.additive,
+        "additive_error": each.additive_error,
         "node_rank_correlation": each.rank,
         "unknown": each.unknown,
     }
 
 
-def _shown(each: Comparison) -> dict[str, Any]:
+def _format_node_row(each: PredictionComparison) -> dict[str, Any]:
     return {
         "model": each.model,
         "where": each.where,
-        "predicted": quantity(each.predicted, "s"),
-        "measured": quantity(each.measured.median, "s"),
-        "spread": quantity(each.measured.spread, "s"),
+        "predicted": format_quantity(each.predicted, "s"),
+        "measured": format_quantity(each.measured.median, "s"),
+        "spread": format_quantity(each.measured.spread, "s"),
         "error": f"{each.error:+.0%}",
-        "sum_of_parts": quantity(each.parts, "s"),
-        "additive_error": f"{each.additive:+.0%}",
+        "sum_of_parts": format_quantity(each.parts, "s"),
+        "additive_error": f"{each.additive_error:+.0%}",
         "rank_of_nodes": "" if each.rank is None else f"{each.rank:.2f}",
         "unknown": each.unknown,
     }
 
 
-def _region_row(model: str, each: TimedRegion) -> dict[str, Any]:
+def _make_region_row(model: str, each: TimedRegion) -> dict[str, Any]:
     return {
         "model": model,
         "region": each.region,
         "where": each.where,
         "predicted": each.predicted,
-        "codegen": each.told,
+        "codegen": each.codegen_seconds,
         "error": each.error,
     }
 
 
-def _region_shown(model: str, each: TimedRegion) -> dict[str, Any]:
+def _format_region_row(model: str, each: TimedRegion) -> dict[str, Any]:
     return {
-        **_region_row(model, each),
-        "predicted": quantity(each.predicted, "s"),
-        "codegen": quantity(each.told, "s"),
+        **_make_region_row(model, each),
+        "predicted": format_quantity(each.predicted, "s"),
+        "codegen": format_quantity(each.codegen_seconds, "s"),
         "error": f"{each.error:+.0%}",
     }

@@ -6,16 +6,16 @@ import typer
 
 from byoc.cli.common import (
     DimOption,
-    Format,
+    OutputFormat,
     FormatOption,
-    console,
-    own_stdout,
+    make_console,
+    reserve_stdout,
     print_json,
-    progress,
-    sizes,
+    show_status,
+    read_sizes,
 )
-from byoc.explain import explain as run
-from byoc.explain.document import document
+from byoc.explain import explain_model as run
+from byoc.explain.document import make_explanation_document
 from byoc.explain.text import print_explanation
 from byoc.pipeline import load_model
 from byoc.rules.load import load_rules
@@ -31,18 +31,18 @@ def explain(  # noqa: PLR0913, PLR0917 - the options of the verb
         str | None, typer.Option(help="Only nodes of this operator, with all that was tried.")
     ] = None,
     dim: DimOption = None,
-    form: FormatOption = Format.text,
+    form: FormatOption = OutputFormat.text,
 ) -> None:
     """Say why nodes are refused, and what would change that.
 
     Each refusal names the rule that came nearest and the gain of relaxing it."""
-    with progress() as show, own_stdout():
+    with show_status() as show, reserve_stdout():
         target = load_rules(rules)
         show("load model")
-        loaded = load_model(model, sizes(dim, "--dim"))
+        loaded = load_model(model, read_sizes(dim, "--dim"))
         show("explain")
-        found = document(run(loaded, target, node, op), details=bool(node or op))
-    if form is Format.json:
+        found = make_explanation_document(run(loaded, target, node, op), details=bool(node or op))
+    if form is OutputFormat.json:
         print_json(found)
     else:
-        print_explanation(found, console())
+        print_explanation(found, make_console())

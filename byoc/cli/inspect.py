@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from byoc.bundle.contracts import as_contract
+from byoc.bundle.contracts import entry_to_contract
 from byoc.bundle.manifest import Manifest, RegionEntry
 from byoc.bundle.read import Bundle, open_bundle
 from byoc.bundle.schema import manifest_schema
-from byoc.cli.common import Format, FormatOption, console, print_json, print_rows
+from byoc.cli.common import OutputFormat, FormatOption, make_console, print_json, print_rows
 from byoc.errors import InputError
 from byoc.report.text import print_report
-from byoc.report.units import count, quantity
+from byoc.report.units import format_count, format_quantity
 
 _WIDTH = 11
 
@@ -27,7 +27,7 @@ def _show_schema(wanted: bool) -> None:
 
 def inspect(
     bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` wrote, or `byoc pack`.")],
-    form: FormatOption = Format.text,
+    form: FormatOption = OutputFormat.text,
     _: Annotated[
         bool,
         typer.Option(
@@ -38,23 +38,23 @@ def inspect(
     """Show what is in a bundle: decision, regions, boundary, files."""
     opened = open_bundle(bundle)
     manifest = opened.manifest
-    if form is Format.json:
+    if form is OutputFormat.json:
         print_json(manifest.model_dump(mode="json"))
         return
     try:
-        report, outputs = _report(manifest.report), _outputs(manifest.report)
-        top = _top(opened)
+        report, outputs = _read_report(manifest.report), _make_output_rows(manifest.report)
+        top = _make_summary(opened)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         raise InputError(f"{bundle}: the report in the manifest is not one that byoc wrote") from None
     for name, value in top.items():
         typer.echo(f"{name + ':':{_WIDTH}}{value}")
     typer.echo(f"\n{report}", nl=False)
     sections = {
-        "What was made of the regions": [_region_row(manifest, region) for region in manifest.regions],
-        "What their codegens noted": _noted(manifest),
-        "What crosses their borders": _crossing(manifest),
+        "What was made of the regions": [_make_row(manifest, region) for region in manifest.regions],
+        "What their codegens noted": _make_note_rows(manifest),
+        "What crosses their borders": _make_boundary_rows(manifest),
         "Outputs, as they were verified": outputs,
-        "Files": _file_rows(manifest),
+        "Files": _make_file_rows(manifest),
     }
     for title, rows in sections.items():
         if rows:
@@ -62,41 +62,41 @@ def inspect(
             print_rows(rows, form)
 
 
-def _top(bundle: Bundle) -> dict[str, str]:
+def _make_summary(bundle: Bundle) -> dict[str, str]:
     """Return lines that say how the bundle was made."""
     manifest = bundle.manifest
-    size = quantity(sum(entry.bytes for entry in manifest.files.values()), "B")
+    size = format_quantity(sum(entry.bytes for entry in manifest.files.values()), "B")
     form = "folder" if bundle.packed is None else "packed"
-    asked = {name: _plain(value) for name, value in manifest.asked.items() if name != "model"}
+    asked = {name: _format_option(value) for name, value in manifest.asked.items() if name != "model"}
     return {
-        "bundle": f"{form}, format {manifest.format}, {count(len(manifest.files), 'file')}, {size}",
-        "model": _plain(manifest.asked.get("model", "")),
+        "bundle": f"{form}, format {manifest.format}, {format_count(len(manifest.files), 'file')}, {size}",
+        "model": _format_option(manifest.asked.get("model", "")),
         "targets": ", ".join(manifest.targets),
-        "precision": _precision(manifest.report["precision"]),
+        "precision": _describe_precision(manifest.report["precision"]),
         "asked": ", ".join(f"{name} {value}" for name, value in asked.items() if value),
         "made with": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
     }
 
 
-def _precision(lowered: Mapping[str, Any] | None) -> str:
+def _describe_precision(lowered: Mapping[str, Any] | None) -> str:
     if lowered is None:
         return "as in the model"
     parts = [str(lowered[key]) for key in ("dtype", "method", "source") if lowered[key]]
     left = len(lowered["in_float"])
-    return ", ".join([*parts, *([f"{count(left, 'unit')} left in floating point"] if left else [])])
+    return ", ".join([*parts, *([f"{format_count(left, 'unit')} left in floating point"] if left else [])])
 
 
-def _report(report: Mapping[str, Any]) -> str:
+def _read_report(report: Mapping[str, Any]) -> str:
     """Return the complete report as `byoc partition` printed it; None if part of it is missing."""
-    shown = console()
+    shown = make_console()
     with shown.capture() as captured:
         print_report(report, shown)
     return captured.get()
 
 
-def _region_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
+def _make_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
     made = [
-        f"{name} {quantity(manifest.files[path].bytes, 'B')}"
+        f"{name} {format_quantity(manifest.files[path].bytes, 'B')}"
         for name, path in region.artifact_files.items()
     ]
     composites = Counter(region.composites)
@@ -111,7 +111,7 @@ def _region_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
     }
 
 
-def _noted(manifest: Manifest) -> list[dict[str, str]]:
+def _make_note_rows(manifest: Manifest) -> list[dict[str, str]]:
     """Return one row for each note of the artifacts' metadata; the first of a region has its name."""
     return [
         {"region": "" if number else region.name, "note": name, "value": value}
@@ -120,7 +120,7 @@ def _noted(manifest: Manifest) -> list[dict[str, str]]:
     ]
 
 
-def _crossing(manifest: Manifest) -> list[dict[str, str]]:
+def _make_boundary_rows(manifest: Manifest) -> list[dict[str, str]]:
     """Return one row for each boundary tensor: as the user's model has it, and as it crosses."""
     return [
         {
@@ -132,11 +132,11 @@ def _crossing(manifest: Manifest) -> list[dict[str, str]]:
         }
         for region in manifest.regions
         for way, entries in (("in", region.inputs), ("out", region.outputs))
-        for contract in map(as_contract, entries)
+        for contract in map(entry_to_contract, entries)
     ]
 
 
-def _outputs(report: Mapping[str, Any]) -> list[dict[str, str]]:
+def _make_output_rows(report: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the output errors of the verification that was made when the bundle was written."""
     verification = report["verification"]
     if verification is None:
@@ -153,14 +153,14 @@ def _outputs(report: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def _file_rows(manifest: Manifest) -> list[dict[str, str]]:
+def _make_file_rows(manifest: Manifest) -> list[dict[str, str]]:
     return [
-        {"file": name, "size": quantity(entry.bytes, "B"), "sha256": entry.sha256[:16]}
+        {"file": name, "size": format_quantity(entry.bytes, "B"), "sha256": entry.sha256[:16]}
         for name, entry in manifest.files.items()
     ]
 
 
-def _plain(value: object) -> str:
+def _format_option(value: object) -> str:
     """Return an option's value as a person would write it; empty if it was not given."""
     if isinstance(value, dict):
         return " ".join(f"{name}={inner}" for name, inner in value.items() if inner is not None)

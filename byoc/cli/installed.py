@@ -7,19 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from byoc.cli.common import Format, FormatOption, own_stdout, print_json, print_rows
+from byoc.cli.common import OutputFormat, FormatOption, reserve_stdout, print_json, print_rows
 from byoc.codegen import ABILITIES, API_VERSION, Executable, find_codegen
-from byoc.codegen.options import Option, options_of
+from byoc.codegen.options import Option, list_options
 from byoc.costs.load import load_cost_model, read_cost_file
 from byoc.errors import InputError
-from byoc.plugins import CODEGENS, COST_MODELS, COSTS, STRATEGIES, distribution, files, installed, load
+from byoc.plugins import CODEGENS, COST_MODELS, COSTS, STRATEGIES, get_distribution, find_files, list_installed, load_plugin
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 
 
 def codegens(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = None,
-    form: FormatOption = Format.text,
+    form: FormatOption = OutputFormat.text,
 ) -> None:
     """List the installed codegens, or show one and its options.
 
@@ -29,10 +29,10 @@ def codegens(
         _print_codegen(name, form)
         return
     rows = []
-    for called, point in installed(CODEGENS).items():
-        row: Row = {"name": called, "from": distribution(point), "executable": None, "problem": ""}
+    for called, point in list_installed(CODEGENS).items():
+        row: TableRow = {"name": called, "from": get_distribution(point), "executable": None, "problem": ""}
         try:
-            with own_stdout():
+            with reserve_stdout():
                 row["executable"] = isinstance(find_codegen(called), Executable)
         except InputError as error:
             row["problem"] = str(error)
@@ -40,59 +40,59 @@ def codegens(
     print_rows(rows, form)
 
 
-def _print_codegen(name: str, form: Format) -> None:
-    with own_stdout():
+def _print_codegen(name: str, form: OutputFormat) -> None:
+    with reserve_stdout():
         found = find_codegen(name)
-    point = installed(CODEGENS)[name]
+    point = list_installed(CODEGENS)[name]
     cls = getattr(found, "Options", None)
-    options = None if cls is None else options_of(cls)
-    shown: Row = {
+    options = None if cls is None else list_options(cls)
+    shown: TableRow = {
         "name": name,
-        "description": _first_sentence(type(found)),
+        "description": _get_first_sentence(type(found)),
         "distribution": point.dist.name if point.dist else None,
         "version": point.dist.version if point.dist else None,
         "api": getattr(found, "api", API_VERSION),
         "abilities": [ability for ability, kind in ABILITIES.items() if isinstance(found, kind)],
-        "options": None if options is None else [_option_row(option) for option in options],
+        "options": None if options is None else [_make_option_row(option) for option in options],
     }
-    if form is Format.json:
+    if form is OutputFormat.json:
         print_json(shown)
         return
     typer.echo(name + f": {shown['description']}" * bool(shown["description"]))
-    typer.echo(f"from: {distribution(point)}, interface version {shown['api']}")
+    typer.echo(f"from: {get_distribution(point)}, interface version {shown['api']}")
     typer.echo(f"abilities: {', '.join(shown['abilities']) or 'none but to compile'}")
     if not options:
         typer.echo("options: none" if options is not None else "options: any, it reads them itself")
         return
     typer.echo("options:")
-    print_rows([_option_row(option) for option in options], form)
+    print_rows([_make_option_row(option) for option in options], form)
 
 
-def _option_row(option: Option) -> Row:
+def _make_option_row(option: Option) -> TableRow:
     default = option.default
     return {"option": option.name, "takes": option.kind, "default": default, "help": option.help}
 
 
-def strategies(form: FormatOption = Format.text) -> None:
+def strategies(form: FormatOption = OutputFormat.text) -> None:
     """List the installed placement strategies."""
     rows = []
-    for name, point in installed(STRATEGIES).items():
-        row: Row = {"name": name, "from": distribution(point), "description": "", "honours": []}
+    for name, point in list_installed(STRATEGIES).items():
+        row: TableRow = {"name": name, "from": get_distribution(point), "description": "", "honours": []}
         row["problem"] = ""
         try:
-            strategy = load(STRATEGIES, name)
-            row["description"] = _first_sentence(type(strategy))
+            strategy = load_plugin(STRATEGIES, name)
+            row["description"] = _get_first_sentence(type(strategy))
             row["honours"] = sorted(getattr(strategy, "honours", ()))
         except InputError as error:
             row["problem"] = str(error).splitlines()[0]
         rows.append(row)
-    if form is Format.text:
+    if form is OutputFormat.text:
         for row in rows:
             del row["honours"]
     print_rows(rows, form)
 
 
-def _first_sentence(kind: type) -> str:
+def _get_first_sentence(kind: type) -> str:
     """Return the first sentence of a class's docstring, empty without one."""
     text = inspect.cleandoc(kind.__doc__ or "")
     if text.startswith(f"{kind.__name__}("):  # what a dataclass without one is given
@@ -101,18 +101,18 @@ def _first_sentence(kind: type) -> str:
     return paragraph.split(". ")[0].rstrip(".")
 
 
-def cost_models(form: FormatOption = Format.text) -> None:
+def cost_models(form: FormatOption = OutputFormat.text) -> None:
     """List the installed cost models.
 
     Both files and plug-ins are listed."""
 
-    def describe(path: Path) -> Row:
+    def describe(path: Path) -> TableRow:
         found = read_cost_file(path)
         return {"kind": getattr(found, "kind", ""), "description": found.description}
 
-    rows = list(file_rows(COST_MODELS, describe))
-    for name, point in installed(COSTS).items():
-        row: Row = {"name": name, "from": distribution(point), "kind": "plug-in", "description": ""}
+    rows = list(make_file_rows(COST_MODELS, describe))
+    for name, point in list_installed(COSTS).items():
+        row: TableRow = {"name": name, "from": get_distribution(point), "kind": "plug-in", "description": ""}
         try:
             row["description"] = getattr(load_cost_model(name), "description", "")
             row["problem"] = ""
@@ -122,15 +122,15 @@ def cost_models(form: FormatOption = Format.text) -> None:
     print_rows(rows, form)
 
 
-def file_rows(group: str, describe: Callable[[Path], Row]) -> Iterable[Row]:
+def make_file_rows(group: str, describe: Callable[[Path], TableRow]) -> Iterable[TableRow]:
     """Return a row for each file of a group, and one for each package that failed to list its files."""
-    found, broken = files(group)
+    found, broken = find_files(group)
     rows = []
     for name, same in found.items():
         for file in same.values():
-            row: Row = {"name": name, "from": distribution(file.point)}
+            row: TableRow = {"name": name, "from": get_distribution(file.point)}
             try:
-                rows.append(row | describe(file.path) | {"problem": _clash(len(same))})
+                rows.append(row | describe(file.path) | {"problem": _describe_clash(len(same))})
             except InputError as error:
                 rows.append(row | {"problem": str(error).splitlines()[0]})
     rows.extend({"problem": f"could not look in {problem}"} for problem in broken)
@@ -138,5 +138,5 @@ def file_rows(group: str, describe: Callable[[Path], Row]) -> Iterable[Row]:
     return ({**dict.fromkeys(keys), **row, "problem": row["problem"]} for row in rows)
 
 
-def _clash(number: int) -> str:
+def _describe_clash(number: int) -> str:
     return f"{number} packages bring one of this name: give a path" if number > 1 else ""

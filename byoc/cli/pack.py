@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from byoc.bundle.manifest import describe_file
-from byoc.bundle.pack import write_packed
+from byoc.bundle.pack import pack_folder
 from byoc.bundle.read import open_bundle
-from byoc.bundle.staging import staged_file
-from byoc.cli.common import Format, FormatOption, print_json, progress
-from byoc.report.units import quantity
+from byoc.bundle.staging import stage_packed_file
+from byoc.cli.common import OutputFormat, FormatOption, print_json, show_status
+from byoc.report.units import format_quantity
 
 
 def pack(
@@ -18,17 +18,17 @@ def pack(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Write the zip here, such as m.byoc.zip.")
     ],
-    form: FormatOption = Format.text,
+    form: FormatOption = OutputFormat.text,
 ) -> None:
     """Pack a bundle into one file that every verb opens."""
-    with progress() as show:
+    with show_status() as show:
         show("check")
         opened = open_bundle(bundle)
         show("pack")
-        with staged_file(output) as file:
-            write_packed(opened.folder, opened.manifest.files, file)
+        with stage_packed_file(output) as file:
+            pack_folder(opened.folder, opened.manifest.files, file)
         written = describe_file(output)
-    if form is Format.json:
+    if form is OutputFormat.json:
         print_json({"bundle": str(output), **written.model_dump()})
     else:
-        typer.echo(f"{output}: {quantity(written.bytes, 'B')}, sha256 {written.sha256}")
+        typer.echo(f"{output}: {format_quantity(written.bytes, 'B')}, sha256 {written.sha256}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from byoc.cli._option_flags import take_options
-from byoc.cli.common import Format, FormatOption, console, own_stdout, pairs, print_json, progress
+from byoc.cli.common import OutputFormat, FormatOption, make_console, reserve_stdout, read_pairs, print_json, show_status
 from byoc.options import Options
 from byoc.pipeline import Result, save_placement
 from byoc.pipeline import partition as run
@@ -44,7 +44,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
     reasons: Annotated[
         bool, typer.Option("--reasons", help="Print every reason for staying on the host.")
     ] = False,
-    form: FormatOption = Format.text,
+    form: FormatOption = OutputFormat.text,
 ) -> None:
     """Cut a model between the host and one or several accelerators."""
     if save is not None:
@@ -55,13 +55,13 @@ def partition(  # noqa: PLR0913 - the options of the verb
     if measure and options.output is None:
         raise typer.BadParameter("it runs the bundles that it writes (-o)", param_hint="--measure")
     if threshold:
-        options = replace(options, gate=read_thresholds(pairs(threshold, "--threshold")))
+        options = replace(options, gate=read_thresholds(read_pairs(threshold, "--threshold")))
     cut: Callable[..., Result] = fastest if measure else run
-    with progress() as show, own_stdout():
+    with show_status() as show, reserve_stdout():
         result = cut(model, **keywords_of(replace(options, progress=show), Options))
     if save is not None:
         save_placement(result.plan, save)
-    if form is Format.json:
+    if form is OutputFormat.json:
         print_json(result.report)
     else:
-        print_report(result.report, console(), every_reason=reasons)
+        print_report(result.report, make_console(), every_reason=reasons)

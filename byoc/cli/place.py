@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from byoc.cli.common import Format, FormatOption, own_stdout, print_json, print_rows, progress
+from byoc.cli.common import OutputFormat, FormatOption, reserve_stdout, print_json, print_rows, show_status
 from byoc.errors import InputError
-from byoc.placement import Placement, Problem, Strategy, answer, called, objection, settled, unhonoured
-from byoc.placement.instance import Instance, read_instance
+from byoc.placement import Placement, Problem, Strategy, run_strategy, strategy_display_name, find_violation, normalize_placement, describe_ignored
+from byoc.placement.instance import PlacementInstance, read_instance
 from byoc.placement.objective import evaluate
-from byoc.placement.strategies.makespan import Scheduled
-from byoc.plugins import STRATEGIES, load
+from byoc.placement.strategies.makespan import ScheduledPlacement
+from byoc.plugins import STRATEGIES, load_plugin
 from byoc.textfile import write_text
 
 Document = dict[str, Any]
@@ -32,26 +32,26 @@ def place(
         Path | None,
         typer.Option("--output", "-o", help="Write the placement here, as the benchmark's programs do."),
     ] = None,
-    form: FormatOption = Format.text,
+    form: FormatOption = OutputFormat.text,
 ) -> None:
     """Solve an instance of a public placement benchmark.
 
     The result gives the placement, its cost and a proven bound."""
-    with progress() as show, own_stdout():
+    with show_status() as show, reserve_stdout():
         show("read")
         given = read_instance(instance)
         show("place")
-        document = solved(given, load(STRATEGIES, strategy), str(instance))
+        document = solve_instance(given, load_plugin(STRATEGIES, strategy), str(instance))
     if output:
-        _write(output, document)
-    if form is Format.json:
+        _write_placement(output, document)
+    if form is OutputFormat.json:
         print_json(document)
         return
     bound = document["bound_seconds"]
     gap = "" if document["gap"] is None else f", gap {document['gap']:.3%}"
     typer.echo(f"{instance}: {strategy}")
-    typer.echo(f"  {document['objective']:<9} {_seconds(document['objective_seconds'])}")
-    typer.echo(f"  {'bound':<9} {'none' if bound is None else _seconds(bound) + gap}")
+    typer.echo(f"  {document['objective']:<9} {_format_seconds(document['objective_seconds'])}")
+    typer.echo(f"  {'bound':<9} {'none' if bound is None else _format_seconds(bound) + gap}")
     typer.echo(f"  {'regions':<9} {document['regions']}")
     print_rows(
         [
@@ -59,8 +59,8 @@ def place(
                 "device": "host" if row["device"] == 0 else f"accelerator {row['device']}",
                 "nodes": len(row["nodes"]),
                 "regions": row["regions"],
-                "execution": _seconds(row["execution_seconds"]),
-                "transfer": _seconds(row["transfer_seconds"]),
+                "execution": _format_seconds(row["execution_seconds"]),
+                "transfer": _format_seconds(row["transfer_seconds"]),
                 "memory": f"{row['bytes']:.4g} B" if row["device"] else "",
             }
             for row in document["devices"]
@@ -71,19 +71,19 @@ def place(
         typer.echo(f"note: {note}")
 
 
-def solved(instance: Instance, strategy: Strategy, source: str) -> Document:
+def solve_instance(instance: PlacementInstance, strategy: Strategy, source: str) -> Document:
     """Solve an instance, and return the document that `byoc place --format json` prints.
 
     Raises InputError where the strategy fails, or its placement is not valid.
     """
     problem = instance.problem
-    name, ignored = called(strategy), unhonoured(strategy, problem)
-    placement = answer(strategy, problem)
-    wrong = objection(problem, placement)
+    name, ignored = strategy_display_name(strategy), describe_ignored(strategy, problem)
+    placement = run_strategy(strategy, problem)
+    wrong = find_violation(problem, placement)
     if wrong or not isinstance(placement, Placement):
         raise InputError(f"strategy {name}: {wrong}")
-    placement = settled(problem, placement)
-    schedule = placement.schedule if isinstance(placement, Scheduled) else None
+    placement = normalize_placement(problem, placement)
+    schedule = placement.schedule if isinstance(placement, ScheduledPlacement) else None
     objective = schedule.makespan if schedule else placement.cost.total
     notes = dict.fromkeys((*instance.notes, *placement.notes, *ignored))
     return {
@@ -92,21 +92,21 @@ def solved(instance: Instance, strategy: Strategy, source: str) -> Document:
         "objective": "makespan" if schedule else "latency",
         "objective_seconds": objective,
         "bound_seconds": placement.bound,
-        "gap": _gap(objective, placement.bound),
+        "gap": _compute_gap(objective, placement.bound),
         "regions": int(placement.regions.max(initial=-1)) + 1,
-        "devices": [_load(instance, placement, device) for device in range(problem.devices + 1)],
+        "devices": [_describe_load(instance, placement, device) for device in range(problem.devices + 1)],
         "notes": list(notes),
     }
 
 
-def _gap(objective: float, bound: float | None) -> float | None:
+def _compute_gap(objective: float, bound: float | None) -> float | None:
     """Return the largest possible distance from the optimum, as a share of the objective."""
     if bound is None:
         return None
     return max(0.0, 1 - bound / objective) if objective else 0.0
 
 
-def _load(instance: Instance, placement: Placement, device: int) -> Document:
+def _describe_load(instance: PlacementInstance, placement: Placement, device: int) -> Document:
     """Return the load of one device; a transfer counts for the accelerator at its end."""
     problem, here = instance.problem, placement.labels == device
     regions = np.unique(placement.regions[here & (placement.regions >= 0)])
@@ -115,12 +115,12 @@ def _load(instance: Instance, placement: Placement, device: int) -> Document:
         "nodes": sorted(node for unit in np.flatnonzero(here) for node in instance.nodes[unit]),
         "regions": len(regions),
         "execution_seconds": math.fsum(problem.seconds[here, device]),
-        "transfer_seconds": _transfers(problem, placement, device) if device else 0.0,
+        "transfer_seconds": _sum_transfers(problem, placement, device) if device else 0.0,
         "bytes": math.fsum(problem.memory[here, device - 1]) if device else 0.0,
     }
 
 
-def _transfers(problem: Problem, placement: Placement, device: int) -> float:
+def _sum_transfers(problem: Problem, placement: Placement, device: int) -> float:
     """Return the seconds of the transfers to and from one accelerator."""
     only = np.arange(problem.devices) == device - 1
     alone = replace(
@@ -131,7 +131,7 @@ def _transfers(problem: Problem, placement: Placement, device: int) -> float:
     return evaluate(alone, placement.labels, placement.regions).transfer
 
 
-def _write(path: Path, document: Document) -> None:
+def _write_placement(path: Path, document: Document) -> None:
     """Write a placement as the benchmark's programs do: nodes and load (ms) of each device."""
     split: dict[str, list[Document]] = {"cpus": [], "fpgas": []}
     for device in document["devices"]:
@@ -142,5 +142,5 @@ def _write(path: Path, document: Document) -> None:
     write_text(path, json.dumps(split, indent=1) + "\n")
 
 
-def _seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f"{seconds:.6g} s"

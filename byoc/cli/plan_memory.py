@@ -12,34 +12,34 @@ from onnx.inliner import inline_local_functions
 from byoc.bundle.read import is_bundle, open_bundle
 from byoc.cli.common import (
     DimOption,
-    Format,
+    OutputFormat,
     FormatOption,
-    own_stdout,
+    reserve_stdout,
     print_json,
-    progress,
-    sizes,
+    show_status,
+    read_sizes,
 )
-from byoc.cli.plan_memory_text import convention_told, legend, print_report
-from byoc.codegen.sizes import SIZE_UNITS, read_size
-from byoc.errors import InputError, nearest
-from byoc.graph.dims import symbols
-from byoc.graph.load import Model, prepare, read_file
-from byoc.graph.unshare import unshared
-from byoc.memory.model import CONVENTIONS, quantized_groups
+from byoc.cli.plan_memory_text import describe_convention, explain_conventions, print_report
+from byoc.codegen.sizes import SIZE_UNITS, parse_size
+from byoc.errors import InputError, suggest_nearest
+from byoc.graph.dims import list_symbolic_dims
+from byoc.graph.load import Model, prepare_model, read_model_file
+from byoc.graph.unshare import unshare_dequantize
+from byoc.memory.model import CONVENTIONS, find_quantized_groups
 from byoc.memory.plan import METHODS
 from byoc.memory.report import (
     STRIPED,
-    Asked,
+    MemoryOptions,
     MemoryReport,
-    conventions_document,
-    memory_document,
-    memory_report,
-    picture,
-    striped_picture,
-    svg,
+    describe_conventions,
+    build_memory_document,
+    plan_report,
+    draw_plan,
+    draw_striped,
+    render_svg,
 )
 from byoc.pipeline import load_model
-from byoc.report.units import quantity
+from byoc.report.units import format_quantity
 from byoc.textfile import write_text
 
 
@@ -77,19 +77,19 @@ def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
             "--svg", metavar="FILE", help="Write a picture of that plan; of a bundle, several."
         ),
     ] = None,
-    form: FormatOption = Format.text,
+    form: FormatOption = OutputFormat.text,
 ) -> None:
     """Plan the memory of a model's activations.
 
     The rows compare plans with and without reuse with the proven lower bound. A bundle gets a plan for
     its model as a whole, in which each region is one step, and one for each region.
     """
-    there = None if size is None else _bytes(size)
-    _one_of(convention, CONVENTIONS, "convention")
-    _one_of(method, (*METHODS, STRIPED), "method")
+    there = None if size is None else _read_bytes(size)
+    _check_choice(convention, CONVENTIONS, "convention")
+    _check_choice(method, (*METHODS, STRIPED), "method")
     if method == STRIPED and not striped:
         raise typer.BadParameter("--method striped asks for it", param_hint="--no-striped")
-    asked = Asked(
+    asked = MemoryOptions(
         convention=CONVENTIONS[convention],
         method="exact" if method == STRIPED else method,
         alignment=alignment,
@@ -97,36 +97,36 @@ def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
         size=there,
         striped=striped,
     )
-    with progress() as show, own_stdout():
+    with show_status() as show, reserve_stdout():
         reports = {}
-        for part, loaded, flat in _models(model, sizes(dim, "--dim")):
+        for part, loaded, flat in _read_models(model, read_sizes(dim, "--dim")):
             show(f"plan {loaded.source}")
-            index = unshared(loaded).index if fused else loaded.index
-            groups = quantized_groups(index) if fused else ()
+            index = unshare_dequantize(loaded).index if fused else loaded.index
+            groups = find_quantized_groups(index) if fused else ()
             inlined = None if flat is None else flat.index
-            reports[part] = memory_report(index, loaded.source, asked, groups, inlined)
+            reports[part] = plan_report(index, loaded.source, asked, groups, inlined)
         if method == STRIPED and not any(report.striped for report in reports.values()):
             why = next(report.unstriped for report in reports.values())
             raise InputError(f"{model}: {why}")
         if picture_file is not None:
-            _draw(picture_file, reports, method == STRIPED)
-    if form is Format.json:
+            _write_pictures(picture_file, reports, method == STRIPED)
+    if form is OutputFormat.json:
         print_json(
             {
                 "model": model,
                 "size": there,
-                "conventions": conventions_document(),
-                "plans": [memory_document(report, there) for report in reports.values()],
+                "conventions": describe_conventions(),
+                "plans": [build_memory_document(report, there) for report in reports.values()],
             }
         )
         return
     for report in reports.values():
         print_report(report, there)
-    for line in legend(any(report.striped for report in reports.values())):
+    for line in explain_conventions(any(report.striped for report in reports.values())):
         typer.echo(line)
 
 
-def _models(name: str, dims: Mapping[str, int]) -> Iterator[tuple[str, Model, Model | None]]:
+def _read_models(name: str, dims: Mapping[str, int]) -> Iterator[tuple[str, Model, Model | None]]:
     """Yield the models to plan, each with a name: a model (""), or a bundle's whole model and regions.
 
     The third value of a region is its model with composites inlined; None for a whole model.
@@ -135,24 +135,24 @@ def _models(name: str, dims: Mapping[str, int]) -> Iterator[tuple[str, Model, Mo
         yield "", load_model(name, dims), None
         return
     bundle = open_bundle(Path(name))
-    yield "whole", prepare(bundle.model(), f"{name}: the whole", bundle.folder, dims), None
+    yield "whole", prepare_model(bundle.model(), f"{name}: the whole", bundle.folder, dims), None
     for _, region, _ in bundle.regions():
-        proto = read_file(region.path)
+        proto = read_model_file(region.path)
         called, folder = f"{name}: {region.name}", region.path.parent
-        inside = {key: dims[key] for key in symbols(proto) if key in dims}
+        inside = {key: dims[key] for key in list_symbolic_dims(proto) if key in dims}
         flat = inline_local_functions(proto) if proto.functions else proto
-        yield region.name, prepare(proto, called, folder, inside), prepare(flat, called, folder, inside)
+        yield region.name, prepare_model(proto, called, folder, inside), prepare_model(flat, called, folder, inside)
 
 
-def _one_of(name: str, known: Collection[str], what: str) -> None:
+def _check_choice(name: str, known: Collection[str], what: str) -> None:
     if name not in known:
-        wrong = f"no {what} is named '{name}'{nearest(name, known)}: there are {', '.join(known)}"
+        wrong = f"no {what} is named '{name}'{suggest_nearest(name, known)}: there are {', '.join(known)}"
         raise typer.BadParameter(wrong, param_hint=f"--{what}")
 
 
-def _bytes(text: str) -> int:
+def _read_bytes(text: str) -> int:
     try:
-        found = read_size(text)
+        found = parse_size(text)
     except ValueError:
         found = 0
     if not found:
@@ -162,20 +162,20 @@ def _bytes(text: str) -> int:
     return found
 
 
-def _draw(path: Path, reports: Mapping[str, MemoryReport], as_striped: bool) -> None:
+def _write_pictures(path: Path, reports: Mapping[str, MemoryReport], as_striped: bool) -> None:
     """Write a picture of each plan; with `as_striped` only of parts that have a striped plan."""
-    for report, place in zip(reports.values(), _places(path, list(reports)), strict=True):
+    for report, place in zip(reports.values(), _name_files(path, list(reports)), strict=True):
         if not as_striped:
-            title = f"{report.name}: {quantity(report.plan.size, 'B')}, {convention_told(report)}"
-            write_text(place, svg(picture(report.plan, title)))
+            title = f"{report.name}: {format_quantity(report.plan.size, 'B')}, {describe_convention(report)}"
+            write_text(place, render_svg(draw_plan(report.plan, title)))
         elif report.striped is not None:
             row = next(row for row in report.rows if row.method == STRIPED)
-            whole = f"whole tensors: {quantity(row.bound_of_c or 0, 'B')} at least"
-            title = f"{report.name}: {quantity(row.size, 'B')}, striped ({whole})"
-            write_text(place, svg(striped_picture(report.striped, title)))
+            whole = f"whole tensors: {format_quantity(row.bound_of_c or 0, 'B')} at least"
+            title = f"{report.name}: {format_quantity(row.size, 'B')}, striped ({whole})"
+            write_text(place, render_svg(draw_striped(report.striped, title)))
 
 
-def _places(path: Path, parts: Sequence[str]) -> list[Path]:
+def _name_files(path: Path, parts: Sequence[str]) -> list[Path]:
     """Return a file for each part of a bundle; for a model the given path.
 
     Characters other than letters and digits become `_`. Names that would then be the same file, also on

@@ -7,21 +7,21 @@ from typing import Annotated
 
 import typer
 
-from byoc.bundle.compilers import file_options
-from byoc.cli.common import own_stdout, pairs, progress
+from byoc.bundle.compilers import rule_file_options
+from byoc.cli.common import reserve_stdout, read_pairs, show_status
 from byoc.codegen import find_codegen
-from byoc.costs.fit import fit as fit_lines
+from byoc.costs.fit import fit_linear_model as fit_lines
 from byoc.costs.load import check_fallback
-from byoc.costs.table import Table
+from byoc.costs.table import CostTable
 from byoc.errors import InputError
 from byoc.pipeline import load_model
-from byoc.profile.device import Device, copies, launch, time_units
+from byoc.profile.device import MeasuredCodegen, measure_copies, measure_launch, time_units
 from byoc.profile.host import time_nodes
-from byoc.profile.machine import this_machine
-from byoc.profile.records import Records
+from byoc.profile.machine import describe_machine
+from byoc.profile.records import MeasurementRecords
 from byoc.profile.sampling import Patience
 from byoc.profile.write import write_costs
-from byoc.report.units import count
+from byoc.report.units import format_count
 from byoc.rules.load import load_rules
 from byoc.textfile import check_output
 
@@ -50,90 +50,90 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of the verb
     repeats: Annotated[int, typer.Option(min=1, help="Measure no more often than this.")] = 100,
 ) -> None:
     """Measure operators on this machine, and write a cost model."""
-    options = pairs(codegen_option or [], "--codegen-option")
+    options = read_pairs(codegen_option or [], "--codegen-option")
     check_output(output)
     if otherwise is not None:
         check_fallback(output, otherwise)
     if device == _HOST and (rules is not None or options):
         raise typer.BadParameter("--rules and --codegen-option are for a codegen", param_hint="--device")
     patience = Patience(seconds=seconds, most=repeats, least=min(repeats, 5))
-    with own_stdout():
+    with reserve_stdout():
         if device == _HOST:
-            table = _host(models, patience, otherwise)
+            table = _measure_host(models, patience, otherwise)
         else:
-            made = _device(device, rules, options, patience)
-            table = _codegen(models, made, rules, otherwise)
+            made = _make_device(device, rules, options, patience)
+            table = _measure_codegen(models, made, rules, otherwise)
     write_costs(output, fit_lines(table) if fit else table)
     what = "lines fitted to measurements" if fit else "measurements"
     typer.echo(f"{output}: {what} of {len(table.entries)} operators, each on tensors of its types")
 
 
-def _device(name: str, rules: str | None, given: dict[str, str], patience: Patience) -> Device:
+def _make_device(name: str, rules: str | None, given: dict[str, str], patience: Patience) -> MeasuredCodegen:
     codegen = find_codegen(name)
-    own = {} if rules is None else file_options(load_rules(rules), codegen)
-    device = Device(codegen, {**own, **given}, patience)
-    _ = device.chosen
+    own = {} if rules is None else rule_file_options(load_rules(rules), codegen)
+    device = MeasuredCodegen(codegen, {**own, **given}, patience)
+    _ = device.compile_options
     return device
 
 
-def _host(models: list[str], patience: Patience, otherwise: str | None) -> Table:
-    records = Records()
+def _measure_host(models: list[str], patience: Patience, otherwise: str | None) -> CostTable:
+    records = MeasurementRecords()
     names = []
     together = []
-    with progress() as show:
+    with show_status() as show:
         for name in models:
             show(f"{name}: load")
             model = load_model(name)
             names.append(model.name)
             show(f"{name}: measure")
             times = time_nodes(model, patience)
-            lost = times.record(records)
+            lost = times.add_to(records)
             together.append(times.together)
             if lost:
-                _say(
-                    f"{name}: the cost of {count(lost, 'node')} cannot be looked up: open shapes, bodies"
+                _print_warning(
+                    f"{name}: the cost of {format_count(lost, 'node')} cannot be looked up: open shapes, bodies"
                 )
-    _require(records)
-    return records.table(
+    _require_entries(records)
+    return records.make_table(
         _HOST,
-        _described(names),
-        this_machine(),
+        _describe_units(names),
+        describe_machine(),
         together=geometric_mean(together),
         otherwise=otherwise,
     )
 
 
-def _codegen(models: list[str], device: Device, rules: str | None, otherwise: str | None) -> Table:
-    records = Records()
+def _measure_codegen(models: list[str], device: MeasuredCodegen, rules: str | None, otherwise: str | None) -> CostTable:
+    records = MeasurementRecords()
     names = []
     target = load_rules(rules) if rules is not None else None
-    with progress() as show:
+    with show_status() as show:
         for name in models:
             show(f"{name}: load")
             model = load_model(name)
             names.append(model.name)
             problems = time_units(model, target, device, records, show)
             for problem in problems[:_SHOWN]:
-                _say(f"{name}: not measured: {' '.join(problem.split())}")
+                _print_warning(f"{name}: not measured: {' '.join(problem.split())}")
             if len(problems) > _SHOWN:
-                _say(f"{name}: not measured: {len(problems) - _SHOWN} more")
-        _require(records)
+                _print_warning(f"{name}: not measured: {len(problems) - _SHOWN} more")
+        _require_entries(records)
         show("launch and copies")
-        start = launch(device, records)
-        link = copies(device.patience)
-    return records.table(
-        device.name, _described(names), this_machine(), link=link, launch=start, otherwise=otherwise
+        start = measure_launch(device, records)
+        link = measure_copies(device.patience)
+    return records.make_table(
+        device.name, _describe_units(names), describe_machine(), link=link, launch=start, otherwise=otherwise
     )
 
 
-def _described(names: list[str]) -> str:
+def _describe_units(names: list[str]) -> str:
     return f"measured on {', '.join(names)}"
 
 
-def _require(records: Records) -> None:
+def _require_entries(records: MeasurementRecords) -> None:
     if not len(records):
         raise InputError("nothing was measured, so there is nothing to write")
 
 
-def _say(message: str) -> None:
+def _print_warning(message: str) -> None:
     sys.stderr.write(f"byoc: {message}\n")

@@ -9,11 +9,11 @@ import numpy as np
 import typer
 
 from byoc.bundle.read import open_bundle
-from byoc.cli.common import Format, FormatOption, own_stdout, pairs, print_json, print_rows, progress
+from byoc.cli.common import OutputFormat, FormatOption, reserve_stdout, read_pairs, print_json, print_rows, show_status
 from byoc.errors import InputError
-from byoc.graph.index import GraphIndex, stated_types
-from byoc.report.units import count, quantity
-from byoc.runtime.arrays import read_npy, read_npz, recovered, write_npz
+from byoc.graph.index import GraphIndex, get_stated_types
+from byoc.report.units import format_count, format_quantity
+from byoc.runtime.arrays import read_npy, read_npz, restore_dtype, write_npz
 from byoc.runtime.samples import sample_inputs
 from byoc.runtime.session import Session, load_bundle
 from byoc.runtime.trace import Trace
@@ -22,7 +22,7 @@ from byoc.textfile import check_output, write_text
 _RANDOM = "random"
 
 
-class _MissingError(typer.BadParameter):
+class _MissingOptionError(typer.BadParameter):
     """Usage error for a missing option; Typer's own would call its value invalid."""
 
     def format_message(self) -> str:
@@ -50,21 +50,21 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
         Path | None,
         typer.Option(help="Write when what ran, in Chrome's trace format; of the last run."),
     ] = None,
-    form: FormatOption = Format.text,
+    form: FormatOption = OutputFormat.text,
 ) -> None:
     """Run a bundle, and show what its segments took."""
-    files = pairs(single or [], "--input")
+    files = read_pairs(single or [], "--input")
     if inputs is None and not files:
-        raise _MissingError("--inputs is missing: a file, or random")
+        raise _MissingOptionError("--inputs is missing: a file, or random")
     for path in (output, trace):
         if path is not None:
             check_output(path)
             _check_outside(path, bundle)
     # A codegen's code may change the working directory.
     places = [None if path is None else path.absolute() for path in (output, trace)]
-    with progress() as show, own_stdout():
+    with show_status() as show, reserve_stdout():
         show("load")
-        session, given = _prepared(bundle, inputs, files)
+        session, given = _prepare_session(bundle, inputs, files)
         show("run")
         if repeat > 1:
             session.run(given)
@@ -75,16 +75,16 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
     if places[0] is not None:
         write_npz(places[0], outputs)
     if places[1] is not None:
-        write_text(places[1], traces[-1].text())
-    rows = _rows(session, traces)
+        write_text(places[1], traces[-1].to_text())
+    rows = _make_rows(session, traces)
     whole = median(each.seconds for each in traces)
-    made = [_described(name, value) for name, value in outputs.items()]
-    if form is Format.json:
+    made = [_describe_output(name, value) for name, value in outputs.items()]
+    if form is OutputFormat.json:
         print_json({"seconds": whole, "repeats": repeat, "segments": rows, "outputs": made})
         return
-    print_rows([_shown(row) for row in rows], form)
-    times = f", the median of {count(repeat, 'run')}" if repeat > 1 else ""
-    typer.echo(f"{quantity(whole, 's')} in all{times}")
+    print_rows([_format_row(row) for row in rows], form)
+    times = f", the median of {format_count(repeat, 'run')}" if repeat > 1 else ""
+    typer.echo(f"{format_quantity(whole, 's')} in all{times}")
     for entry in made:
         typer.echo(f"{entry['name']}: {entry['type']}")
     for path in (output, trace):
@@ -99,7 +99,7 @@ def _check_outside(path: Path, bundle: Path) -> None:
         raise InputError(f"{path}: cannot be written: it would change the bundle that is run, {bundle}")
 
 
-def _prepared(
+def _prepare_session(
     path: Path, inputs: str | None, files: Mapping[str, str]
 ) -> tuple[Session, dict[str, Any]]:
     """Return a session of a bundle, and the inputs from files, also those of unknown names."""
@@ -111,11 +111,11 @@ def _prepared(
     session = load_bundle(bundle)
     if inputs == _RANDOM:
         proto = bundle.model()
-        given = {**sample_inputs(GraphIndex(proto, stated_types(proto))), **given}
-    return session, {name: recovered(value, session.types.get(name)) for name, value in given.items()}
+        given = {**sample_inputs(GraphIndex(proto, get_stated_types(proto))), **given}
+    return session, {name: restore_dtype(value, session.types.get(name)) for name, value in given.items()}
 
 
-def _rows(session: Session, traces: Sequence[Trace]) -> list[dict[str, Any]]:
+def _make_rows(session: Session, traces: Sequence[Trace]) -> list[dict[str, Any]]:
     """Return a row for each segment in order of execution, with the median of its times."""
     rows = []
     for stage in session.stages:
@@ -125,24 +125,24 @@ def _rows(session: Session, traces: Sequence[Trace]) -> list[dict[str, Any]]:
                 "segment": stage.name,
                 "on": stage.device,
                 "seconds": median(sum(event.seconds for event in events) for events in of_it),
-                "bytes_in": sum(event.read for event in of_it[-1]),
-                "bytes_out": sum(event.made for event in of_it[-1]),
+                "bytes_in": sum(event.bytes_read for event in of_it[-1]),
+                "bytes_out": sum(event.bytes_made for event in of_it[-1]),
             }
         )
     return rows
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, str]:
+def _format_row(row: Mapping[str, Any]) -> dict[str, str]:
     return {
         "segment": row["segment"],
         "on": row["on"],
-        "time": quantity(row["seconds"], "s"),
-        "in": quantity(row["bytes_in"], "B"),
-        "out": quantity(row["bytes_out"], "B"),
+        "time": format_quantity(row["seconds"], "s"),
+        "in": format_quantity(row["bytes_in"], "B"),
+        "out": format_quantity(row["bytes_out"], "B"),
     }
 
 
-def _described(name: str, value: Any) -> dict[str, str]:
+def _describe_output(name: str, value: Any) -> dict[str, str]:
     if value is None:
         return {"name": name, "type": "empty"}
     if isinstance(value, list | tuple):

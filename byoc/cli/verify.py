@@ -8,17 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from byoc.bundle.read import Bundle, open_bundle
-from byoc.cli.common import Format, FormatOption, own_stdout, pairs, print_json, print_rows, progress
+from byoc.cli.common import OutputFormat, FormatOption, reserve_stdout, read_pairs, print_json, print_rows, show_status
 from byoc.errors import InputError
-from byoc.pipeline import original_of
-from byoc.report.units import share
-from byoc.report.verification import error_rows, fault_document, full_document, region_document
-from byoc.runtime.arrays import read_npz, recovered
-from byoc.verify.bisect import Fault, bisect
-from byoc.verify.compare import Verification, require
-from byoc.verify.fault import is_fault, see_again, write_fault
-from byoc.verify.run import Against, inputs_for
-from byoc.verify.run import verify as verify_bundle
+from byoc.pipeline import find_original
+from byoc.report.units import format_share
+from byoc.report.verification import make_error_rows, make_fault_document, make_full_verification_document, make_region_error_document
+from byoc.runtime.arrays import read_npz, restore_dtype
+from byoc.verify.bisect import Fault, bisect_region
+from byoc.verify.compare import Verification, require_passed
+from byoc.verify.fault import is_fault, rerun_fault, write_fault
+from byoc.verify.run import VerificationModels, make_inputs
+from byoc.verify.run import verify_bundle as verify_bundle
 from byoc.verify.thresholds import Thresholds, read_thresholds
 
 
@@ -49,41 +49,41 @@ def verify(  # noqa: PLR0913, PLR0917 - the options of the verb
         Path | None,
         typer.Option("--output", "-o", help="Where --bisect writes; NAME.faults unless given."),
     ] = None,
-    form: FormatOption = Format.text,
+    form: FormatOption = OutputFormat.text,
 ) -> None:
     """Check that a bundle computes what its model did."""
-    thresholds = read_thresholds(pairs(threshold or [], "--threshold"), snr)
+    thresholds = read_thresholds(read_pairs(threshold or [], "--threshold"), snr)
     if is_fault(bundle):
-        _again(bundle, form)
+        _repeat_fault(bundle, form)
         return
     faults: dict[str, tuple[Fault, Path] | str] = {}
     folder = output or Path(f"{bundle.absolute().name}.faults")
     here = Path.cwd()  # a codegen's code may change it
-    with progress() as show, own_stdout():
+    with show_status() as show, reserve_stdout():
         show("verify")
         opened = open_bundle(bundle)
-        found = original_of(opened, against)
-        given = inputs_for(found.model, seed) if inputs is None else _read(inputs, found)
+        found = find_original(opened, against)
+        given = make_inputs(found.model, seed) if inputs is None else _read_inputs(inputs, found)
         verification = verify_bundle(
             opened, found.model, given, found.original, found.computed, thresholds, regions=True
         )
         if narrow:
-            lowered = thresholds.lowered(found.computed)
+            lowered = thresholds.for_computation_in(found.computed)
             for region in verification.regions:
                 if not region.within:
                     place = folder / region.name
-                    fault = _narrowed(opened, region.name, given, lowered, here / place, show)
+                    fault = _narrow_region(opened, region.name, given, lowered, here / place, show)
                     faults[region.name] = fault if isinstance(fault, str) else (fault, place)
-    if form is Format.json:
-        told = [_fault_document(name, fault) for name, fault in faults.items()]
-        print_json(full_document(verification) | ({"faults": told} if narrow else {}))
+    if form is OutputFormat.json:
+        told = [_make_fault_document(name, fault) for name, fault in faults.items()]
+        print_json(make_full_verification_document(verification) | ({"faults": told} if narrow else {}))
     else:
-        _print(verification, str(bundle))
+        _print_verification(verification, str(bundle))
         _print_faults(verification, faults, narrow)
-    require(verification)
+    require_passed(verification)
 
 
-def _narrowed(  # noqa: PLR0913, PLR0917 - what `bisect` takes, and where to write
+def _narrow_region(  # noqa: PLR0913, PLR0917 - what `bisect` takes, and where to write
     bundle: Bundle,
     region: str,
     inputs: Mapping[str, Any],
@@ -93,40 +93,40 @@ def _narrowed(  # noqa: PLR0913, PLR0917 - what `bisect` takes, and where to wri
 ) -> Fault | str:
     """Find a region's fault and write it to a folder; return it, or the reason why none was found."""
     try:
-        fault = bisect(bundle, region, inputs, thresholds, show)
+        fault = bisect_region(bundle, region, inputs, thresholds, show)
     except InputError as error:
         return str(error)
     write_fault(fault, folder, thresholds)
     return fault
 
 
-def _read(path: Path, against: Against) -> dict[str, Any]:
+def _read_inputs(path: Path, against: VerificationModels) -> dict[str, Any]:
     types = against.model.index.types
-    return {name: recovered(array, types.get(name)) for name, array in read_npz(path).items()}
+    return {name: restore_dtype(array, types.get(name)) for name, array in read_npz(path).items()}
 
 
-def _print(verification: Verification, bundle: str) -> None:
+def _print_verification(verification: Verification, bundle: str) -> None:
     typer.echo(f"{bundle} against {verification.against}:")
-    print_rows(error_rows("output", verification.outputs), Format.text)
+    print_rows(make_error_rows("output", verification.outputs), OutputFormat.text)
     for left in verification.accuracy:
         if left.signal_to_noise == inf:
             typer.echo(f"{left.name}: equal to {verification.original}")
             continue
         typer.echo(
             f"{left.name}: {left.signal_to_noise:.1f} dB of {verification.original} left, "
-            f"{share(left.same_class)} of the largest elements where they were"
+            f"{format_share(left.same_class)} of the largest elements where they were"
         )
     if verification.not_compared:
         typer.echo(f"Regions are not compared: {verification.not_compared}")
         return
     if verification.boundary:
         typer.echo("Tensors that cross, against the same regions on plain onnxruntime:")
-        print_rows(error_rows("tensor", verification.boundary), Format.text)
+        print_rows(make_error_rows("tensor", verification.boundary), OutputFormat.text)
     reached = [region for region in verification.regions if region.outputs]
     if reached:
         typer.echo("Each region alone, on what reaches it, against its own ONNX on plain onnxruntime:")
-        rows = [row for r in reached for row in error_rows("output", r.outputs, r.name)]
-        print_rows(rows, Format.text)
+        rows = [row for r in reached for row in make_error_rows("output", r.outputs, r.name)]
+        print_rows(rows, OutputFormat.text)
     for region in verification.regions:
         if region.problem or not region.runs:
             typer.echo(f"{region.name} {region.problem or 'is not reached by these inputs'}")
@@ -145,20 +145,20 @@ def _print_faults(
         typer.echo(f"There is no region to narrow: {why}")
 
 
-def _fault_document(region: str, fault: tuple[Fault, Path] | str) -> dict[str, Any]:
+def _make_fault_document(region: str, fault: tuple[Fault, Path] | str) -> dict[str, Any]:
     if isinstance(fault, str):
         return {"region": region, "problem": fault}
-    return fault_document(fault[0], str(fault[1]))
+    return make_fault_document(fault[0], str(fault[1]))
 
 
-def _again(folder: Path, form: Format) -> None:
+def _repeat_fault(folder: Path, form: OutputFormat) -> None:
     """Compile and run a fault again that --bisect wrote."""
-    with progress() as show, own_stdout():
+    with show_status() as show, reserve_stdout():
         show("verify")
-        fault, region = see_again(folder)
-    if form is Format.json:
-        print_json({"fault": fault.model_dump(mode="json"), "now": region_document(region)})
+        fault, region = rerun_fault(folder)
+    if form is OutputFormat.json:
+        print_json({"fault": fault.model_dump(mode="json"), "now": make_region_error_document(region)})
     else:
         typer.echo(f"{fault.told}.\nNow:")
-        print_rows(error_rows("output", region.outputs), Format.text)
-    require(Verification("", (), regions=(region,)))
+        print_rows(make_error_rows("output", region.outputs), OutputFormat.text)
+    require_passed(Verification("", (), regions=(region,)))

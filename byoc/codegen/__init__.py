@@ -4,7 +4,7 @@ A codegen is a class with a `name` and one method, `compile`, registered under t
 `byoc.codegens`. Each further ability is a Protocol of this module that the class satisfies.
 """
 
-from byoc.boundary.contract import Contract
+from byoc.boundary.contract import TensorContract
 from byoc.codegen.api import (
     ABILITIES,
     API_VERSION,
@@ -22,11 +22,11 @@ from byoc.codegen.api import (
     Stamped,
     Together,
 )
-from byoc.codegen.arena import Arena, Place
+from byoc.codegen.arena import Arena, ArenaSlot
 from byoc.codegen.dispatch import Emitters
-from byoc.codegen.find import chosen_options, find_codegen
+from byoc.codegen.find import parse_codegen_options, find_codegen
 from byoc.codegen.operations import Operation
-from byoc.codegen.options import Bytes, NoOptions, read_options, written_options
+from byoc.codegen.options import Bytes, NoOptions, read_options, format_options
 
 __all__ = [
     "ABILITIES",
@@ -38,7 +38,7 @@ __all__ = [
     "CompileError",
     "Context",
     "ContextSource",
-    "Contract",
+    "TensorContract",
     "Emitters",
     "Executable",
     "Executor",
@@ -46,13 +46,13 @@ __all__ = [
     "NoOptions",
     "Operation",
     "Oracle",
-    "Place",
+    "ArenaSlot",
     "Region",
     "ResourceError",
     "Stamped",
     "Together",
-    "chosen_options",
+    "parse_codegen_options",
     "find_codegen",
     "read_options",
-    "written_options",
+    "format_options",
 ]

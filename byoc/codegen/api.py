@@ -12,22 +12,22 @@ import onnx
 import onnx.inliner
 from numpy.typing import NDArray
 
-from byoc.boundary.contract import Contract
-from byoc.boundary.weights import convolution_weights, packed_array
+from byoc.boundary.contract import TensorContract
+from byoc.boundary.weights import find_convolution_weights, pack_weight
 from byoc.codegen.arena import Arena, plan_arena
-from byoc.codegen.operations import Operation, operations
+from byoc.codegen.operations import Operation, read_operations
 from byoc.errors import InputError
 from byoc.graph.copying import copy_without
 from byoc.graph.fold import fold_constants
-from byoc.graph.index import GraphIndex, stated_types
-from byoc.graph.tensors import stored_array
+from byoc.graph.index import GraphIndex, get_stated_types
+from byoc.graph.tensors import read_array
 from byoc.verdict import Verdict
 
 API_VERSION = 1
 """The version of this interface; a codegen's `api` is the version that it was written for."""
 
-Array = NDArray[np.generic]
-Executor = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+AnyArray = NDArray[np.generic]
+Executor = Callable[[Mapping[str, AnyArray]], Mapping[str, AnyArray]]
 """Runs a compiled region: from inputs by name to outputs by name, in the declared dtypes and shapes."""
 
 
@@ -64,10 +64,10 @@ class Region:
     name: str
     target: str
     path: Path
-    inputs: tuple[Contract, ...]
-    outputs: tuple[Contract, ...]
+    inputs: tuple[TensorContract, ...]
+    outputs: tuple[TensorContract, ...]
     composites: tuple[str, ...] = ()
-    constants: tuple[Contract, ...] = ()
+    constants: tuple[TensorContract, ...] = ()
 
     def load(self, fold: bool = False, inline: bool = False) -> onnx.ModelProto:
         """Return the model with all its constants in memory.
@@ -91,8 +91,8 @@ class Region:
         undo byoc's conversions of layout and float type are left out, since the contracts state them:
         the first operations then read the `inner` tensors of the input contracts.
         """
-        model = self._folded if fold else self.model
-        return operations(model, f"byoc.{self.target}", self.inputs, self.outputs, boundary)
+        model = self._folded_model if fold else self.model
+        return read_operations(model, f"byoc.{self.target}", self.inputs, self.outputs, boundary)
 
     def arena(self, alignment: int = 64) -> Arena:
         """Plan the region's activation memory: an order of operations and an offset for each tensor.
@@ -103,29 +103,29 @@ class Region:
         row-major layout; a target with packed layouts, where some Reshape is a copy, plans with
         `byoc.memory`, as `codegens/dla` does. Raises InputError when a tensor's extents are not known.
         """
-        return plan_arena(self._folded, self.inputs, self.outputs, self.name, alignment)
+        return plan_arena(self._folded_model, self.inputs, self.outputs, self.name, alignment)
 
     @property
     def nodes(self) -> Sequence[onnx.NodeProto]:
         """The nodes of the model, in order of execution."""
         return self.model.graph.node
 
-    def constant(self, name: str) -> Array:
+    def constant(self, name: str) -> AnyArray:
         """Return a constant by name, with the dtype and packed layout of its contract.
 
         Only that tensor is read from disk. The result of nodes with only constant inputs is a constant,
         too, in ONNX's layout. Raises KeyError when the region has no such constant.
         """
         contract = next((each for each in self.constants if each.name == name), None)
-        if contract is None and name in self._computed:
-            return self._computed[name]
+        if contract is None and name in self._computed_constants:
+            return self._computed_constants[name]
         if contract is None:
             there = ", ".join(each.name for each in self.constants) or "none"
             raise KeyError(f"{self.name} has no constant '{name}', it has: {there}")
-        array = stored_array(self._stored[name], self.path.parent)
+        array = read_array(self._initializers[name], self.path.parent)
         if not contract.layout:
             return array
-        return packed_array(array, contract.layout, self._weights[name])
+        return pack_weight(array, contract.layout, self._convolution_weights[name])
 
     @cached_property
     def model(self) -> onnx.ModelProto:
@@ -133,9 +133,9 @@ class Region:
         return onnx.load(self.path, load_external_data=False)
 
     @cached_property
-    def _folded(self) -> onnx.ModelProto:
+    def _folded_model(self) -> onnx.ModelProto:
         """The model with nodes of only constant inputs folded; other large constants stay on disk."""
-        index = GraphIndex(self.model, stated_types(self.model))
+        index = GraphIndex(self.model, get_stated_types(self.model))
         if not index.constant_nodes:
             return self.model
         read = {name for i in index.constant_nodes for name in index.reads[i]}
@@ -152,23 +152,23 @@ class Region:
         return result
 
     @cached_property
-    def _computed(self) -> Mapping[str, Array]:
+    def _computed_constants(self) -> Mapping[str, AnyArray]:
         """The results of nodes with only constant inputs, by name."""
-        if self._folded is self.model:
+        if self._folded_model is self.model:
             return {}
         return {
             tensor.name: onnx.numpy_helper.to_array(tensor)
-            for tensor in self._folded.graph.initializer
-            if tensor.name not in self._stored
+            for tensor in self._folded_model.graph.initializer
+            if tensor.name not in self._initializers
         }
 
     @cached_property
-    def _stored(self) -> Mapping[str, onnx.TensorProto]:
+    def _initializers(self) -> Mapping[str, onnx.TensorProto]:
         return {tensor.name: tensor for tensor in self.model.graph.initializer}
 
     @cached_property
-    def _weights(self) -> Mapping[str, str]:
-        return convolution_weights(self.model)
+    def _convolution_weights(self) -> Mapping[str, str]:
+        return find_convolution_weights(self.model)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 from onnx import ModelProto
 
-from byoc.boundary.contract import Contract
-from byoc.codegen.operations import conversions, name_of
+from byoc.boundary.contract import TensorContract
+from byoc.codegen.operations import find_conversions, node_display_name
 from byoc.graph.copying import copy_without
-from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.index import GraphIndex, get_stated_types
 from byoc.graph.types import write_type
-from byoc.memory.model import CONVENTIONS, MemoryModel, quantized_groups, read_memory
-from byoc.memory.plan import plan
-from byoc.memory.problem import Plan
+from byoc.memory.model import CONVENTIONS, MemoryModel, find_quantized_groups, read_memory_model
+from byoc.memory.plan import plan_buffers
+from byoc.memory.problem import ArenaPlan
 
 
 @dataclass(frozen=True)
-class Place:
+class ArenaSlot:
     """A tensor's slot in the arena: its offset and its size in bytes, rounded up to the alignment."""
 
     offset: int
@@ -35,7 +35,7 @@ class Arena:
     """
 
     order: tuple[str, ...]
-    places: Mapping[str, Place]
+    places: Mapping[str, ArenaSlot]
     size: int
     bound: int
     proof: str
@@ -48,46 +48,46 @@ class Arena:
 
 def plan_arena(
     model: ModelProto,
-    inputs: Sequence[Contract],
-    outputs: Sequence[Contract],
+    inputs: Sequence[TensorContract],
+    outputs: Sequence[TensorContract],
     name: str,
     alignment: int,
 ) -> Arena:
     """Plan the arena of a region's model with folded constants (see `Region.arena`)."""
     bare = _without_conversions(model, inputs, outputs)
-    index = GraphIndex(bare, stated_types(bare))
-    read = read_memory(index, CONVENTIONS["C"], alignment, quantized_groups(index), name)
-    found = plan(read.problem)
-    places = dict(_places(read, found))
+    index = GraphIndex(bare, get_stated_types(bare))
+    read = read_memory_model(index, CONVENTIONS["C"], alignment, find_quantized_groups(index), name)
+    found = plan_buffers(read.problem)
+    places = dict(_slots(read, found))
     places |= {each.name: places[each.inner] for each in (*inputs, *outputs) if each.inner in places}
-    names = tuple(name_of(index.nodes[number]) for number in _order(index, read, found))
+    names = tuple(node_display_name(index.nodes[number]) for number in _node_order(index, read, found))
     return Arena(names, places, found.size, found.bound, found.proof)
 
 
-def _places(read: MemoryModel, found: Plan) -> Iterator[tuple[str, Place]]:
-    for tensor, row in read.rows.items():
-        yield tensor, Place(found.offsets[row[0]], sum(read.problem.sizes[buffer] for buffer in row))
+def _slots(read: MemoryModel, found: ArenaPlan) -> Iterator[tuple[str, ArenaSlot]]:
+    for tensor, row in read.buffers_of.items():
+        yield tensor, ArenaSlot(found.offsets[row[0]], sum(read.problem.sizes[buffer] for buffer in row))
 
 
-def _order(index: GraphIndex, read: MemoryModel, found: Plan) -> list[int]:
+def _node_order(index: GraphIndex, read: MemoryModel, found: ArenaPlan) -> list[int]:
     """Return all nodes in the order of the plan; a view, which has no step, follows its operand."""
     at = {node: place for place, step in enumerate(found.order) for node in read.nodes[step]}
     for number in range(len(index.nodes)):
         if number not in at:
-            makers = (index.producer.get(name) for name in index.reads[number])
+            makers = (index.producers.get(name) for name in index.reads[number])
             at[number] = max((at[maker] for maker in makers if maker is not None), default=-1)
     return sorted(at, key=lambda number: (at[number], number))
 
 
 def _without_conversions(
-    model: ModelProto, inputs: Sequence[Contract], outputs: Sequence[Contract]
+    model: ModelProto, inputs: Sequence[TensorContract], outputs: Sequence[TensorContract]
 ) -> ModelProto:
     """Return the model without byoc's own conversions at the boundary, which a target absorbs."""
-    dropped = conversions(GraphIndex(model, {}), inputs, outputs)
+    dropped = find_conversions(GraphIndex(model, {}), inputs, outputs)
     result = copy_without(model, "node", "input", "output")
     graph = result.graph
     graph.node.extend(node for i, node in enumerate(model.graph.node) if i not in dropped)
-    types = stated_types(model)
+    types = get_stated_types(model)
     for contracts, values in ((inputs, graph.input), (outputs, graph.output)):
         for each in contracts:
             values.add(name=each.inner, type=types.get(each.inner, write_type(each.type)))

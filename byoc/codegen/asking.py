@@ -13,9 +13,9 @@ from byoc.codegen.api import (
     ResourceError,
     Together,
 )
-from byoc.errors import ByocError, MissingRuntimeError, described, goes_on, shortened, told
+from byoc.errors import ByocError, MissingRuntimeError, describe_error, must_propagate, shorten_text, get_error_text
 
-_SILENT = "it does not say why"
+_NO_REASON = "it does not say why"
 
 
 class ArtifactError(CompileError):
@@ -27,58 +27,58 @@ class ArtifactError(CompileError):
         self.region = region
 
 
-def compiled(codegen: Codegen, region: Region, options: Any) -> Artifact:
+def compile_region(codegen: Codegen, region: Region, options: Any) -> Artifact:
     """Compile a region; return its artifact as plain dictionaries, with unchecked file names.
 
     Raises CompileError with one sentence when the codegen refuses the region or fails in any way, and
     MissingRuntimeError when it needs a package that is not installed.
     """
-    artifact: Artifact = _asked(lambda: _taken(codegen.compile(region, options)))
+    artifact: Artifact = _call_codegen(lambda: _copy_artifact(codegen.compile(region, options)))
     return artifact
 
 
-def compiled_together(codegen: Together, regions: Sequence[Region], options: Any) -> dict[str, Artifact]:
+def compile_together(codegen: Together, regions: Sequence[Region], options: Any) -> dict[str, Artifact]:
     """Compile several regions in one call; return the artifacts by name. Raises as `compiled`."""
     names = [region.name for region in regions]
-    given: dict[Any, Any] = _asked(lambda: _mapping(codegen.compile_all(tuple(regions), options)))
+    given: dict[Any, Any] = _call_codegen(lambda: _check_mapping(codegen.compile_all(tuple(regions), options)))
     found = {}
     for name in names:
         if name not in given:
             raise ArtifactError("compile_all gave no artifact for it", name)
         try:
-            found[name] = _asked(lambda name=name: _taken(given[name]))  # type: ignore[misc]
+            found[name] = _call_codegen(lambda name=name: _copy_artifact(given[name]))  # type: ignore[misc]
         except CompileError as error:
             raise ArtifactError(str(error), name) from error
     for name in given:
         if name not in names:
-            shown = shortened(name, 100) if isinstance(name, str) else type(name).__name__
+            shown = shorten_text(name, 100) if isinstance(name, str) else type(name).__name__
             raise CompileError(f"compile_all gave an artifact for '{shown}', which it was not asked for")
     return found
 
 
-def timed(codegen: Measured, region: Region) -> float:
+def measure_seconds(codegen: Measured, region: Region) -> float:
     """Measure the seconds that a region takes on the device. Raises as `compiled`."""
-    seconds: float = _asked(lambda: _seconds(codegen.cost(region)))
+    seconds: float = _call_codegen(lambda: _check_seconds(codegen.cost(region)))
     return seconds
 
 
-def _asked(ask: Callable[[], Any]) -> Any:
+def _call_codegen(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except CompileError as error:
         kind = ResourceError if isinstance(error, ResourceError) else CompileError
-        raise kind(told(error) or _SILENT, _nodes(error)) from error
+        raise kind(get_error_text(error) or _NO_REASON, _node_names(error)) from error
     except MissingRuntimeError as error:
-        raise MissingRuntimeError(told(error) or _SILENT) from error
+        raise MissingRuntimeError(get_error_text(error) or _NO_REASON) from error
     except ByocError as error:
-        raise CompileError(told(error) or _SILENT) from error
+        raise CompileError(get_error_text(error) or _NO_REASON) from error
     except BaseException as error:  # a plug-in can fail in any way
-        if goes_on(error):
+        if must_propagate(error):
             raise
-        raise CompileError(f"failed with {described(error)}") from error
+        raise CompileError(f"failed with {describe_error(error)}") from error
 
 
-def _nodes(error: CompileError) -> list[str]:
+def _node_names(error: CompileError) -> list[str]:
     """Return the names in a codegen's error, skipping anything that is not a name."""
     try:
         given = error.nodes if isinstance(error.nodes, (list, tuple, set, frozenset)) else ()
@@ -87,19 +87,19 @@ def _nodes(error: CompileError) -> list[str]:
         return []
 
 
-def _seconds(given: Any) -> float:
+def _check_seconds(given: Any) -> float:
     if not isinstance(given, (int, float)) or not 0 < given < inf:
-        raise CompileError(f"cost gave {shortened(repr(given), 100)}, not seconds above 0")
+        raise CompileError(f"cost gave {shorten_text(repr(given), 100)}, not seconds above 0")
     return float(given)
 
 
-def _mapping(given: Any) -> dict[Any, Any]:
+def _check_mapping(given: Any) -> dict[Any, Any]:
     if not isinstance(given, Mapping):
         raise CompileError(f"compile_all gave {type(given).__name__}, not artifacts by region")
-    return {_plain(name): artifact for name, artifact in given.items()}
+    return {_plain_str(name): artifact for name, artifact in given.items()}
 
 
-def _taken(artifact: Any) -> Artifact:
+def _copy_artifact(artifact: Any) -> Artifact:
     """Copy an artifact into Python's built-in types. Raises CompileError when it is not an artifact.
 
     The methods of a subclass could fail later, when the codegen is no longer known to be at fault.
@@ -114,33 +114,33 @@ def _taken(artifact: Any) -> Artifact:
     for name, content in given["files"].items():
         if not isinstance(name, str):
             raise CompileError(f"{name!r} is not a plain file name for an artifact")
-        files[_stored(_plain(name), "file name")] = _content(name, content)
+        files[_check_encodable(_plain_str(name), "file name")] = _check_content(name, content)
     metadata: dict[str, str] = {}
     for key, value in given["metadata"].items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise CompileError(f"the metadata '{key}' is not text")
         for text in (key, value):
-            _stored(_plain(text), "metadata")
-        metadata[_plain(key)] = _plain(value)
+            _check_encodable(_plain_str(text), "metadata")
+        metadata[_plain_str(key)] = _plain_str(value)
     return Artifact(files, metadata)
 
 
-def _content(name: str, content: Any) -> bytes:
+def _check_content(name: str, content: Any) -> bytes:
     if not isinstance(content, bytes):
         raise CompileError(f"the content of '{name}' is {type(content).__name__}, not bytes")
     return content if type(content) is bytes else bytes(memoryview(content))
 
 
-def _plain(text: Any) -> Any:
+def _plain_str(text: Any) -> Any:
     """Return a string as a plain `str`, anything else unchanged."""
     return str.__str__(text) if isinstance(text, str) else text
 
 
-def _stored(text: str, what: str) -> str:
+def _check_encodable(text: str, what: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:  # a lone surrogate
         raise CompileError(
-            f"the {what} '{shortened(text, 100)}' is not text that can be stored"
+            f"the {what} '{shorten_text(text, 100)}' is not text that can be stored"
         ) from None
     return text

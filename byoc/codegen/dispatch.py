@@ -9,7 +9,7 @@ from byoc.codegen.operations import Operation
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FEW = 3  # nodes that a message names
+_MOST_NODES = 3  # nodes that a message names
 
 
 class Emitters(Generic[T]):
@@ -26,17 +26,17 @@ class Emitters(Generic[T]):
 
     def op(self, *names: str) -> Callable[[F], F]:
         """Register a function for operators; outside ONNX's domain the name is `com.acme.Gelu`."""
-        return _entering(self._ops, names)
+        return _register(self._ops, names)
 
     def composite(self, *names: str) -> Callable[[F], F]:
         """Register a function for composites, by their names in the rule file."""
-        return _entering(self._composites, names)
+        return _register(self._composites, names)
 
     def find(self, operation: Operation) -> Callable[..., T] | None:
         """Return the function for an operation, or None."""
         if operation.composite:
             return self._composites.get(operation.composite)
-        return self._ops.get(_called(operation))
+        return self._ops.get(_display_name(operation))
 
     def __call__(
         self, region: Region, *context: Any, fold: bool = True, boundary: bool = False
@@ -52,9 +52,9 @@ class Emitters(Generic[T]):
         lacking = [operation for operation in operations if self.find(operation) is None]
         if lacking:
             raise CompileError(_describe_missing(lacking), [operation.name for operation in lacking])
-        return [self._emitted(operation, context) for operation in operations]
+        return [self._emit(operation, context) for operation in operations]
 
-    def _emitted(self, operation: Operation, context: Sequence[Any]) -> T:
+    def _emit(self, operation: Operation, context: Sequence[Any]) -> T:
         function = self.find(operation)
         assert function is not None
         try:
@@ -65,7 +65,7 @@ class Emitters(Generic[T]):
             raise
 
 
-def _entering(table: dict[str, Callable[..., Any]], names: Sequence[str]) -> Callable[[F], F]:
+def _register(table: dict[str, Callable[..., Any]], names: Sequence[str]) -> Callable[[F], F]:
     def enter(function: F) -> F:
         for name in names:
             if name in table:
@@ -76,14 +76,14 @@ def _entering(table: dict[str, Callable[..., Any]], names: Sequence[str]) -> Cal
     return enter
 
 
-def _called(operation: Operation) -> str:
+def _display_name(operation: Operation) -> str:
     if operation.composite:
         return operation.composite
     return f"{operation.domain}.{operation.op}" if operation.domain else operation.op
 
 
 def _describe_missing(lacking: Sequence[Operation]) -> str:
-    names = ", ".join(dict.fromkeys(map(_called, lacking)))
-    nodes = ", ".join(operation.name for operation in lacking[:_FEW])
-    more = f" and {len(lacking) - _FEW} more" if len(lacking) > _FEW else ""
+    names = ", ".join(dict.fromkeys(map(_display_name, lacking)))
+    nodes = ", ".join(operation.name for operation in lacking[:_MOST_NODES])
+    more = f" and {len(lacking) - _MOST_NODES} more" if len(lacking) > _MOST_NODES else ""
     return f"no code is emitted for {names} ({nodes}{more})"

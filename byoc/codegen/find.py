@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from byoc.codegen.api import API_VERSION, Codegen
-from byoc.codegen.options import options_of, read_options
+from byoc.codegen.options import list_options, read_options
 from byoc.errors import InputError
-from byoc.plugins import CODEGENS, UnfitError, load
+from byoc.plugins import CODEGENS, UnsuitablePluginError, load_plugin
 
 
 def find_codegen(name: str) -> Codegen:
@@ -16,11 +16,11 @@ def find_codegen(name: str) -> Codegen:
     Raises InputError when there is none, when it cannot be loaded or is not a codegen, when it
     implements an unsupported version of the interface, or when its `name` is another one.
     """
-    found: Codegen = load(CODEGENS, name, lambda kind: _made(kind, name))
+    found: Codegen = load_plugin(CODEGENS, name, lambda kind: _instantiate(kind, name))
     return found
 
 
-def chosen_options(codegen: Codegen, given: Mapping[str, str]) -> Any:
+def parse_codegen_options(codegen: Codegen, given: Mapping[str, str]) -> Any:
     """Parse options given as text; return the `options` argument of the codegen's `compile`.
 
     Raises InputError naming the codegen and the option when one is wrong.
@@ -34,26 +34,26 @@ def chosen_options(codegen: Codegen, given: Mapping[str, str]) -> Any:
         raise InputError(f"codegen {codegen.name} {error}") from None
 
 
-def _made(kind: Any, name: str) -> Codegen:
+def _instantiate(kind: Any, name: str) -> Codegen:
     """Instantiate a codegen class. Raises UnfitError with the end of a sentence."""
     _check_version(kind)
     found = kind()
     _check_version(found)
     if not isinstance(found, Codegen) or not callable(found.compile):
-        raise UnfitError("is not one: it needs a `name` and a method `compile(region, options)`")
+        raise UnsuitablePluginError("is not one: it needs a `name` and a method `compile(region, options)`")
     try:
         inspect.signature(found.compile).bind(None, None)
     except TypeError:
-        raise UnfitError("is not one: its `compile` does not take (region, options)") from None
+        raise UnsuitablePluginError("is not one: its `compile` does not take (region, options)") from None
     except ValueError:  # not written in Python, so its signature is unknown
         pass
     if getattr(found, "Options", None) is not None:
         try:
-            options_of(found.Options)  # type: ignore[attr-defined]
+            list_options(found.Options)  # type: ignore[attr-defined]
         except TypeError as error:
-            raise UnfitError(f"cannot be used: {error}") from None
+            raise UnsuitablePluginError(f"cannot be used: {error}") from None
     if found.name != name:  # a bundle stores the name to find its codegen again
-        raise UnfitError(f"calls itself '{found.name}': rename either")
+        raise UnsuitablePluginError(f"calls itself '{found.name}': rename either")
     return found
 
 
@@ -62,14 +62,14 @@ def _check_version(kind: Any) -> None:
     if isinstance(version, property):  # known only from an instance
         return
     if not isinstance(version, int) or isinstance(version, bool):
-        raise UnfitError(f"is not one: its `api` is {version!r}, and not the number of a version")
+        raise UnsuitablePluginError(f"is not one: its `api` is {version!r}, and not the number of a version")
     if version > API_VERSION:
-        raise UnfitError(
+        raise UnsuitablePluginError(
             f"speaks version {version} of the codegen interface and this byoc no newer one than "
             f"{API_VERSION}: install a newer onnx-byoc, or an older version of it"
         )
     if version < 1:
-        raise UnfitError(
+        raise UnsuitablePluginError(
             f"speaks version {version} of the codegen interface, which this byoc does not: the oldest "
             "is 1; install a newer version of it"
         )

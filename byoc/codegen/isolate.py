@@ -21,12 +21,12 @@ from byoc.codegen.api import Artifact, CompileError, Region, ResourceError
 from byoc.codegen.asking import ArtifactError
 from byoc.errors import InputError, MissingRuntimeError
 
-REQUEST = "request"
-RESULT = "result.json"
-PATH = "PYTHONPATH"
+REQUEST_FILE = "request"
+RESULT_FILE = "result.json"
+PATH_VARIABLE = "PYTHONPATH"
 
 _WORKER = "byoc.codegen.worker"
-_KILLED = {"SIGKILL": ", as happens when memory runs out"}
+_SIGNAL_HINTS = {"SIGKILL": ", as happens when memory runs out"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Isolation:
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class CompileRequest:
     """The task of a process: regions to compile, in one call where `together`.
 
     `path` is the caller's PYTHONPATH, which is restored for processes that the codegen starts.
@@ -65,24 +65,24 @@ def compile_isolated(
     InputError when the process cannot be started, or does not find the codegen.
     """
     bare = tuple(Region(**{f.name: getattr(each, f.name) for f in fields(each)}) for each in regions)
-    request = Request(codegen, dict(options), bare, together, os.environ.get(PATH))
+    request = CompileRequest(codegen, dict(options), bare, together, os.environ.get(PATH_VARIABLE))
     with tempfile.TemporaryDirectory(prefix="byoc-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        (folder / REQUEST).write_bytes(pickle.dumps(request))
-        code = _run(folder, timeout)
-        if not (folder / RESULT).is_file():
-            raise CompileError(_ended(code))
+        (folder / REQUEST_FILE).write_bytes(pickle.dumps(request))
+        code = _run_worker(folder, timeout)
+        if not (folder / RESULT_FILE).is_file():
+            raise CompileError(_describe_exit(code))
         try:
-            result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+            result = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
             if "error" not in result:
-                return {each.name: _artifact(result["artifacts"][each.name], folder) for each in bare}
-            failure = _failure(result["error"], [each.name for each in bare])
+                return {each.name: _read_artifact(result["artifacts"][each.name], folder) for each in bare}
+            failure = _read_failure(result["error"], [each.name for each in bare])
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             raise CompileError("its process left a result that cannot be read") from None
     raise failure
 
 
-def _run(folder: Path, timeout: float | None) -> int:
+def _run_worker(folder: Path, timeout: float | None) -> int:
     """Run the worker on a folder and return its exit code; kill all processes that it started."""
     # -P: modules in the working directory are not imported, as with the `byoc` command.
     command = [sys.executable, "-P", "-m", _WORKER, str(folder)]
@@ -90,9 +90,9 @@ def _run(folder: Path, timeout: float | None) -> int:
     try:
         process = subprocess.Popen(
             command,
-            env={**os.environ, PATH: path},
+            env={**os.environ, PATH_VARIABLE: path},
             stdin=subprocess.DEVNULL,
-            stdout=_errors(),  # standard output is for byoc's results
+            stdout=_stderr_or_null(),  # standard output is for byoc's results
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -107,7 +107,7 @@ def _run(folder: Path, timeout: float | None) -> int:
         process.wait()
 
 
-def _errors() -> int:
+def _stderr_or_null() -> int:
     try:
         os.fstat(2)
     except OSError:  # closed
@@ -115,7 +115,7 @@ def _errors() -> int:
     return 2
 
 
-def _ended(code: int) -> str:
+def _describe_exit(code: int) -> str:
     """Describe the end of a process that left no result, as a sentence."""
     if code >= 0:
         return f"its process ended with exit code {code} and without a result"
@@ -123,10 +123,10 @@ def _ended(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"its process was killed by {name}{_KILLED.get(name, '')}"
+    return f"its process was killed by {name}{_SIGNAL_HINTS.get(name, '')}"
 
 
-def _failure(failure: Any, names: Sequence[str]) -> Exception:
+def _read_failure(failure: Any, names: Sequence[str]) -> Exception:
     """Return the error that a result describes."""
     kind, reason = str(failure["kind"]), str(failure["reason"])
     if kind == "missing":
@@ -139,6 +139,6 @@ def _failure(failure: Any, names: Sequence[str]) -> Exception:
     return (ResourceError if kind == "too large" else CompileError)(reason, nodes)
 
 
-def _artifact(entry: Any, folder: Path) -> Artifact:
+def _read_artifact(entry: Any, folder: Path) -> Artifact:
     files = {str(name): (folder / str(int(number))).read_bytes() for name, number in entry["files"]}
     return Artifact(files, {str(key): str(value) for key, value in entry["metadata"]})

@@ -6,12 +6,12 @@ from typing import Any
 
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 
-from byoc.boundary.contract import Contract
+from byoc.boundary.contract import TensorContract
 from byoc.boundary.conversions import is_conversion
-from byoc.graph.attributes import effective, written
-from byoc.graph.composites import METADATA
-from byoc.graph.index import GraphIndex, stated_types
-from byoc.graph.marks import noted
+from byoc.graph.attributes import get_effective_attributes, get_stated_attributes
+from byoc.graph.composites import COMPOSITE_KEY
+from byoc.graph.index import GraphIndex, get_stated_types
+from byoc.graph.marks import get_metadata
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +43,11 @@ class Operation:
     inner: tuple["Operation", ...] = field(default=())
 
 
-def operations(
+def read_operations(
     model: ModelProto,
     domain: str,
-    inputs: Sequence[Contract],
-    outputs: Sequence[Contract],
+    inputs: Sequence[TensorContract],
+    outputs: Sequence[TensorContract],
     boundary: bool,
 ) -> tuple[Operation, ...]:
     """Return the operations of a region's model, in order of execution.
@@ -55,23 +55,23 @@ def operations(
     `domain` is that of the target's composites. Without `boundary`, byoc's own conversions of layout and
     float type are left out: the nodes between `name` and `inner` of each contract.
     """
-    reader = _Reader(GraphIndex(model, stated_types(model)), domain)
-    skipped = set() if boundary else conversions(reader.index, inputs, outputs)
+    reader = _OperationReader(GraphIndex(model, get_stated_types(model)), domain)
+    skipped = set() if boundary else find_conversions(reader.index, inputs, outputs)
     return tuple(reader.operation(node) for i, node in enumerate(reader.index.nodes) if i not in skipped)
 
 
-def name_of(node: NodeProto) -> str:
+def node_display_name(node: NodeProto) -> str:
     """Return the display name of a node: its name, or its first output where it has none."""
     return node.name or next(filter(None, node.output), node.op_type)
 
 
-def conversions(index: GraphIndex, inputs: Sequence[Contract], outputs: Sequence[Contract]) -> set[int]:
+def find_conversions(index: GraphIndex, inputs: Sequence[TensorContract], outputs: Sequence[TensorContract]) -> set[int]:
     """Return the numbers of the nodes between `name` and `inner` of the contracts."""
-    return set(_between(index, inputs, outputs))
+    return set(_conversion_nodes(index, inputs, outputs))
 
 
-def _between(
-    index: GraphIndex, inputs: Sequence[Contract], outputs: Sequence[Contract]
+def _conversion_nodes(
+    index: GraphIndex, inputs: Sequence[TensorContract], outputs: Sequence[TensorContract]
 ) -> Iterator[int]:
     for contract in inputs:
         name = contract.name
@@ -83,8 +83,8 @@ def _between(
             name = index.nodes[readers[0]].output[0]
     for contract in outputs:
         name = contract.name
-        while name != contract.inner and name in index.producer:
-            number = index.producer[name]
+        while name != contract.inner and name in index.producers:
+            number = index.producers[name]
             if not is_conversion(index.nodes[number]):
                 break
             yield number
@@ -92,7 +92,7 @@ def _between(
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _OperationReader:
     """Decodes the nodes of one region's model."""
 
     index: GraphIndex
@@ -100,18 +100,18 @@ class _Reader:
 
     def operation(self, node: NodeProto) -> Operation:
         """Return a node of the model as an operation."""
-        function = self._function(node)
-        inner = () if function is None else tuple(map(self._decoded, _body(function, node)))
-        composite = "" if function is None else noted(node, METADATA) or node.op_type
-        return self._decoded(node, composite, inner)
+        function = self._find_function(node)
+        inner = () if function is None else tuple(map(self._decode, _instantiate_body(function, node)))
+        composite = "" if function is None else get_metadata(node, COMPOSITE_KEY) or node.op_type
+        return self._decode(node, composite, inner)
 
-    def _decoded(
+    def _decode(
         self, node: NodeProto, composite: str = "", inner: tuple[Operation, ...] = ()
     ) -> Operation:
-        schema = self.index.schema(node)
-        attributes = written(node) if schema is None else effective(node, schema, self.index.types)
+        schema = self.index.get_schema(node)
+        attributes = get_stated_attributes(node) if schema is None else get_effective_attributes(node, schema, self.index.types)
         return Operation(
-            name=name_of(node),
+            name=node_display_name(node),
             op=node.op_type,
             composite=composite,
             domain="" if node.domain == "ai.onnx" else node.domain,
@@ -125,14 +125,14 @@ class _Reader:
             inner=inner,
         )
 
-    def _function(self, node: NodeProto) -> FunctionProto | None:
+    def _find_function(self, node: NodeProto) -> FunctionProto | None:
         if node.domain != self.domain:
             return None
         functions = self.index.proto.functions
         return next((f for f in functions if (f.domain, f.name) == (node.domain, node.op_type)), None)
 
 
-def _body(function: FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
+def _instantiate_body(function: FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
     """Yield the nodes of a composite's function, instantiated for one call."""
     names = dict(zip(function.input, [*call.input, *[""] * len(function.input)], strict=False))
     names |= dict(zip(function.output, call.output, strict=False))
@@ -148,11 +148,11 @@ def _body(function: FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
         result.output[:] = [names[name] for name in node.output]
         result.name = f"{call.name or prefix}/{node.name or node.output[0]}"
         del result.attribute[:]
-        result.attribute.extend(_attributes(node, given))
+        result.attribute.extend(_bind_attributes(node, given))
         yield result
 
 
-def _attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> Iterator[AttributeProto]:
+def _bind_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> Iterator[AttributeProto]:
     for attribute in node.attribute:
         if not attribute.ref_attr_name:
             yield attribute

@@ -11,16 +11,16 @@ from math import isnan
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from byoc.codegen.sizes import read_size
-from byoc.errors import InputError, described, nearest, shortened
+from byoc.codegen.sizes import parse_size
+from byoc.errors import InputError, describe_error, suggest_nearest, shorten_text
 
 T = TypeVar("T")
 
 Bytes = Annotated[int, "bytes"]
 
 NONE = "none"
-_MOST_SHOWN = 80
-_TRUTH = {
+_MOST_CHARACTERS_SHOWN = 80
+_BOOL_WORDS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
 }
@@ -46,7 +46,7 @@ class NoOptions:
     """The `Options` of a codegen without options, so that any is refused."""
 
 
-def options_of(cls: Any) -> tuple[Option, ...]:
+def list_options(cls: Any) -> tuple[Option, ...]:
     """Return the options of a dataclass, in the order of its fields.
 
     Raises TypeError with a sentence when it is not a dataclass, or a field cannot be given as text.
@@ -56,27 +56,27 @@ def options_of(cls: Any) -> tuple[Option, ...]:
     try:
         kinds = get_type_hints(cls, include_extras=True)
     except Exception as error:  # evaluating annotations may fail in any way
-        raise TypeError(f"its `Options` cannot be read: {described(error)}") from None
-    return tuple(_option(field, kinds[field.name]) for field in fields(cls) if field.init)
+        raise TypeError(f"its `Options` cannot be read: {describe_error(error)}") from None
+    return tuple(_describe_option(field, kinds[field.name]) for field in fields(cls) if field.init)
 
 
-def option_problems(cls: Any, given: Mapping[str, str]) -> dict[str, str]:
+def find_option_problems(cls: Any, given: Mapping[str, str]) -> dict[str, str]:
     """Return the problem of each wrong option, as the end of a sentence, by option name.
 
     Missing options are not reported. Raises TypeError as `options_of`.
     """
-    known = {option.name: option for option in options_of(cls)}
+    known = {option.name: option for option in list_options(cls)}
     problems = {}
     for name, text in given.items():
         if name not in known:
             there = ", ".join(known) or "none"
-            shown = shortened(str(name), _MOST_SHOWN)
-            problems[name] = f"has no option '{shown}'{nearest(shown, known)}; it has: {there}"
+            shown = shorten_text(str(name), _MOST_CHARACTERS_SHOWN)
+            problems[name] = f"has no option '{shown}'{suggest_nearest(shown, known)}; it has: {there}"
             continue
         try:
             known[name].read(str(text))
         except ValueError as error:
-            shown = shortened(str(text), _MOST_SHOWN)
+            shown = shorten_text(str(text), _MOST_CHARACTERS_SHOWN)
             problems[name] = f"takes as option '{name}' {error}, not '{shown}'"
     return problems
 
@@ -87,8 +87,8 @@ def read_options(cls: type[T], given: Mapping[str, str]) -> T:
     Options not given have their field's default. Raises InputError with all problems: unknown names,
     values of a wrong type, missing options without a default, and a ValueError of the class itself.
     """
-    known = options_of(cls)
-    problems = list(option_problems(cls, given).values())
+    known = list_options(cls)
+    problems = list(find_option_problems(cls, given).values())
     problems += [
         f"needs the option '{option.name}'"
         for option in known
@@ -101,26 +101,26 @@ def read_options(cls: type[T], given: Mapping[str, str]) -> T:
             **{option.name: option.read(given[option.name]) for option in known if option.name in given}
         )
     except Exception as error:  # the class's own checks
-        text = str(error) if isinstance(error, ValueError) else described(error)
+        text = str(error) if isinstance(error, ValueError) else describe_error(error)
         raise InputError(f"refuses its options: {text}") from None
 
 
-def written_options(options: Any) -> dict[str, str]:
+def format_options(options: Any) -> dict[str, str]:
     """Return a dataclass of options as text, which `read_options` parses back."""
-    return {field.name: _text(getattr(options, field.name)) for field in fields(options) if field.init}
+    return {field.name: _format_value(getattr(options, field.name)) for field in fields(options) if field.init}
 
 
-def _option(field: Field[Any], annotation: Any) -> Option:
-    read, kind = _reader(annotation, field.name)
+def _describe_option(field: Field[Any], annotation: Any) -> Option:
+    read, kind = _value_parser(annotation, field.name)
     default = None
     if field.default is not MISSING:
-        default = _text(field.default)
+        default = _format_value(field.default)
     elif field.default_factory is not MISSING:
-        default = _text(field.default_factory())
+        default = _format_value(field.default_factory())
     return Option(field.name, kind, default, str(field.metadata.get("help", "")), read)
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return NONE
     if isinstance(value, Enum):
@@ -128,37 +128,37 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _reader(annotation: Any, name: str) -> tuple[Callable[[str], Any], str]:
+def _value_parser(annotation: Any, name: str) -> tuple[Callable[[str], Any], str]:
     """Return a parser for a field's type, and the description of its values."""
     if get_origin(annotation) is Annotated and annotation != Bytes:
-        return _reader(get_args(annotation)[0], name)
+        return _value_parser(get_args(annotation)[0], name)
     if get_origin(annotation) in (Union, UnionType):
         parts = [part for part in get_args(annotation) if part is not NoneType]
         if len(parts) == 1:
-            read, inner = _reader(parts[0], name)
+            read, inner = _value_parser(parts[0], name)
             kind = f"{inner}, or {NONE}"
-            return lambda text: None if text.strip().lower() == NONE else _as(read, text, kind), kind
+            return lambda text: None if text.strip().lower() == NONE else _convert(read, text, kind), kind
     elif get_origin(annotation) is Literal:
-        return _choice({_text(value): value for value in get_args(annotation)})
+        return _choice_parser({_format_value(value): value for value in get_args(annotation)})
     elif isinstance(annotation, type) and issubclass(annotation, Enum):
-        return _choice({_text(member): member for member in annotation})
-    elif annotation in _CONVERSIONS:
-        convert, kind = _CONVERSIONS[annotation]
-        return lambda text: _as(convert, text, kind), kind
+        return _choice_parser({_format_value(member): member for member in annotation})
+    elif annotation in _PARSERS:
+        convert, kind = _PARSERS[annotation]
+        return lambda text: _convert(convert, text, kind), kind
     raise TypeError(f"its option '{name}' is a {annotation}, which cannot be given as text")
 
 
-def _as(convert: Callable[[str], Any], text: str, kind: str) -> Any:
+def _convert(convert: Callable[[str], Any], text: str, kind: str) -> Any:
     try:
         return convert(text)
     except (KeyError, ValueError):
         raise ValueError(kind) from None
 
 
-def _choice(values: Mapping[str, Any]) -> tuple[Callable[[str], Any], str]:
+def _choice_parser(values: Mapping[str, Any]) -> tuple[Callable[[str], Any], str]:
     def read(text: str) -> Any:
         if text not in values:
-            raise ValueError(f"{kind}{nearest(text, values)}")
+            raise ValueError(f"{kind}{suggest_nearest(text, values)}")
         return values[text]
 
     kind = _one_of(list(values))
@@ -169,19 +169,19 @@ def _one_of(names: Sequence[str]) -> str:
     return f"one of {', '.join(names)}" if len(names) > 1 else str(names[0])
 
 
-def _number(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text)
     if isnan(value):
         raise ValueError
     return value
 
 
-_CONVERSIONS: Mapping[Any, tuple[Callable[[str], Any], str]] = MappingProxyType(
+_PARSERS: Mapping[Any, tuple[Callable[[str], Any], str]] = MappingProxyType(
     {
         str: (str, "text"),
         int: (int, "a whole number"),
-        Bytes: (read_size, "bytes, such as 131072 or 128KiB"),
-        float: (_number, "a number"),
-        bool: (lambda text: _TRUTH[text.strip().lower()], "true or false"),
+        Bytes: (parse_size, "bytes, such as 131072 or 128KiB"),
+        float: (_parse_float, "a number"),
+        bool: (lambda text: _BOOL_WORDS[text.strip().lower()], "true or false"),
     }
 )

@@ -40,31 +40,31 @@ class RefusedError(CompileError):
         self.refusals = tuple(refusals)
 
 
-def own_nodes(region: Region, named: Sequence[str]) -> tuple[str, ...]:
+def resolve_node_names(region: Region, names: Sequence[str]) -> tuple[str, ...]:
     """Translate names in a codegen's error: one inside a composite becomes the composite's output.
 
     The codegen may have read the composite as an operation, or inlined its function.
     """
-    if not named or set(named) <= set(_names(region.nodes)):
-        return tuple(named)
+    if not names or set(names) <= set(_all_names(region.nodes)):
+        return tuple(names)
     inside: dict[str, str] = {}
     for operation in region.operations(fold=False, boundary=True):
-        inner = (name for each in operation.inner for name in _inside(each))
+        inner = (name for each in operation.inner for name in _inner_names(each))
         inside.update(dict.fromkeys(inner, operation.outputs[0]))
-    for node, made in _inlined(region):
-        inside.update(dict.fromkeys(_names(made), node.output[0]))
-    own = set(_names(region.nodes))
-    return tuple(name if name in own else inside.get(name, name) for name in named)
+    for node, made in _inline_calls(region):
+        inside.update(dict.fromkeys(_all_names(made), node.output[0]))
+    own = set(_all_names(region.nodes))
+    return tuple(name if name in own else inside.get(name, name) for name in names)
 
 
-def _inside(operation: Operation) -> Iterator[str]:
+def _inner_names(operation: Operation) -> Iterator[str]:
     yield operation.name
     yield from operation.outputs
     for inner in operation.inner:
-        yield from _inside(inner)
+        yield from _inner_names(inner)
 
 
-def _inlined(region: Region) -> Iterator[tuple[NodeProto, list[NodeProto]]]:
+def _inline_calls(region: Region) -> Iterator[tuple[NodeProto, list[NodeProto]]]:
     """Yield each call of a function with the nodes that replace it after inlining."""
     sizes = {(f.domain, f.name): len(f.node) for f in region.model.functions}
     nodes = iter(onnx.inliner.inline_local_functions(region.model).graph.node)
@@ -75,6 +75,6 @@ def _inlined(region: Region) -> Iterator[tuple[NodeProto, list[NodeProto]]]:
             yield node, made
 
 
-def _names(nodes: Iterable[NodeProto]) -> Iterator[str]:
+def _all_names(nodes: Iterable[NodeProto]) -> Iterator[str]:
     for node in nodes:
         yield from filter(None, (node.name, *node.output))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from onnx import ModelProto, NodeProto
 from onnx.inliner import inline_local_functions
 
-from byoc.codegen.operations import name_of
-from byoc.graph.extract import nodes_model
-from byoc.graph.load import prepare
+from byoc.codegen.operations import node_display_name
+from byoc.graph.extract import extract_nodes
+from byoc.graph.load import prepare_model
 
 
 @dataclass(frozen=True)
@@ -18,28 +18,28 @@ class SingleNode:
     node: NodeProto
     model: ModelProto
 
-    def standard(self) -> ModelProto:
+    def standard_model(self) -> ModelProto:
         """Return the model in standard operators: each composite is replaced by its body."""
         return inline_local_functions(self.model) if self.model.functions else self.model
 
 
-def called(nodes: Iterable[NodeProto]) -> list[str]:
+def node_names(nodes: Iterable[NodeProto]) -> list[str]:
     """Return the nodes' names for a CompileError: their names, or else their first outputs."""
-    return [name_of(node) for node in nodes]
+    return [node_display_name(node) for node in nodes]
 
 
-def single_nodes(model: ModelProto) -> Iterator[SingleNode]:
+def split_into_nodes(model: ModelProto) -> Iterator[SingleNode]:
     """Yield each node of a model's graph, in order. The model must hold all its data.
 
     Raises InputError when the model is not valid.
     """
-    index = prepare(model, model.graph.name or "the model").index
+    index = prepare_model(model, model.graph.name or "the model").index
     for position, node in enumerate(index.nodes):
         name = node.name or node.op_type
-        yield SingleNode(node, nodes_model(index, [position], name, index.values))
+        yield SingleNode(node, extract_nodes(index, [position], name, index.type_protos))
 
 
-def alike(single: SingleNode) -> bytes:
+def similarity_key(single: SingleNode) -> bytes:
     """Return a key that is equal for nodes that differ only in the names of their tensors."""
     twin = ModelProto()
     twin.CopyFrom(single.model)

@@ -15,7 +15,7 @@ SIZE_UNITS: Mapping[str, int] = MappingProxyType(
 _SIZE = re.compile(rf"([0-9]{{1,18}})\s*({'|'.join(SIZE_UNITS)})?")
 
 
-def read_size(text: str) -> int:
+def parse_size(text: str) -> int:
     """Parse a size in bytes. Raises ValueError unless it is a whole number, optionally with a unit."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:

@@ -11,52 +11,52 @@ from pathlib import Path
 from typing import Any
 
 from byoc.codegen.api import Artifact, CompileError, ResourceError, Together
-from byoc.codegen.asking import compiled, compiled_together
-from byoc.codegen.find import chosen_options, find_codegen
-from byoc.codegen.isolate import PATH, REQUEST, RESULT, Request
+from byoc.codegen.asking import compile_region, compile_together
+from byoc.codegen.find import parse_codegen_options, find_codegen
+from byoc.codegen.isolate import PATH_VARIABLE, REQUEST_FILE, RESULT_FILE, CompileRequest
 from byoc.errors import ByocError, MissingRuntimeError
 
 
 def main(folder: Path) -> None:
     """Execute the request in a folder, and write the result beside it."""
-    request: Request = pickle.loads((folder / REQUEST).read_bytes())  # noqa: S301 - written by byoc
-    os.environ.pop(PATH, None)
+    request: CompileRequest = pickle.loads((folder / REQUEST_FILE).read_bytes())  # noqa: S301 - written by byoc
+    os.environ.pop(PATH_VARIABLE, None)
     if request.path is not None:
-        os.environ[PATH] = request.path
-    result = _answer(request, folder)
-    part = folder / f"{RESULT}.part"
+        os.environ[PATH_VARIABLE] = request.path
+    result = _compile(request, folder)
+    part = folder / f"{RESULT_FILE}.part"
     part.write_text(json.dumps(result), encoding="utf-8")
-    part.rename(folder / RESULT)
+    part.rename(folder / RESULT_FILE)
 
 
-def _answer(request: Request, folder: Path) -> dict[str, Any]:
+def _compile(request: CompileRequest, folder: Path) -> dict[str, Any]:
     try:
         codegen = find_codegen(request.codegen)
-        options = chosen_options(codegen, request.options)
+        options = parse_codegen_options(codegen, request.options)
     except ByocError as error:
-        return _failed("unusable", error)
+        return _describe_failure("unusable", error)
     try:
         if request.together and isinstance(codegen, Together):
-            made: Mapping[str, Artifact] = compiled_together(codegen, request.regions, options)
+            made: Mapping[str, Artifact] = compile_together(codegen, request.regions, options)
         else:
-            made = {region.name: compiled(codegen, region, options) for region in request.regions}
+            made = {region.name: compile_region(codegen, region, options) for region in request.regions}
     except ResourceError as error:
-        return _failed("too large", error)
+        return _describe_failure("too large", error)
     except CompileError as error:
-        return _failed("refused", error)
+        return _describe_failure("refused", error)
     except MissingRuntimeError as error:
-        return _failed("missing", error)
-    return {"artifacts": _written(made, folder)}
+        return _describe_failure("missing", error)
+    return {"artifacts": _write_artifacts(made, folder)}
 
 
-def _failed(kind: str, error: ByocError) -> dict[str, Any]:
+def _describe_failure(kind: str, error: ByocError) -> dict[str, Any]:
     if os.environ.get("BYOC_DEBUG"):
         traceback.print_exception(error)
     failure = {"kind": kind, "reason": str(error), "nodes": list(getattr(error, "nodes", ()))}
     return {"error": {**failure, "region": getattr(error, "region", "")}}
 
 
-def _written(made: Mapping[str, Artifact], folder: Path) -> dict[str, Any]:
+def _write_artifacts(made: Mapping[str, Artifact], folder: Path) -> dict[str, Any]:
     """Write the files of artifacts under numbers, since their names are not yet checked."""
     result = {}
     count = 0

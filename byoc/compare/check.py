@@ -8,15 +8,15 @@ from byoc.costs.file import CostFile
 from byoc.costs.linear import Linear
 from byoc.costs.model import CostModel
 from byoc.costs.prices import launch_price, transfer_prices
-from byoc.costs.table import Table
+from byoc.costs.table import CostTable
 from byoc.errors import InputError
-from byoc.plan import Settings
+from byoc.plan import PlanSettings
 
 
 def check_study(study: Study) -> None:
     """Raise InputError for a study that cannot be carried out for any model."""
     for strategy in study.strategies:
-        settings = study.settings(strategy)
+        settings = study.load_settings(strategy)
     if not settings.objective.energy:
         return
     names = _find_without_joules(settings)
@@ -27,7 +27,7 @@ def check_study(study: Study) -> None:
         raise InputError(f"objective {settings.objective}: {told}")
 
 
-def _find_without_joules(settings: Settings) -> list[str]:
+def _find_without_joules(settings: PlanSettings) -> list[str]:
     """Return the names of the cost models that never give joules."""
     names = [settings.host.name] if _lacks_joules(settings.host) else []
     names += [
@@ -46,7 +46,7 @@ def _lacks_joules(model: CostModel) -> bool:
         return _lacks_joules(model.first) and _lacks_joules(model.second)
     if not isinstance(model, CostFile) or model.energy is not None:
         return False
-    if isinstance(model, Table):
+    if isinstance(model, CostTable):
         return all(entry.joules is None for entry in model.entries)
     if isinstance(model, Linear):
         lines = (*model.operators.values(), model.estimates)

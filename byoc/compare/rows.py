@@ -7,28 +7,28 @@ from typing import Any
 
 from byoc.costs.link import with_link
 from byoc.costs.trips import check_trips
-from byoc.errors import ByocError, described
+from byoc.errors import ByocError, describe_error
 from byoc.graph.load import Model
-from byoc.graph.unshare import unshared
+from byoc.graph.unshare import unshare_dequantize
 from byoc.options import PlanOptions
-from byoc.placement import Placement, Problem, Strategy, called, moved
-from byoc.placement.strategies.makespan import Scheduled
-from byoc.plan import GraphPlan, GraphUnits, Settings, annotate_graphs, group_graphs, plan_graphs
+from byoc.placement import Placement, Problem, Strategy, strategy_display_name, count_transferred_bytes
+from byoc.placement.strategies.makespan import ScheduledPlacement
+from byoc.plan import GraphPlan, GraphUnits, PlanSettings, annotate_graphs, group_graphs, plan_graphs
 from byoc.plugins import STRATEGIES
-from byoc.plugins import load as load_plugin
-from byoc.report.document import plan_notes
+from byoc.plugins import load_plugin as load_plugin
+from byoc.report.document import collect_plan_notes
 from byoc.stages import load_model, load_settings
 
 _GIGA = 1e9
 # More than bounds and costs differ by for adding up in another order, and than `exact` tolerates.
 _TOLERANCE = 1e-9
 
-Row = dict[str, Any]
+StrategyRow = dict[str, Any]
 
 TOTAL = "total"
 MAKESPAN = "makespan"
 
-KEYS = (
+ROW_KEYS = (
     *("model", "link", "strategy", "measure", "objective", "bound", "gap", "regions", "offloaded"),
     *("bytes_moved", "seconds", "notes", "error"),
 )
@@ -55,34 +55,34 @@ class Study(PlanOptions):
     strategies: tuple[str, ...]
     links: tuple[float | None, ...] = (None,)
 
-    def settings(self, strategy: str) -> Settings:
+    def load_settings(self, strategy: str) -> PlanSettings:
         """Return the settings of planning with one of the strategies. Raises InputError."""
         return load_settings(self, strategy)
 
 
-def rows_of(name: str, study: Study) -> list[Row]:
+def make_rows(name: str, study: Study) -> list[StrategyRow]:
     """Return the rows of a model; a failure is a row with the reason, and the others go on."""
     try:
-        base = study.settings(study.strategies[0])
+        base = study.load_settings(study.strategies[0])
         model = load_model(name, study.dims)
         check_trips(model.index, study.trips or {})
-        if any(target.quantized for target in base.targets):
-            model = unshared(model)
+        if any(target.has_quantized_rules for target in base.targets):
+            model = unshare_dequantize(model)
         marks = annotate_graphs(model.index, base.targets)
         units = group_graphs(model.index, base.targets, marks)
     except ByocError as error:
-        return failed(name, study, str(error))
-    rows: list[Row] = []
+        return make_error_rows(name, study, str(error))
+    rows: list[StrategyRow] = []
     for link in study.links:
         costs = base.costs if link is None else tuple(with_link(c, link * _GIGA) for c in base.costs)
         settings = replace(base, costs=costs)
         here = [_make_row(name, model, link, strategy, settings, units) for strategy in study.strategies]
         # With bodies a bound may leave out regions in them, where limits are for all graphs together.
-        rows += here if model.index.bodies else contradicted(here)
+        rows += here if model.index.bodies else check_bounds(here)
     return rows
 
 
-def contradicted(rows: list[Row]) -> list[Row]:
+def check_bounds(rows: list[StrategyRow]) -> list[StrategyRow]:
     """Return the rows of a case, with an error where a lower bound is above another's objective."""
     checked = []
     for row in rows:
@@ -97,7 +97,7 @@ def contradicted(rows: list[Row]) -> list[Row]:
     return checked
 
 
-def failed(name: str, study: Study, reason: str) -> list[Row]:
+def make_error_rows(name: str, study: Study, reason: str) -> list[StrategyRow]:
     """Return the rows of a model that could not be placed by any strategy."""
     return [
         _empty_row(name, link, strategy) | {"error": " ".join(reason.split())}
@@ -106,9 +106,9 @@ def failed(name: str, study: Study, reason: str) -> list[Row]:
     ]
 
 
-def _empty_row(name: str, link: float | None, strategy: str) -> Row:
+def _empty_row(name: str, link: float | None, strategy: str) -> StrategyRow:
     asked = {"model": name, "link": link, "strategy": strategy}
-    return {**dict.fromkeys(KEYS), **asked, "notes": []}
+    return {**dict.fromkeys(ROW_KEYS), **asked, "notes": []}
 
 
 def _make_row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what they share
@@ -116,9 +116,9 @@ def _make_row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what
     model: Model,
     link: float | None,
     strategy: str,
-    settings: Settings,
+    settings: PlanSettings,
     units: Mapping[int, GraphUnits],
-) -> Row:
+) -> StrategyRow:
     row = _empty_row(name, link, strategy)
     try:
         watched = Stopwatch(load_plugin(STRATEGIES, strategy))
@@ -126,7 +126,7 @@ def _make_row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what
     except ByocError as error:
         return row | {"error": " ".join(str(error).split())}
     except Exception as error:  # a defect must not take the other strategies' rows with it
-        return row | {"error": f"failed with {described(error)}"}
+        return row | {"error": f"failed with {describe_error(error)}"}
     measure, cost = _read_objective(plan.placement)
     bound = plan.placement.bound
     done, total = _count_operations(plan)
@@ -138,17 +138,17 @@ def _make_row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what
         "regions": sum(len(graph.regions) for graph in plan.walk()),
         "offloaded": done / total if total else 0.0,
         "bytes_moved": sum(
-            graph.trips * moved(graph.posed.problem, graph.placement.labels, graph.posed.sizes)
+            graph.trips * count_transferred_bytes(graph.graph_problem.problem, graph.placement.labels, graph.graph_problem.sizes)
             for graph in plan.walk()
         ),
         "seconds": watched.seconds,
-        "notes": plan_notes(plan),
+        "notes": collect_plan_notes(plan),
     }
 
 
 def _read_objective(placement: Placement) -> tuple[str, float]:
     """Return the measure that a strategy minimised, and its value."""
-    schedule = placement.schedule if isinstance(placement, Scheduled) else None
+    schedule = placement.schedule if isinstance(placement, ScheduledPlacement) else None
     return (MAKESPAN, schedule.makespan) if schedule else (TOTAL, placement.cost.total)
 
 
@@ -167,7 +167,7 @@ class Stopwatch:
     @property
     def name(self) -> str:
         """The strategy's own name."""
-        return called(self.strategy)
+        return strategy_display_name(self.strategy)
 
     @property
     def honours(self) -> frozenset[str]:

@@ -7,8 +7,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
-from byoc.compare.rows import Row, Study, failed, rows_of
-from byoc.errors import described
+from byoc.compare.rows import StrategyRow, Study, make_error_rows, make_rows
+from byoc.errors import describe_error
 from byoc.support import report_step
 
 
@@ -16,7 +16,7 @@ def compare(
     models: Sequence[str],
     study: Study,
     workers: int | None = None,
-) -> list[Row]:
+) -> list[StrategyRow]:
     """Return the rows of all models, in the order of models, links and strategies.
 
     `workers` is how many processes run at a time, as many as there are processors unless given; with 1
@@ -37,21 +37,21 @@ def compare(
     return [row for name in models for row in found[name]]
 
 
-def _compare_one_by_one(name: str, study: Study) -> list[Row]:
+def _compare_one_by_one(name: str, study: Study) -> list[StrategyRow]:
     """Return the rows of a model, each strategy tried in a process of its own."""
     found = []
     for strategy in study.strategies:
         alone = replace(study, strategies=(strategy,))
         rows, _ = _compare_in_pool([name], alone, 1, quiet=True)
-        found.append(rows.get(name) or failed(name, alone, "the process that placed it died"))
+        found.append(rows.get(name) or make_error_rows(name, alone, "the process that placed it died"))
     return [rows[place] for place in range(len(study.links)) for rows in found]
 
 
 def _compare_in_pool(
     models: Sequence[str], study: Study, workers: int, *, quiet: bool = False
-) -> tuple[dict[str, list[Row]], list[str]]:
+) -> tuple[dict[str, list[StrategyRow]], list[str]]:
     """Return the rows of each model, and the models that were lost when a process died."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[StrategyRow]] = {}
     # Not forked: a child of a process with threads may hang in a lock that another thread held.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
@@ -66,8 +66,8 @@ def _compare_in_pool(
     return found, [name for name in models if name not in found]
 
 
-def _make_rows(name: str, study: Study) -> list[Row]:
+def _make_rows(name: str, study: Study) -> list[StrategyRow]:
     try:
-        return rows_of(name, study)
+        return make_rows(name, study)
     except Exception as error:  # a defect must not take the other models' rows with it
-        return failed(name, study, f"failed with {described(error)}")
+        return make_error_rows(name, study, f"failed with {describe_error(error)}")

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from math import exp, fsum, log
 from typing import Any
 
-from byoc.compare.rows import Row
+from byoc.compare.rows import StrategyRow
 
 Case = tuple[str, float | None, str]
 
 
-def geometric_means(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def summarize_strategies(rows: Sequence[StrategyRow]) -> list[dict[str, Any]]:
     """Return a row for each strategy: cases, errors, mean and worst ratio, largest gap, seconds.
 
     A case is a model at a link. Ratios are to the best objective that any strategy found for the case by
@@ -24,11 +24,11 @@ def geometric_means(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [_summarize(name, rows, best) for name in dict.fromkeys(row["strategy"] for row in rows)]
 
 
-def _find_case(row: Row) -> Case:
+def _find_case(row: StrategyRow) -> Case:
     return row["model"], row["link"], row["measure"]
 
 
-def _summarize(strategy: str, rows: Sequence[Row], best: dict[Case, float]) -> dict[str, Any]:
+def _summarize(strategy: str, rows: Sequence[StrategyRow], best: dict[Case, float]) -> dict[str, Any]:
     own = [row for row in rows if row["strategy"] == strategy]
     solved = [row for row in own if row["objective"] is not None]
     ratios = [_divide(row["objective"], best[_find_case(row)]) for row in solved]

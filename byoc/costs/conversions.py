@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.boundary.border import Wants
-from byoc.boundary.crossing import Conversion, crossings
-from byoc.costs.flows import Flows
+from byoc.boundary.border import BoundaryFormat
+from byoc.boundary.crossing import Conversion, make_transfer_lookup
+from byoc.costs.flows import UnitTensors
 from byoc.costs.model import FREE, CostModel, Price
-from byoc.costs.prices import MOST_BYTES, Floats, converting, price, transfer_prices
+from byoc.costs.prices import MOST_BYTES, Floats, link_includes_conversions, price_task, transfer_prices
 from byoc.costs.task import Task, Tasks
 from byoc.costs.work import Sizes, Work
 
 
 @dataclass(frozen=True, eq=False)
-class Moving:
+class TransferCosts:
     """Cost of sending tensors to a device and back, by row.
     `to_device` and `to_host` are float64 (tensors, 2), seconds and joules; joules are NaN if a model
     does not give them. `sizes` (int64) are the bytes sent.
@@ -31,14 +31,14 @@ class Moving:
     sizes: NDArray[np.int64]
 
 
-def moving(  # noqa: PLR0913, PLR0917 - tensors and both sides of the boundary
-    host: CostModel, device: CostModel, wants: Wants, works: Tasks, own: frozenset[int], moved: Flows
-) -> Moving:
+def price_transfers(  # noqa: PLR0913, PLR0917 - tensors and both sides of the boundary
+    host: CostModel, device: CostModel, wants: BoundaryFormat, works: Tasks, own: frozenset[int], moved: UnitTensors
+) -> TransferCosts:
     """Return the cost of sending tensors to a device in the form it wants, and back.
     `own` are the QuantizeLinear and DequantizeLinear nodes that byoc inserted. Unknown costs of
     conversions are estimated under any policy, as conversions are not part of the user's model.
     """
-    crossing = crossings(works.index, wants, own, works.sizes.fallback)
+    crossing = make_transfer_lookup(works.index, wants, own, works.sizes.fallback)
     some = [
         (row, each)
         for row, (name, whole) in enumerate(zip(moved.names, moved.whole, strict=True))
@@ -46,23 +46,23 @@ def moving(  # noqa: PLR0913, PLR0917 - tensors and both sides of the boundary
     ]
     sizes = np.array([min(size, MOST_BYTES) for size in moved.sizes], np.int64)
     converted = np.zeros(len(sizes), np.int64)
-    link_converts = converting(device)
+    link_converts = link_includes_conversions(device)
     for row, each in some:
         sizes[row] = min(each.bytes, MOST_BYTES)
-        converted[row] = min(each.converted, MOST_BYTES) if link_converts else 0
+        converted[row] = min(each.converted_bytes, MOST_BYTES) if link_converts else 0
     base = np.stack(transfer_prices(device, sizes.tolist(), converted.tolist()), axis=1)
     if not some:
-        return Moving(base, base, sizes)
+        return TransferCosts(base, base, sizes)
     there, back = base.copy(), base.copy()
     prices = _ConversionPrices(works, {"host": None if link_converts else host, "device": device})
     seen: dict[int, tuple[tuple[float, float], tuple[float, float]]] = {}
     for row, each in some:
         if id(each) not in seen:  # tensors of one type share a crossing
-            seen[id(each)] = prices.of(each.entering), prices.of(each.leaving)
+            seen[id(each)] = prices.sum_prices(each.entering), prices.sum_prices(each.leaving)
         enters, leaves = seen[id(each)]
         there[row] += enters
         back[row] += leaves
-    return Moving(there, back, sizes)
+    return TransferCosts(there, back, sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class _ConversionPrices:
     models: dict[str, CostModel | None]
     _seen: dict[tuple[str, int | Conversion], Price] = field(default_factory=dict)
 
-    def of(self, conversions: Iterable[Conversion]) -> tuple[float, float]:
+    def sum_prices(self, conversions: Iterable[Conversion]) -> tuple[float, float]:
         """Return the seconds and joules of some conversions, one after another."""
         found = [self._price(each) for each in conversions]
         return sum(each.seconds for each in found), sum(each.joules for each in found)
@@ -83,10 +83,10 @@ class _ConversionPrices:
         if model is None:
             return FREE
         node = conversion.node
-        key = conversion.by, conversion if node is None else int(self.works.of[node])
+        key = conversion.by, conversion if node is None else int(self.works.task_of_node[node])
         if key not in self._seen:
             task = _task(conversion) if node is None else self.works[node]
-            self._seen[key] = price(model, task)[0]
+            self._seen[key] = price_task(model, task)[0]
         return self._seen[key]
 
 
@@ -94,7 +94,7 @@ def _task(conversion: Conversion) -> Task:
     """Return the task of a conversion that is not a node of the graph; it computes nothing."""
     kinds = conversion.before, conversion.after
     sizes = Sizes({str(i): kind for i, kind in enumerate(kinds) if kind is not None})
-    known = sizes.known("0") and sizes.known("1")
+    known = sizes.is_known("0") and sizes.is_known("1")
     touched = float(min(sizes.bytes("0") + sizes.bytes("1"), MOST_BYTES))
     return Task(
         op=conversion.op,

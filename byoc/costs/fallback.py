@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from byoc.costs.model import CostModel, Estimating, Price, Unknown, converts
+from byoc.costs.model import CostModel, Estimating, Price, Unknown, includes_conversions
 from byoc.costs.task import Task
 
 
@@ -35,7 +35,7 @@ class Fallback:
 
     def converting(self) -> bool:
         """Return whether the first model's transfers include conversions."""
-        return converts(self.first)
+        return includes_conversions(self.first)
 
     def launching(self) -> Price:
         """Return the first model's price."""

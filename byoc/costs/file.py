@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from byoc.costs.model import THOUSAND_YEARS, Price
 from byoc.costs.work import Work
-from byoc.yamlfile import Strict
+from byoc.yamlfile import StrictModel
 
 
 def _check_seconds(seconds: float) -> float:
@@ -34,7 +34,7 @@ Seconds = Annotated[float, Number, Field(ge=0), AfterValidator(_check_seconds)]
 Amount = Annotated[float, Number, Field(ge=0), AfterValidator(_check_finite)]
 
 
-class Link(Strict):
+class HostLink(StrictModel):
     """The connection between the host and the device."""
 
     bandwidth: Positive
@@ -45,7 +45,7 @@ class Link(Strict):
     """bytes per second that change dtype or layout on the way; the host's costs if not given"""
 
 
-class Energy(Strict):
+class Energy(StrictModel):
     """Joules: for each operation, byte, second of work, byte moved over the link, and launch."""
 
     operation: Amount = 0.0
@@ -54,13 +54,13 @@ class Energy(Strict):
     moved: Amount = 0.0
     launch: Amount = 0.0
 
-    def of(self, work: Work, seconds: float) -> float:
+    def joules_of(self, work: Work, seconds: float) -> float:
         """Return the joules of some work that takes so many seconds."""
         spent = min(seconds, THOUSAND_YEARS)  # as for prices; keeps 0 joules per second at 0
         return self.operation * work.operations + self.byte * work.bytes + self.second * spent
 
 
-class Machine(Strict):
+class MeasuredMachine(StrictModel):
     """The machine on which a model was measured; nothing here identifies its owner."""
 
     cpu: str = ""
@@ -69,14 +69,14 @@ class Machine(Strict):
     versions: dict[str, str] = Field(default_factory=dict)
 
 
-class CostFile(Strict):
+class CostFile(StrictModel):
     """Fields shared by every kind of cost file."""
 
     name: str
     description: str = ""
     launch: Seconds = 0.0
     """seconds per region"""
-    link: Link | None = None
+    link: HostLink | None = None
     """absent for the host"""
     energy: Energy | None = None
     otherwise: str | None = Field(None, alias="else")
@@ -99,16 +99,16 @@ class CostFile(Strict):
         """Return the cost of starting a region."""
         return Price(self.launch, self.energy.launch if self.energy else nan)
 
-    def priced(self, work: Work, seconds: float, joules: float = nan) -> Price:
+    def make_price(self, work: Work, seconds: float, joules: float = nan) -> Price:
         """Return a price; joules that are not given are computed from the file's energy."""
         if isnan(joules) and self.energy is not None:
-            joules = self.energy.of(work, seconds)
+            joules = self.energy.joules_of(work, seconds)
         return Price(seconds, joules)
 
 
-class Measured(CostFile):
+class MeasuredCostFile(CostFile):
     """Fields shared by the kinds of measured cost files."""
 
-    machine: Machine | None = None
+    machine: MeasuredMachine | None = None
     together: Annotated[Positive, AfterValidator(_check_finite)] = 1.0
     """time of operators that run together over the sum of their separate times; scales every cost"""

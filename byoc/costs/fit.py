@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from byoc.costs.linear import Line, Linear
-from byoc.costs.table import Entry, Table
+from byoc.costs.linear import CostLine, Linear
+from byoc.costs.table import Measurement, CostTable
 from byoc.costs.task import family
 
 Floats = NDArray[np.float64]
@@ -22,7 +22,7 @@ _PULL = 1e-3
 _ROUNDING = 1e-9
 
 
-def fitted(entries: Sequence[Entry], around: Line | None = None, typical: Floats | None = None) -> Line:
+def fit_line(entries: Sequence[Measurement], around: CostLine | None = None, typical: Floats | None = None) -> CostLine:
     """Return the line fitted to entries of a table.
     Non-negative least squares (Lawson and Hanson 1974) of the relative errors, as costs range over
     orders of magnitude; `r2` refers to the seconds themselves and is below 0 where the mean fits better.
@@ -38,34 +38,34 @@ def fitted(entries: Sequence[Entry], around: Line | None = None, typical: Floats
     joules = None
     if len(spent) == len(entries):
         operation, byte, call = _solve_least_squares(features, np.array(spent), _LEAST_JOULES).tolist()
-        joules = Line(operation=operation, byte=byte, call=call)
+        joules = CostLine(operation=operation, byte=byte, call=call)
     operation, byte, call = found.tolist()
     r2 = _r2(seconds, features @ found)
-    return Line(operation=operation, byte=byte, call=call, joules=joules, r2=r2, samples=len(entries))
+    return CostLine(operation=operation, byte=byte, call=call, joules=joules, r2=r2, samples=len(entries))
 
 
-def fit(table: Table) -> Linear:
+def fit_linear_model(table: CostTable) -> Linear:
     """Return a linear model of a table: one line for each operator, and one through all entries."""
-    of: dict[str, list[Entry]] = {}
+    of: dict[str, list[Measurement]] = {}
     for entry in table.entries:
         of.setdefault(family(entry.op, entry.attributes), []).append(entry)
-    every, typical = fitted(table.entries), _typical(table.entries)
+    every, typical = fit_line(table.entries), _typical(table.entries)
     kept = ("name", "launch", "link", "energy", "machine", "together")
     return Linear(
         kind="linear",
         description=f"fitted to {len(table.entries)} measurements",
-        operators={op: fitted(entries, every, typical) for op, entries in sorted(of.items())},
+        operators={op: fit_line(entries, every, typical) for op, entries in sorted(of.items())},
         estimates=every,
         **{"else": table.otherwise},
         **{name: getattr(table, name) for name in kept},
     )
 
 
-def _features(entries: Sequence[Entry]) -> Floats:
+def _features(entries: Sequence[Measurement]) -> Floats:
     return np.array([[e.operations, e.bytes, 1.0] for e in entries])
 
 
-def _typical(entries: Sequence[Entry]) -> Floats:
+def _typical(entries: Sequence[Measurement]) -> Floats:
     """Return each coefficient as if it alone explained the seconds: medians, float64 (3,)."""
     features, seconds = _features(entries), np.array([e.seconds for e in entries])
     columns = [(column[column > 0], seconds[column > 0]) for column in features.T]
@@ -76,7 +76,7 @@ def _solve_least_squares(
     features: Floats,
     values: Floats,
     least: float,
-    around: Line | None = None,
+    around: CostLine | None = None,
     typical: Floats | None = None,
 ) -> Floats:
     """Return the three coefficients, float64 (3,)."""

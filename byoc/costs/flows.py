@@ -7,14 +7,14 @@ from byoc.costs.task import Tasks
 from byoc.costs.work import SHAPES
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import is_onnx
-from byoc.patterns.unit import HasNodes
+from byoc.patterns.unit import NodeGroup
 
 # A shape is sent as one 64-bit number for each dimension.
 _DIM_BYTES = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Flows:
+class UnitTensors:
     """The tensors that pass between units: name, producing unit (-1: host), consuming units, bytes.
 
     `whole` is False if only the shape of the tensor is sent.
@@ -27,7 +27,7 @@ class Flows:
     whole: list[bool]
 
 
-def flows(index: GraphIndex, works: Tasks, units: Sequence[HasNodes]) -> Flows:
+def find_unit_tensors(index: GraphIndex, works: Tasks, units: Sequence[NodeGroup]) -> UnitTensors:
     """Return the tensors that pass between units.
 
     Consumers that only ask for a tensor's shape read a small tensor of its own, `NAME:shape`: they come
@@ -61,12 +61,12 @@ def flows(index: GraphIndex, works: Tasks, units: Sequence[HasNodes]) -> Flows:
                 consumers.append(sorted(shaped))
                 sizes.append(_DIM_BYTES * len(size[name].shape))
                 whole.append(False)
-    return Flows(names, producers, consumers, sizes, whole)
+    return UnitTensors(names, producers, consumers, sizes, whole)
 
 
-def _produced_tensors(index: GraphIndex, units: Sequence[HasNodes]) -> Iterator[tuple[str, int]]:
+def _produced_tensors(index: GraphIndex, units: Sequence[NodeGroup]) -> Iterator[tuple[str, int]]:
     """Yield every tensor with its producing unit, -1 for tensors from outside."""
-    for name in (*index.inputs, *index.captured):
+    for name in (*index.inputs, *index.captured_names):
         yield name, -1
     nodes = index.nodes
     for row, unit in enumerate(units):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from byoc.costs.fallback import Fallback
 from byoc.costs.file import CostFile
-from byoc.costs.model import CostModel, Estimating, Price, Unknown, converts
+from byoc.costs.model import CostModel, Estimating, Price, Unknown, includes_conversions
 from byoc.costs.task import Task
 
 
@@ -43,7 +43,7 @@ class _WithBandwidth:
         return Price(empty.seconds + size / self.bandwidth + more, before.joules)
 
     def converting(self) -> bool:
-        return converts(self.model)
+        return includes_conversions(self.model)
 
     def launching(self) -> Price:
         return self.model.launching()

@@ -8,14 +8,14 @@ from byoc.costs.file import CostFile
 from byoc.costs.linear import Linear
 from byoc.costs.model import CostModel
 from byoc.costs.roofline import Roofline
-from byoc.costs.table import Table
-from byoc.errors import InputError, described, nearest
-from byoc.plugins import COST_MODELS, COSTS, distribution, files, find_file, installed, is_file, load
-from byoc.yamlfile import check, read_mapping, wrong
+from byoc.costs.table import CostTable
+from byoc.errors import InputError, describe_error, suggest_nearest
+from byoc.plugins import COST_MODELS, COSTS, get_distribution, find_files, find_file, list_installed, is_file, load_plugin
+from byoc.yamlfile import validate_content, read_mapping, make_file_error
 
 _MOST_FALLBACKS = 8
 
-KINDS: Mapping[str, type[CostFile]] = {"roofline": Roofline, "table": Table, "linear": Linear}
+KINDS: Mapping[str, type[CostFile]] = {"roofline": Roofline, "table": CostTable, "linear": Linear}
 
 
 class _TooDeepError(InputError):
@@ -35,25 +35,25 @@ def read_cost_file(path: Path) -> CostFile:
     content = read_mapping(path)
     kind = content.get("kind")
     if "kind" not in content:
-        raise wrong(path, [f"kind: must be given; known: {', '.join(KINDS)}"])
+        raise make_file_error(path, [f"kind: must be given; known: {', '.join(KINDS)}"])
     if not isinstance(kind, str) or kind not in KINDS:
         text = str(kind)[:50]
-        hint = nearest(text, KINDS)
-        raise wrong(path, [f"kind: no such kind '{text}'{hint}; known: {', '.join(KINDS)}"])
-    result, problems = check(content, KINDS[kind])
+        hint = suggest_nearest(text, KINDS)
+        raise make_file_error(path, [f"kind: no such kind '{text}'{hint}; known: {', '.join(KINDS)}"])
+    result, problems = validate_content(content, KINDS[kind])
     if result is None:
-        raise wrong(path, problems)
+        raise make_file_error(path, problems)
     return result
 
 
 def _load(name: str, asking: tuple[Path, ...]) -> CostModel:
     """Load a model; `asking` are the files whose fallbacks led to it."""
-    plugins = installed(COSTS)
+    plugins = list_installed(COSTS)
     if name in plugins and not Path(name).is_file():
-        clashing = [str(path) for path in files(COST_MODELS)[0].get(name, ())]
+        clashing = [str(path) for path in find_files(COST_MODELS)[0].get(name, ())]
         if clashing:
             raise InputError(
-                f"{name}: {distribution(plugins[name])} brings a cost model of this name, and so does "
+                f"{name}: {get_distribution(plugins[name])} brings a cost model of this name, and so does "
                 f"{clashing[0]}; give a path"
             )
         return _load_plugin(name)
@@ -96,12 +96,12 @@ def _as_model(found: CostFile) -> CostModel:
 
 
 def _load_plugin(name: str) -> CostModel:
-    found = load(COSTS, name)
-    source = f"cost model '{name}' of {distribution(installed(COSTS)[name])}"
+    found = load_plugin(COSTS, name)
+    source = f"cost model '{name}' of {get_distribution(list_installed(COSTS)[name])}"
     try:
         own_name = found.name if isinstance(found, CostModel) else None
     except Exception as error:  # a property of a plug-in can fail
-        raise InputError(f"{source}: its name failed with {described(error)}") from error
+        raise InputError(f"{source}: its name failed with {describe_error(error)}") from error
     if not isinstance(found, CostModel):
         raise InputError(
             f"{source} is not one: it needs a "

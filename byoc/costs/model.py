@@ -83,7 +83,7 @@ class Converting(Protocol):
         ...
 
 
-def converts(model: CostModel) -> bool:
+def includes_conversions(model: CostModel) -> bool:
     """Return whether a model's transfers include conversions; True if it does not state it."""
     return not isinstance(model, Converting) or bool(model.converting())
 
@@ -92,7 +92,7 @@ class _EstimatingModel(CostModel, Estimating, Protocol):
     """A cost model that makes estimates as well."""
 
 
-def sum_of_parts(model: _EstimatingModel, task: Task) -> Price:
+def price_parts(model: _EstimatingModel, task: Task) -> Price:
     """Return the total cost of a composite's nodes, estimated where the model does not know."""
     found = [FREE if part.view else model.execution(part) or model.estimate(part) for part in task.parts]
     return Price(sum(price.seconds for price in found), sum(price.joules for price in found))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from byoc.errors import InputError, nearest
+from byoc.errors import InputError, suggest_nearest
 
 _NAMES = ("latency", "energy")
 _NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -21,7 +21,7 @@ class Objective:
     latency: float = 1.0
     energy: float = 0.0
 
-    def of(self, seconds: Any, joules: Any) -> Any:
+    def combine(self, seconds: Any, joules: Any) -> Any:
         """Return the cost of seconds and joules, numbers or arrays."""
         if not self.energy:
             return seconds if self.latency == 1.0 else self.latency * np.asarray(seconds)
@@ -40,7 +40,7 @@ LATENCY = Objective()
 ENERGY = Objective(0.0, 1.0)
 
 
-def read_objective(text: str) -> Objective:
+def parse_objective(text: str) -> Objective:
     """Return the objective of `latency`, `energy`, or weights such as `latency=1,energy=0.5`.
 
     Raises InputError for anything else.
@@ -54,7 +54,7 @@ def read_objective(text: str) -> Objective:
         if name not in weights:
             known = ", ".join((*_NAMES, "latency=1,energy=0.5"))
             raise InputError(
-                f"objective {text}: no such objective{nearest(name, _NAMES)}; known: {known}"
+                f"objective {text}: no such objective{suggest_nearest(name, _NAMES)}; known: {known}"
             )
         if name in given:
             raise InputError(f"objective {text}: the weight of {name} stands twice")

@@ -9,9 +9,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.boundary.crossing import own_quantization
-from byoc.costs.conversions import moving
-from byoc.costs.flows import flows
+from byoc.boundary.crossing import find_own_quantization
+from byoc.costs.conversions import price_transfers
+from byoc.costs.flows import find_unit_tensors
 from byoc.costs.model import CostModel, Policy, Price
 from byoc.costs.objective import LATENCY, Objective
 from byoc.costs.prices import (
@@ -19,10 +19,10 @@ from byoc.costs.prices import (
     device_prices,
     host_prices,
     launch_price,
-    policed,
+    keep_unknown_on_host,
 )
-from byoc.costs.problem import Device, combined, limited, priced, side_by_side
-from byoc.costs.task import Tasks, tasks
+from byoc.costs.problem import PlacementDevice, weigh_costs, build_unpriced_problem, set_costs, stack_columns
+from byoc.costs.task import Tasks, build_tasks
 from byoc.graph.index import GraphIndex
 from byoc.patterns.joint import JointUnit
 from byoc.patterns.unit import Unit
@@ -41,7 +41,7 @@ class BodyCost:
 
 
 @dataclass(frozen=True, eq=False)
-class Alternative:
+class AlternativeComposite:
     """Units that an accelerator may run as one composite, if the placement chooses so."""
 
     device: int
@@ -56,13 +56,13 @@ class CostSettings:
     """Cost models of the host and the accelerators, the policy for unknown costs, and the objective."""
 
     host: CostModel
-    devices: Sequence[Device]
+    devices: Sequence[PlacementDevice]
     unknown: Policy = Policy.estimate
     objective: Objective = LATENCY
 
 
 @dataclass(frozen=True, eq=False)
-class Posed:
+class GraphProblem:
     """The placement problem of a graph, and the meaning of its rows."""
 
     problem: Problem
@@ -77,14 +77,14 @@ class Posed:
     """float64 (units,): arithmetic operations"""
     estimated: int
     """number of units with an unknown cost that was estimated"""
-    kept: tuple[Mapping[int, str], ...]
+    kept_on_host: tuple[Mapping[int, str], ...]
     """for each accelerator, unit -> reason why it may not run there: unknown cost, or refused"""
     sizes: NDArray[np.int64]
     """int64 (tensors, devices): bytes sent"""
-    willing: NDArray[np.float64]
+    device_cost: NDArray[np.float64]
     """float64 (units, devices): cost on each accelerator in units of the objective, for refused units
     too; infinite or NaN where unknown"""
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[AlternativeComposite, ...] = ()
     """the composites behind the problem's fusions, one each"""
 
 
@@ -93,9 +93,9 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
     units: Sequence[JointUnit],
     settings: CostSettings,
     bodies: Mapping[int, BodyCost] = MappingProxyType({}),
-    alternatives: Sequence[Alternative] = (),
+    alternatives: Sequence[AlternativeComposite] = (),
     refused: Sequence[Mapping[int, str]] = (),
-) -> Posed:
+) -> GraphProblem:
     """Build the placement problem of a graph's units on a host and some accelerators.
 
     On the host the nodes of a unit run one by one; on an accelerator a composite or a QDQ group runs as
@@ -108,15 +108,15 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
     cost model gives none.
     """
     builder = _ProblemBuilder(index, units, settings, bodies, refused)
-    execution = builder.execution()
-    moved = flows(index, builder.tasks, units)
+    execution = builder.price_units()
+    moved = find_unit_tensors(index, builder.tasks, units)
     transfers = [
-        moving(settings.host, each.costs, each.wants, builder.tasks, builder.quantizing, moved)
+        price_transfers(settings.host, each.costs, each.wants, builder.tasks, builder.quantizing, moved)
         for each in settings.devices
     ]
     launches = [launch_price(device.costs) for device in settings.devices]
-    latency = limited(index, units, settings.devices, moved, execution.seconds)
-    latency = priced(latency, execution.seconds, transfers, 0, [price.seconds for price in launches])
+    latency = build_unpriced_problem(index, units, settings.devices, moved, execution.seconds)
+    latency = set_costs(latency, execution.seconds, transfers, 0, [price.seconds for price in launches])
     joules = [
         execution.joules,
         *(side[:, 1] for each in transfers for side in (each.to_device, each.to_host)),
@@ -124,13 +124,13 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
     ]
     energy = None
     if not any(np.isnan(part).any() for part in joules):
-        energy = priced(latency, execution.joules, transfers, 1, [price.joules for price in launches])
+        energy = set_costs(latency, execution.joules, transfers, 1, [price.joules for price in launches])
     models = (settings.host, *(device.costs for device in settings.devices))
-    problem = combined(latency, energy, settings.objective, models)
-    useful = builder.useful_alternatives(problem, alternatives)
-    of = settings.objective.of
+    problem = weigh_costs(latency, energy, settings.objective, models)
+    useful = builder.find_useful_alternatives(problem, alternatives)
+    of = settings.objective.combine
     nothing = np.zeros((len(moved.names), 0), np.int64)
-    return Posed(
+    return GraphProblem(
         problem=_add_fusions(problem, [(each, of(p.seconds, p.joules)) for each, p in useful]),
         latency=_add_fusions(latency, [(each, price.seconds) for each, price in useful]),
         energy=energy and _add_fusions(energy, [(each, price.joules) for each, price in useful]),
@@ -138,9 +138,9 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
         tensors=tuple(moved.names),
         operations=execution.operations,
         estimated=execution.estimated,
-        kept=execution.kept,
-        sizes=side_by_side([each.sizes for each in transfers], nothing),
-        willing=execution.willing,
+        kept_on_host=execution.kept_on_host,
+        sizes=stack_columns([each.sizes for each in transfers], nothing),
+        device_cost=execution.device_cost,
     )
 
 
@@ -148,13 +148,13 @@ def pose(  # noqa: PLR0913, PLR0917
     index: GraphIndex,
     units: Sequence[JointUnit],
     host: CostModel,
-    devices: Sequence[Device],
+    devices: Sequence[PlacementDevice],
     bodies: Mapping[int, BodyCost] = MappingProxyType({}),
     unknown: Policy = Policy.estimate,
     objective: Objective = LATENCY,
-    alternatives: Sequence[Alternative] = (),
+    alternatives: Sequence[AlternativeComposite] = (),
     refused: Sequence[Mapping[int, str]] = (),
-) -> Posed:
+) -> GraphProblem:
     """Build a placement problem from separate settings: see `build_problem`."""
     settings = CostSettings(host, devices, unknown, objective)
     return build_problem(index, units, settings, bodies, alternatives, refused)
@@ -167,8 +167,8 @@ class _Execution:
     seconds: NDArray[np.float64]
     joules: NDArray[np.float64]
     operations: NDArray[np.float64]
-    willing: NDArray[np.float64]
-    kept: tuple[Mapping[int, str], ...]
+    device_cost: NDArray[np.float64]
+    kept_on_host: tuple[Mapping[int, str], ...]
     estimated: int
 
 
@@ -184,24 +184,24 @@ class _ProblemBuilder:
 
     @cached_property
     def tasks(self) -> Tasks:
-        return tasks(self.index)
+        return build_tasks(self.index)
 
     @cached_property
     def device_tasks(self) -> list[Tasks]:
         """The tasks of each accelerator, in the type that its regions compute in."""
         types = [device.wants.compute for device in self.settings.devices]
-        return [tasks(self.index, compute) if compute else self.tasks for compute in types]
+        return [build_tasks(self.index, compute) if compute else self.tasks for compute in types]
 
     @cached_property
     def quantizing(self) -> frozenset[int]:
-        return own_quantization(self.index)
+        return find_own_quantization(self.index)
 
     @cached_property
     def has_bodies(self) -> NDArray[np.bool_]:
         """bool (units,): the unit is a node with bodies, whose cost is given."""
         return np.array([unit.nodes[0] in self.bodies for unit in self.units], np.bool_)
 
-    def execution(self) -> _Execution:
+    def price_units(self) -> _Execution:
         host = host_prices(self.settings.host, self.tasks, self.units, self.quantizing)
         self._require(host, ~self.has_bodies)
         columns = [(host.seconds, host.joules)]
@@ -210,13 +210,13 @@ class _ProblemBuilder:
         kept: list[Mapping[int, str]] = []
         for number, device in enumerate(self.settings.devices):
             prices = _joint_prices(device.costs, self.device_tasks[number], self.units, number)
-            willing[:, number] = self.settings.objective.of(prices.seconds, prices.joules)
-            accepted = np.array([unit.taken(number) for unit in self.units], np.bool_)
+            willing[:, number] = self.settings.objective.combine(prices.seconds, prices.joules)
+            accepted = np.array([unit.is_supported(number) for unit in self.units], np.bool_)
             refused = self.refused[number] if self.refused else {}
             out = {row: why for row, why in refused.items() if accepted[row]}
             accepted[list(out)] = False
             self._require(prices, accepted & ~self.has_bodies)
-            out |= policed(prices, self.settings.unknown, (accepted & ~self.has_bodies).tolist())
+            out |= keep_unknown_on_host(prices, self.settings.unknown, (accepted & ~self.has_bodies).tolist())
             accepted[list(out)] = False
             kept.append(out)
             estimated |= prices.unknown & accepted & ~self.has_bodies
@@ -237,11 +237,11 @@ class _ProblemBuilder:
     def _require(self, prices: Prices, rows: NDArray[np.bool_]) -> None:
         """Raise InputError under `Policy.refuse` if a price of the marked units is unknown."""
         if self.settings.unknown is Policy.refuse:
-            prices.require(np.flatnonzero(rows), [unit.name for unit in self.units])
+            prices.require_known(np.flatnonzero(rows), [unit.name for unit in self.units])
 
-    def useful_alternatives(
-        self, problem: Problem, alternatives: Sequence[Alternative]
-    ) -> list[tuple[Alternative, Price]]:
+    def find_useful_alternatives(
+        self, problem: Problem, alternatives: Sequence[AlternativeComposite]
+    ) -> list[tuple[AlternativeComposite, Price]]:
         """Return the composites that save something, with their prices."""
         found = []
         for each in alternatives:
@@ -250,30 +250,30 @@ class _ProblemBuilder:
                 self.settings.devices[device].costs, self.device_tasks[device], [each.unit]
             )
             price = Price(float(prices.seconds[0]), float(prices.joules[0]))
-            if _saving(problem, each, self.settings.objective.of(price.seconds, price.joules)) > 0:
+            if _compute_saving(problem, each, self.settings.objective.combine(price.seconds, price.joules)) > 0:
                 found.append((each, price))
         return found
 
 
-def _saving(problem: Problem, alternative: Alternative, fused: float) -> float:
+def _compute_saving(problem: Problem, alternative: AlternativeComposite, fused: float) -> float:
     """Return the saving of units that run as one; 0 if one of them may not run there."""
     saving = float(problem.seconds[list(alternative.rows), alternative.device].sum()) - fused
     return saving if saving < inf else 0.0
 
 
-def _add_fusions(problem: Problem, prices: Sequence[tuple[Alternative, float]]) -> Problem:
+def _add_fusions(problem: Problem, prices: Sequence[tuple[AlternativeComposite, float]]) -> Problem:
     """Return a problem with the alternatives as fusions, at the given prices."""
     if not prices:
         return problem
     fusions = [
-        Fusion(each.rows, each.device, max(0.0, _saving(problem, each, price))) for each, price in prices
+        Fusion(each.rows, each.device, max(0.0, _compute_saving(problem, each, price))) for each, price in prices
     ]
     return replace(problem, fusions=tuple(fusions))
 
 
 def _joint_prices(costs: CostModel, works: Tasks, units: Sequence[JointUnit], number: int) -> Prices:
     """Return the price of each joint unit on an accelerator: the sum over its units there."""
-    parts = [unit.on[number] for unit in units]
+    parts = [unit.on_device[number] for unit in units]
     each = device_prices(costs, works, [part for group in parts for part in group])
     if all(len(group) == 1 for group in parts):
         return each

@@ -9,7 +9,7 @@ from numbers import Real
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.costs.linear import STAND_IN
+from byoc.costs.linear import STAND_IN_LINE
 from byoc.costs.model import (
     FREE,
     MOST_JOULES,
@@ -22,8 +22,8 @@ from byoc.costs.model import (
     Unknown,
 )
 from byoc.costs.task import Task, Tasks
-from byoc.errors import InputError, described, goes_on, shortened
-from byoc.patterns.unit import HasNodes, Unit
+from byoc.errors import InputError, describe_error, must_propagate, shorten_text
+from byoc.patterns.unit import NodeGroup, Unit
 
 Floats = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ class Prices:
     unknown: NDArray[np.bool_]
     why: Sequence[str]
 
-    def require(self, rows: Iterable[int], names: Sequence[str]) -> None:
+    def require_known(self, rows: Iterable[int], names: Sequence[str]) -> None:
         """Raise InputError if the price of one of the rows is unknown; `names` names all rows."""
         missing = [row for row in rows if self.unknown[row]]
         if not missing:
@@ -63,14 +63,14 @@ def node_prices(model: CostModel, tasks: Tasks, free: Collection[int] = ()) -> P
 
     Constant nodes cost nothing, nor do those in `free`.
     """
-    found = [price(model, task) for task in tasks.distinct]
-    of = tasks.of.copy()
+    found = [price_task(model, task) for task in tasks.distinct]
+    of = tasks.task_of_node.copy()
     of[list(free)] = len(found)
     return _select_prices(model, [*found, (FREE, "")], of)
 
 
 def host_prices(
-    model: CostModel, tasks: Tasks, units: Sequence[HasNodes], free: Collection[int] = ()
+    model: CostModel, tasks: Tasks, units: Sequence[NodeGroup], free: Collection[int] = ()
 ) -> Prices:
     """Return the price of each unit on the host, where the nodes of a composite run one by one.
 
@@ -98,17 +98,17 @@ def device_prices(model: CostModel, tasks: Tasks, units: Sequence[Unit]) -> Pric
 
     Tensors inside a composite cause no memory traffic there.
     """
-    found = [price(model, task) for task in tasks.distinct]
+    found = [price_task(model, task) for task in tasks.distinct]
     of = np.empty(len(units), np.int64)
     seen: dict[object, int] = {}
     for row, unit in enumerate(units):
         if unit.kind == "node":
-            of[row] = tasks.of[unit.nodes[0]]
+            of[row] = tasks.task_of_node[unit.nodes[0]]
             continue
-        task = tasks.composite(_composite_name(tasks, unit), unit.nodes)
+        task = tasks.composite_task(_composite_name(tasks, unit), unit.nodes)
         number = seen.setdefault((*task.key, task.work), len(found))
         if number == len(found):
-            found.append(price(model, task))
+            found.append(price_task(model, task))
         of[row] = number
     return _select_prices(model, found, of)
 
@@ -137,7 +137,7 @@ def transfer_prices(
     return prices.seconds, prices.joules
 
 
-def converting(model: CostModel) -> bool:
+def link_includes_conversions(model: CostModel) -> bool:
     """Return whether a model's transfers include conversions; True if it does not state it."""
     return not isinstance(model, Converting) or bool(_ask(model, "converting"))
 
@@ -147,7 +147,7 @@ def launch_price(model: CostModel) -> Price:
     return _check_price(model, _ask(model, "launching"))
 
 
-def price(model: CostModel, task: Task) -> tuple[Price, str]:
+def price_task(model: CostModel, task: Task) -> tuple[Price, str]:
     """Return a task's price and the reason why it is an estimate, empty if the model knows it.
 
     Raises InputError if a third-party model fails or does not return a price.
@@ -157,16 +157,16 @@ def price(model: CostModel, task: Task) -> tuple[Price, str]:
     found = _ask(model, "execution", task)
     if not isinstance(found, Unknown):
         return _check_price(model, found), ""
-    why = shortened(str(found.why), _MOST_CHARACTERS) or f"{model.name} does not say why"
+    why = shorten_text(str(found.why), _MOST_CHARACTERS) or f"{model.name} does not say why"
     if isinstance(model, Estimating):
         return _check_price(model, _ask(model, "estimate", task)), why
     if task.parts:
-        parts = [price(model, part)[0] for part in task.parts]
+        parts = [price_task(model, part)[0] for part in task.parts]
         return Price(sum(p.seconds for p in parts), sum(p.joules for p in parts)), why
-    return Price(STAND_IN.at(task.work)), why
+    return Price(STAND_IN_LINE.evaluate(task.work)), why
 
 
-def policed(device: Prices, policy: Policy, taken: Sequence[bool]) -> dict[int, str]:
+def keep_unknown_on_host(device: Prices, policy: Policy, taken: Sequence[bool]) -> dict[int, str]:
     """Return the units that a policy keeps on the host, with the reason.
 
     `taken` marks the units that the device would accept. Only `Policy.host` keeps any.
@@ -191,9 +191,9 @@ def _ask(model: CostModel, method: str, *given: object) -> object:
     try:
         return getattr(model, method)(*given)
     except BaseException as error:  # a plug-in can fail in any way
-        if goes_on(error):
+        if must_propagate(error):
             raise
-        raise InputError(f"cost model {model.name}: {method} failed with {described(error)}") from error
+        raise InputError(f"cost model {model.name}: {method} failed with {describe_error(error)}") from error
 
 
 def _check_price(model: CostModel, found: object) -> Price:

@@ -8,9 +8,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.boundary.border import Wants
-from byoc.costs.conversions import Moving
-from byoc.costs.flows import Flows
+from byoc.boundary.border import BoundaryFormat
+from byoc.costs.conversions import TransferCosts
+from byoc.costs.flows import UnitTensors
 from byoc.costs.model import CostModel
 from byoc.costs.objective import LATENCY, Objective
 from byoc.errors import InputError
@@ -22,7 +22,7 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
-class Device:
+class PlacementDevice:
     """An accelerator in the placement problem: its costs and its limits on regions.
 
     `connected` states whether a region must be connected. The limits are nodes per region, regions, and
@@ -36,14 +36,14 @@ class Device:
     max_nodes: int = UNLIMITED
     max_regions: int = UNLIMITED
     memory: float = inf
-    wants: Wants = field(default_factory=Wants)
+    wants: BoundaryFormat = field(default_factory=BoundaryFormat)
 
 
-def limited(
+def build_unpriced_problem(
     index: GraphIndex,
     units: Sequence[JointUnit],
-    devices: Sequence[Device],
-    moved: Flows,
+    devices: Sequence[PlacementDevice],
+    moved: UnitTensors,
     seconds: NDArray[np.float64],
 ) -> Problem:
     """Return the problem with its limits; transfers and launches are still free."""
@@ -52,7 +52,7 @@ def limited(
     constants = np.array([_constant_bytes(index, unit) if held else 0.0 for unit in units], np.float64)
     free = np.zeros((len(moved.names), len(devices)))
     size = np.array([len(unit.nodes) for unit in units], np.int64)
-    some = any(part.must for unit in units for parts in unit.on for part in parts)
+    some = any(part.must for unit in units for parts in unit.on_device for part in parts)
     must = np.array([some and unit.must for unit in units], np.bool_)
     must &= np.isfinite(seconds[:, 1:]).any(axis=1)
     fits = [
@@ -91,10 +91,10 @@ def _constant_bytes(index: GraphIndex, unit: JointUnit) -> float:
     return float(sum(kind.bytes or 0 for kind in kinds if kind is not None))
 
 
-def priced(
+def set_costs(
     problem: Problem,
     execution: NDArray[np.float64],
-    crossing: Sequence[Moving],
+    crossing: Sequence[TransferCosts],
     part: int,
     launch: Sequence[float],
 ) -> Problem:
@@ -102,18 +102,18 @@ def priced(
     return replace(
         problem,
         seconds=execution,
-        to_device=side_by_side([each.to_device[:, part] for each in crossing], problem.to_device),
-        to_host=side_by_side([each.to_host[:, part] for each in crossing], problem.to_host),
+        to_device=stack_columns([each.to_device[:, part] for each in crossing], problem.to_device),
+        to_host=stack_columns([each.to_host[:, part] for each in crossing], problem.to_host),
         launch=np.array(launch),
     )
 
 
-def side_by_side(each: Sequence[NDArray[_T]], none: NDArray[_T]) -> NDArray[_T]:
+def stack_columns(each: Sequence[NDArray[_T]], none: NDArray[_T]) -> NDArray[_T]:
     """Stack columns; return `none` if there are none."""
     return np.stack(each, axis=1) if each else none
 
 
-def combined(
+def weigh_costs(
     latency: Problem, energy: Problem | None, objective: Objective, models: Sequence[CostModel]
 ) -> Problem:
     """Return the problem in the units of the objective."""
@@ -137,5 +137,5 @@ def _weigh(
     objective: Objective, seconds: NDArray[np.float64], joules: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     refused = np.isinf(seconds)
-    value = objective.of(np.where(refused, 0, seconds), np.where(refused, 0, joules))
+    value = objective.combine(np.where(refused, 0, seconds), np.where(refused, 0, joules))
     return np.where(refused, inf, value)

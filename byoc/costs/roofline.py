@@ -8,21 +8,21 @@ from byoc.costs.file import CostFile, Number, Positive, Seconds
 from byoc.costs.model import Price, Unknown
 from byoc.costs.task import Task
 from byoc.costs.work import Work
-from byoc.errors import nearest
-from byoc.graph.types import NUMBERS
-from byoc.yamlfile import Strict
+from byoc.errors import suggest_nearest
+from byoc.graph.types import DTYPE_NUMBERS
+from byoc.yamlfile import StrictModel
 
 _DEFAULT = "default"
 
 
 def _check_dtypes(peak: dict[str, float]) -> dict[str, float]:
     for name in peak:
-        if name != _DEFAULT and name not in NUMBERS:
-            raise ValueError(f"no such data type '{name}'{nearest(name, (*NUMBERS, _DEFAULT))}")
+        if name != _DEFAULT and name not in DTYPE_NUMBERS:
+            raise ValueError(f"no such data type '{name}'{suggest_nearest(name, (*DTYPE_NUMBERS, _DEFAULT))}")
     return peak
 
 
-class Special(Strict):
+class OperatorFigures(StrictModel):
     """Figures of an operator or a composite that differ from the rest."""
 
     efficiency: Annotated[float, Number, Field(gt=0, le=1)] = 1.0
@@ -44,7 +44,7 @@ class Roofline(CostFile):
     """bytes per second to and from memory"""
     overhead: Seconds = 0.0
     """seconds for each operator"""
-    operators: dict[str, Special] = Field(default_factory=dict)
+    operators: dict[str, OperatorFigures] = Field(default_factory=dict)
     """deviations of some operators and composites, by name"""
 
     def execution(self, task: Task) -> Price | Unknown:
@@ -58,9 +58,9 @@ class Roofline(CostFile):
         """Return the roofline price of the known part of the work."""
         special = self.operators.get(task.op)
         seconds = self.seconds(task.work, task.dtype, special)
-        return self.priced(task.work, seconds)
+        return self.make_price(task.work, seconds)
 
-    def seconds(self, work: Work, dtype: str, special: Special | None = None) -> float:
+    def seconds(self, work: Work, dtype: str, special: OperatorFigures | None = None) -> float:
         """Return the seconds of some work; 0 if nothing is computed and no byte moved."""
         if not work.operations and not work.bytes:
             return 0.0

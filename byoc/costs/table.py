@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from byoc.costs.file import Amount, Measured, Number, Seconds
-from byoc.costs.linear import STAND_IN, Line
-from byoc.costs.model import Price, Unknown, sum_of_parts
-from byoc.costs.task import Task, canonical
-from byoc.errors import nearest
-from byoc.graph.types import NUMBERS
-from byoc.yamlfile import Strict
+from byoc.costs.file import Amount, MeasuredCostFile, Number, Seconds
+from byoc.costs.linear import STAND_IN_LINE, CostLine
+from byoc.costs.model import Price, Unknown, price_parts
+from byoc.costs.task import Task, canonical_attributes
+from byoc.errors import suggest_nearest
+from byoc.graph.types import DTYPE_NUMBERS
+from byoc.yamlfile import StrictModel
 
 _TYPE = re.compile(r"(?P<dtype>\w+)\[(?P<dims>(\d+(, \d+)*)?)\]")
 
@@ -32,9 +32,9 @@ def _check_types(text: str) -> str:
             found = _TYPE.fullmatch(kind)
             if kind != "-" and found is None:
                 raise ValueError(f"'{kind}' is no type such as float32[1, 8], nor - for one left out")
-            if found is not None and found["dtype"] not in NUMBERS:
+            if found is not None and found["dtype"] not in DTYPE_NUMBERS:
                 raise ValueError(
-                    f"no such data type '{found['dtype']}'{nearest(found['dtype'], NUMBERS)}"
+                    f"no such data type '{found['dtype']}'{suggest_nearest(found['dtype'], DTYPE_NUMBERS)}"
                 )
     return " -> ".join(sides).strip()
 
@@ -56,7 +56,7 @@ def _check_count(value: float) -> float:
 Count = Annotated[float, Number, Field(ge=0), AfterValidator(_check_count)]
 
 
-class Entry(Strict):
+class Measurement(StrictModel):
     """A measurement of one operator on tensors of certain types."""
 
     op: str
@@ -79,18 +79,18 @@ class Entry(Strict):
     @property
     def key(self) -> tuple[str, str, str]:
         """The lookup key, equal to the `key` of the measured task."""
-        return self.op, self.types, canonical(self.attributes)
+        return self.op, self.types, canonical_attributes(self.attributes)
 
 
-class Table(Measured):
+class CostTable(MeasuredCostFile):
     """Measured costs, looked up exactly; a task that was not measured is unknown."""
 
     kind: Literal["table"]
-    entries: Annotated[tuple[Entry, ...], Field(min_length=1)]
+    entries: Annotated[tuple[Measurement, ...], Field(min_length=1)]
 
     @field_validator("entries")
     @classmethod
-    def _each_once(cls, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    def _each_once(cls, entries: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
         first: dict[Any, int] = {}
         for i, entry in enumerate(entries):
             before = first.setdefault(entry.key, i)
@@ -99,14 +99,14 @@ class Table(Measured):
         return entries
 
     @cached_property
-    def _by_key(self) -> Mapping[tuple[str, str, str], Entry]:
+    def _by_key(self) -> Mapping[tuple[str, str, str], Measurement]:
         return {entry.key: entry for entry in self.entries}
 
     @cached_property
-    def _line(self) -> Line:
-        from byoc.costs.fit import fitted  # noqa: PLC0415 - imports scipy, needed only for unknown costs
+    def _line(self) -> CostLine:
+        from byoc.costs.fit import fit_line  # noqa: PLC0415 - imports scipy, needed only for unknown costs
 
-        return fitted(self.entries) if any(e.operations or e.bytes for e in self.entries) else STAND_IN
+        return fit_line(self.entries) if any(e.operations or e.bytes for e in self.entries) else STAND_IN_LINE
 
     def execution(self, task: Task) -> Price | Unknown:
         """Return the measured cost; unknown if the task was not measured."""
@@ -114,10 +114,10 @@ class Table(Measured):
         if entry is None:
             return Unknown(f"{self.name} has no costs of {task}")
         joules = nan if entry.joules is None else entry.joules
-        return self.priced(task.work, entry.seconds * self.together, joules)
+        return self.make_price(task.work, entry.seconds * self.together, joules)
 
     def estimate(self, task: Task) -> Price:
         """Return the sum of a composite's parts, or the value of a line through all entries."""
         if task.parts:
-            return sum_of_parts(self, task)
-        return self.priced(task.work, self._line.at(task.work) * self.together)
+            return price_parts(self, task)
+        return self.make_price(task.work, self._line.evaluate(task.work) * self.together)

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from byoc.costs.work import VIEWS, Sizes, Work, border, is_view, work
-from byoc.graph.attributes import effective, written
+from byoc.costs.work import VIEWS, Sizes, Work, find_entering_and_leaving, is_view, count_work
+from byoc.graph.attributes import get_effective_attributes, get_stated_attributes
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
-from byoc.graph.values import constant_value
+from byoc.graph.values import get_constant_value
 from byoc.graph.walk import is_onnx
-from byoc.patterns.unit import HasNodes
+from byoc.patterns.unit import NodeGroup
 
 Attributes = Mapping[str, Any]
 
@@ -57,7 +57,7 @@ class Task:
     @cached_property
     def key(self) -> tuple[str, str, str]:
         """The key of cost tables: equal for equal tasks."""
-        return self.op, self.types, canonical(self.attributes)
+        return self.op, self.types, canonical_attributes(self.attributes)
 
     def __str__(self) -> str:
         """Return for instance `Relu on float32[1, 8] -> float32[1, 8]`."""
@@ -69,7 +69,7 @@ def family(op: str, attributes: Attributes) -> str:
     return f"{op}/grouped" if attributes.get("group", 1) != 1 else op
 
 
-def canonical(attributes: Attributes) -> str:
+def canonical_attributes(attributes: Attributes) -> str:
     """Return attributes as one text, equal for equal attributes: sorted by name, 1.0 as 1."""
     return json.dumps({name: _simplify_numbers(attributes[name]) for name in sorted(attributes)})
 
@@ -95,25 +95,25 @@ class Tasks:
     types: Mapping[str, TensorType]
     sizes: Sizes
     distinct: Sequence[Task]
-    of: NDArray[np.int64]
+    task_of_node: NDArray[np.int64]
 
     def __getitem__(self, node: int) -> Task:
         """Return the task of a node that is not constant."""
-        return self.distinct[int(self.of[node])]
+        return self.distinct[int(self.task_of_node[node])]
 
     @cached_property
     def operations(self) -> NDArray[np.float64]:
         """float64 (nodes,): the operations of each node, 0 for constant nodes."""
         each = np.array([*(task.work.operations for task in self.distinct), 0.0])
-        return each[self.of]
+        return each[self.task_of_node]
 
     @cached_property
     def bytes(self) -> NDArray[np.float64]:
         """float64 (nodes,): the bytes that each node reads and writes, 0 for constant nodes."""
-        return np.array([*(task.work.bytes for task in self.distinct), 0.0])[self.of]
+        return np.array([*(task.work.bytes for task in self.distinct), 0.0])[self.task_of_node]
 
     def unit_operations(
-        self, units: Sequence[HasNodes], free: Collection[int] = ()
+        self, units: Sequence[NodeGroup], free: Collection[int] = ()
     ) -> NDArray[np.float64]:
         """float64 (units,): the operations of each unit, without the nodes in `free`."""
         nodes = np.array([node for unit in units for node in unit.nodes], np.int64)
@@ -122,13 +122,13 @@ class Tasks:
         each[list(free)] = 0
         return np.bincount(row, each[nodes], len(units)).astype(np.float64)
 
-    def composite(self, op: str, nodes: tuple[int, ...]) -> Task:
+    def composite_task(self, op: str, nodes: tuple[int, ...]) -> Task:
         """Return the task of nodes that run as one under a name."""
-        entering, leaving = border(self.index, nodes)
+        entering, leaving = find_entering_and_leaving(self.index, nodes)
         parts = tuple(self[i] for i in nodes)
         return Task(
             op=op,
-            work=work(self.index, self.sizes, nodes),
+            work=count_work(self.index, self.sizes, nodes),
             dtype=parts[-1].dtype,
             inputs=tuple(map(self.types.get, entering)),
             outputs=tuple(map(self.types.get, leaving)),
@@ -137,13 +137,13 @@ class Tasks:
                 for i, part in enumerate(parts)
                 for key, value in part.attributes.items()
             },
-            sized=all(map(self.sizes.known, (*entering, *leaving))) and all(p.sized for p in parts),
+            sized=all(map(self.sizes.is_known, (*entering, *leaving))) and all(p.sized for p in parts),
             view=all(part.view for part in parts),
             parts=parts,
         )
 
 
-def tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
+def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
     """Return the tasks of a graph's nodes, in time linear in its size.
 
     A node with bodies is a task of its own, whose work excludes the bodies. With `compute` the float32
@@ -190,7 +190,7 @@ def _distinguishing_marks(index: GraphIndex, number: int, node: NodeProto) -> An
     if number in index.bodies:
         return number
     if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
-        training = constant_value(index, node.input[2])
+        training = get_constant_value(index, node.input[2])
         return None if training is None else bool(training.any())
     return 0
 
@@ -201,37 +201,37 @@ def _task(index: GraphIndex, types: Mapping[str, TensorType], sizes: Sizes, numb
     first = types.get(node.output[0]) if node.output else None
     names = [*filter(None, node.input), *outputs]
     return Task(
-        op=called(node),
-        work=work(index, sizes, (number,)),
+        op=operator_name(node),
+        work=count_work(index, sizes, (number,)),
         dtype=first.dtype if first else "float32",
         inputs=tuple(map(types.get, node.input)),
         outputs=tuple(types.get(name) if index.is_used(name) else None for name in node.output),
         attributes={} if number in index.bodies else _attributes(index, node),
-        sized=number not in index.bodies and all(map(sizes.known, names)),
+        sized=number not in index.bodies and all(map(sizes.is_known, names)),
         view=is_view(index, node),
     )
 
 
-def called(node: NodeProto) -> str:
+def operator_name(node: NodeProto) -> str:
     """Return the name of a node's operator, with its domain if that is not ONNX's own."""
     return node.op_type if is_onnx(node) else f"{node.domain}::{node.op_type}"
 
 
 def _attributes(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
-    schema = index.schema(node)
+    schema = index.get_schema(node)
     if schema is None:
-        return dict(_plain_attributes(written(node)))
+        return dict(_plain_attributes(get_stated_attributes(node)))
     usual = {
         name: value
         for name, attribute in schema.attributes.items()
         if (value := _default_value(attribute.default_value)) is not None
     }
-    found = _plain_attributes(effective(node, schema, index.types))
+    found = _plain_attributes(get_effective_attributes(node, schema, index.types))
     return {name: value for name, value in found if usual.get(name) != value}
 
 
 def _default_value(attribute: Any) -> Any:
-    return written(NodeProto(attribute=[attribute])).get(attribute.name) if attribute.name else None
+    return get_stated_attributes(NodeProto(attribute=[attribute])).get(attribute.name) if attribute.name else None
 
 
 def _plain_attributes(attributes: Attributes) -> Iterator[tuple[str, Any]]:

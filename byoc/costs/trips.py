@@ -5,26 +5,26 @@ from dataclasses import dataclass
 
 import onnx
 
-from byoc.errors import InputError, nearest
-from byoc.graph.attributes import written
+from byoc.errors import InputError, suggest_nearest
+from byoc.graph.attributes import get_stated_attributes
 from byoc.graph.index import GraphIndex
-from byoc.graph.walk import describe, is_onnx
+from byoc.graph.walk import describe_node, is_onnx
 
 # The trip count of a loop of which nothing is known.
-ESTIMATE = 8
+ESTIMATED_TRIPS = 8
 _MOST = 10**12
 _SCAN_WITHOUT_BATCH = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Trips:
+class TripCount:
     """The number of runs of each body for one run of the node; `note` says if it was estimated."""
 
-    each: float
+    count: float
     note: str = ""
 
 
-def partitionable(index: GraphIndex, number: int) -> bool:
+def can_partition_bodies(index: GraphIndex, number: int) -> bool:
     """Return whether regions may form in a node's bodies, which the runtime must be able to run."""
     node = index.nodes[number]
     if not is_onnx(node) or number not in index.bodies:
@@ -34,7 +34,7 @@ def partitionable(index: GraphIndex, number: int) -> bool:
     return node.op_type in ("If", "Loop")
 
 
-def called(node: onnx.NodeProto) -> str:
+def trip_count_name(node: onnx.NodeProto) -> str:
     """Return the name by which users give a node's trip count: its own, or its first output's."""
     return node.name or next(iter(node.output), "")
 
@@ -42,38 +42,38 @@ def called(node: onnx.NodeProto) -> str:
 def check_trips(index: GraphIndex, given: Mapping[str, float]) -> None:
     """Raise InputError for an impossible trip count, or for a node without bodies."""
     graphs = index.walk()
-    known = [called(graph.nodes[i]) for graph in graphs for i in graph.bodies]
+    known = [trip_count_name(graph.nodes[i]) for graph in graphs for i in graph.bodies]
     for name, number in given.items():
         if name not in known:
             there = ", ".join(known) or "none"
             raise InputError(
-                f"trips of '{name}': no such node{nearest(name, known)}; with bodies: {there}"
+                f"trips of '{name}': no such node{suggest_nearest(name, known)}; with bodies: {there}"
             )
         if not isinstance(number, (int, float)) or not 0 <= number < _MOST:
             raise InputError(f"trips of '{name}': {number!r} is not a number of times")
 
 
-def trips(index: GraphIndex, number: int, given: Mapping[str, float]) -> Trips:
+def count_trips(index: GraphIndex, number: int, given: Mapping[str, float]) -> TripCount:
     """Return the trip count of a node's bodies; `given` overrides it by node name."""
     node = index.nodes[number]
-    if called(node) in given:
-        return Trips(given[called(node)])
+    if trip_count_name(node) in given:
+        return TripCount(given[trip_count_name(node)])
     if node.op_type == "If":
-        return Trips(1 / len(index.bodies[number]))
+        return TripCount(1 / len(index.bodies[number]))
     if node.op_type == "Loop":
         count = _constant_integer(index, node.input[0]) if node.input else None
         if count is not None and _runs_to_its_count(index, number):
-            return Trips(max(count, 0))
+            return TripCount(max(count, 0))
     if node.op_type == "Scan":
-        attributes = written(node)
+        attributes = get_stated_attributes(node)
         scanned = len(node.input) - int(attributes.get("num_scan_inputs", 1))
         kind = index.types.get(node.input[scanned]) if 0 <= scanned < len(node.input) else None
         axis = next(iter(attributes.get("scan_input_axes", [0])), 0)
         shape = (kind.shape or ()) if kind else ()
         extent = shape[axis] if -len(shape) <= axis < len(shape) else None
         if isinstance(extent, int):
-            return Trips(extent)
-    return Trips(ESTIMATE, f"{describe(node)} counts as {ESTIMATE} trips, as their number is not known")
+            return TripCount(extent)
+    return TripCount(ESTIMATED_TRIPS, f"{describe_node(node)} counts as {ESTIMATED_TRIPS} trips, as their number is not known")
 
 
 def _runs_to_its_count(index: GraphIndex, number: int) -> bool:
@@ -87,7 +87,7 @@ def _runs_to_its_count(index: GraphIndex, number: int) -> bool:
     body = index.bodies[number][0].index
     given, result = body.graph.input[1].name, next(iter(body.outputs))
     while result != given and not body.is_constant(result):
-        maker = body.producer.get(result)
+        maker = body.producers.get(result)
         if maker is None or body.nodes[maker].op_type != "Identity":
             return False
         result = body.nodes[maker].input[0]
@@ -96,8 +96,8 @@ def _runs_to_its_count(index: GraphIndex, number: int) -> bool:
 
 def _constant_integer(index: GraphIndex, name: str) -> int | None:
     """Return the value of a constant integer, None if it is not one stored in the model."""
-    tensor = index.stored.get(name)
-    number = index.producer.get(name)
+    tensor = index.stored_tensors.get(name)
+    number = index.producers.get(name)
     if tensor is None and number is not None and index.nodes[number].op_type == "Constant":
         tensor = next((a.t for a in index.nodes[number].attribute if a.name == "value"), None)
     if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL:

@@ -13,11 +13,11 @@ from typing import Any
 
 from onnx import NodeProto
 
-from byoc.graph.attributes import written
+from byoc.graph.attributes import get_stated_attributes
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType
 from byoc.graph.unshare import is_dequantize, is_quantize
-from byoc.graph.values import constant_value
+from byoc.graph.values import get_constant_value
 from byoc.graph.walk import is_onnx
 
 # They reinterpret the same bytes with another shape, so they cost nothing on either side.
@@ -134,7 +134,7 @@ class Sizes:
         size = TensorType(kind.dtype, shape).bytes or 0
         return Size(kind.elements is not None, shape, size, len(self._seen))
 
-    def known(self, name: str) -> bool:
+    def is_known(self, name: str) -> bool:
         """Return whether every dimension of a tensor is known."""
         return self.by_name[name].known
 
@@ -156,11 +156,11 @@ def is_view(index: GraphIndex, node: NodeProto) -> bool:
     masked = len(node.output) > 1 and index.is_used(node.output[1])
     if masked or len(node.input) < 3 or not node.input[2]:
         return not masked
-    training = constant_value(index, node.input[2])
+    training = get_constant_value(index, node.input[2])
     return training is not None and not training.any()
 
 
-def border(index: GraphIndex, nodes: Collection[int]) -> tuple[list[str], list[str]]:
+def find_entering_and_leaving(index: GraphIndex, nodes: Collection[int]) -> tuple[list[str], list[str]]:
     """Return the tensors that enter and leave nodes run as one, constants included, in order."""
     made = {name for i in nodes for name in index.nodes[i].output if index.is_used(name)}
     entering = dict.fromkeys(name for i in nodes for name in index.reads[i] if name not in made)
@@ -175,15 +175,15 @@ def border(index: GraphIndex, nodes: Collection[int]) -> tuple[list[str], list[s
     return list(entering), leaving
 
 
-def work(index: GraphIndex, sizes: Sizes, nodes: tuple[int, ...]) -> Work:
+def count_work(index: GraphIndex, sizes: Sizes, nodes: tuple[int, ...]) -> Work:
     """Return the work of nodes that run as one.
     Operations add up. Bytes are those of the tensors that enter and leave, since tensors inside never
     reach memory. The input of a lookup (Gather, Slice) counts as the part that is taken from it.
     Constants that a QDQ group dequantizes count as stored, with their scales and zero points.
     """
-    entering, leaving = border(index, nodes)
+    entering, leaving = find_entering_and_leaving(index, nodes)
     made = [name for i in nodes for name in index.nodes[i].output if index.is_used(name)]
-    operations, estimated = 0, not all(map(sizes.known, (*entering, *made)))
+    operations, estimated = 0, not all(map(sizes.is_known, (*entering, *made)))
     moved = [i for i in nodes if not is_view(index, index.nodes[i])]
     for i in moved:
         count, exact = _operations(index.nodes[i], sizes)
@@ -220,7 +220,7 @@ def _stored_bytes(
         return {}
     result: dict[str, int] = {}
     for name in entering:
-        behind = [index.nodes[i] for i in index.constants_behind([name])]
+        behind = [index.nodes[i] for i in index.find_constant_nodes([name])]
         read = {each for node in behind if is_dequantize(node) for each in node.input if each}
         if read:
             result[name] = sum(map(sizes.bytes, read))
@@ -247,7 +247,7 @@ def _operations(node: NodeProto, sizes: Sizes) -> tuple[int, bool]:
     counter = _COUNTERS.get(node.op_type)
     if counter is None:
         return output, False
-    return counter(node, written(node), sizes, output), True
+    return counter(node, get_stated_attributes(node), sizes, output), True
 
 
 _Attributes = Mapping[str, Any]

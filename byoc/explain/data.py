@@ -5,19 +5,19 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from byoc.costs.trips import called
+from byoc.costs.trips import trip_count_name
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model
 from byoc.patterns.explain import NearMiss
 from byoc.patterns.unit import Unit
 from byoc.rules.annotate import Attempt, Objection
 from byoc.rules.load import Target
-from byoc.rules.operators import name_of
+from byoc.rules.operators import get_operator_name
 from byoc.verdict import Mark
 
 
 @dataclass(frozen=True, eq=False)
-class Refusal:
+class RefusedNode:
     """A node that the accelerator does not support.
 
     `graph_path` is that of the body that contains it, empty for the main graph. `attempts` are the rules
@@ -27,7 +27,7 @@ class Refusal:
     node.
     """
 
-    graph: str
+    graph_path: str
     index: GraphIndex
     number: int
     attempts: tuple[Attempt, ...]
@@ -37,23 +37,23 @@ class Refusal:
     @property
     def name(self) -> str:
         """The node's name, or its first output."""
-        return called(self.index.nodes[self.number])
+        return trip_count_name(self.index.nodes[self.number])
 
     @property
     def op(self) -> str:
         """The operator, as rule files write it."""
-        return name_of(self.index.nodes[self.number])
+        return get_operator_name(self.index.nodes[self.number])
 
 
 @dataclass(frozen=True, eq=False)
-class Explained:
+class GraphExplanation:
     """The explanation of one graph: the main graph, or the body at `graph_path`."""
 
-    graph: str
+    graph_path: str
     index: GraphIndex
     marks: Sequence[Mark]
     units: Sequence[Unit]
-    misses: Sequence[NearMiss]
+    near_misses: Sequence[NearMiss]
     operations: Mapping[int, float]
     quantized: bool
     """True if the target has rules for quantized operators."""
@@ -64,7 +64,7 @@ class Explained:
         return {number: unit for unit in self.units for number in unit.nodes}
 
     @cached_property
-    def taken(self) -> Set[int]:
+    def supported_nodes(self) -> Set[int]:
         """The nodes that the accelerator supports."""
         return {number for unit in self.units if unit.verdict for number in unit.nodes}
 
@@ -75,9 +75,9 @@ class Explanation:
 
     model: Model
     target: Target
-    graphs: tuple[Explained, ...]
-    asked: tuple[tuple[Explained, int], ...]
-    refusals: tuple[Refusal, ...]
+    graphs: tuple[GraphExplanation, ...]
+    asked: tuple[tuple[GraphExplanation, int], ...]
+    refusals: tuple[RefusedNode, ...]
 
     @property
     def operations(self) -> float:

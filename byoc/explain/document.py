@@ -5,18 +5,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from byoc.costs.trips import called
-from byoc.explain.data import Explained, Explanation, Refusal
-from byoc.explain.gains import gains
+from byoc.costs.trips import trip_count_name
+from byoc.explain.data import GraphExplanation, Explanation, RefusedNode
+from byoc.explain.gains import compute_gains
 from byoc.graph.index import GraphIndex
-from byoc.patterns.explain import NearMiss, near_misses
+from byoc.patterns.explain import NearMiss, find_near_misses
 from byoc.rules.annotate import Attempt, Objection
-from byoc.rules.operators import name_of
+from byoc.rules.operators import get_operator_name
 
 _EXAMPLES = 3
 
 
-def document(explanation: Explanation, details: bool = False) -> dict[str, Any]:
+def make_explanation_document(explanation: Explanation, details: bool = False) -> dict[str, Any]:
     """Convert an explanation to data; compute is given as a share of all operations of the model.
 
     Keys: model, target, rules, nodes (asked, taken, refused), compute (operations, refused), refused,
@@ -33,40 +33,40 @@ def document(explanation: Explanation, details: bool = False) -> dict[str, Any]:
             "taken": len(explanation.asked) - refused,
             "refused": refused,
         },
-        "compute": {"operations": total, "refused": _part(explanation.refused_operations, total)},
-        "refused": _rows(explanation.refusals, total),
+        "compute": {"operations": total, "refused": _fraction(explanation.refused_operations, total)},
+        "refused": _refusal_rows(explanation.refusals, total),
         "relax": [
             {
-                "place": gain.place,
+                "place": gain.location,
                 "operators": dict(gain.operators),
                 "nodes": gain.nodes,
-                "compute": _part(gain.operations, total),
+                "compute": _fraction(gain.operations, total),
             }
-            for gain in gains(explanation)
+            for gain in compute_gains(explanation)
         ],
-        "composites": _composites(explanation),
+        "composites": _composite_rows(explanation),
     }
     if details:
-        result["details"] = _details(explanation)
+        result["details"] = _node_rows(explanation)
     return result
 
 
-def _part(operations: float, total: float) -> float:
+def _fraction(operations: float, total: float) -> float:
     return operations / total if total else 0.0
 
 
-def _rows(refusals: Iterable[Refusal], total: float) -> list[dict[str, Any]]:
+def _refusal_rows(refusals: Iterable[RefusedNode], total: float) -> list[dict[str, Any]]:
     """Return a row for each set of reasons, regardless of the values in them, the most compute first."""
-    groups: dict[tuple[str, ...], list[Refusal]] = {}
+    groups: dict[tuple[str, ...], list[RefusedNode]] = {}
     for refusal in refusals:
-        key = (reason.place or _unnamed(reason.text) for reason in refusal.reasons)
+        key = (reason.location or _without_names(reason.text) for reason in refusal.reasons)
         groups.setdefault(tuple(key), []).append(refusal)
     rows = [
         {
             "nodes": len(members),
-            "compute": _part(sum(m.operations for m in members), total),
+            "compute": _fraction(sum(m.operations for m in members), total),
             "operators": dict(Counter(m.op for m in members).most_common()),
-            "reasons": _reasons(members),
+            "reasons": _shared_reasons(members),
             "examples": [member.name for member in members[:_EXAMPLES]],
         }
         for members in groups.values()
@@ -74,12 +74,12 @@ def _rows(refusals: Iterable[Refusal], total: float) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["compute"], -row["nodes"], str(row["reasons"])))
 
 
-def _unnamed(text: str) -> str:
+def _without_names(text: str) -> str:
     """Remove the quoted names from a sentence."""
     return re.sub(r"'[^']*'", "''", text)
 
 
-def _reasons(members: Sequence[Refusal]) -> list[dict[str, Any]]:
+def _shared_reasons(members: Sequence[RefusedNode]) -> list[dict[str, Any]]:
     """Return the reasons that some nodes share, each in its commonest wording."""
     reasons = []
     for position, reason in enumerate(members[0].reasons):
@@ -89,15 +89,15 @@ def _reasons(members: Sequence[Refusal]) -> list[dict[str, Any]]:
         several_ops = len({member.op for member in members}) > 1
         texts = Counter(short if several_ops and len(set(short)) == 1 else full)
         text = texts.most_common(1)[0][0]
-        reasons.append({"place": reason.place, "text": text, "others": len(texts) - 1})
+        reasons.append({"place": reason.location, "text": text, "others": len(texts) - 1})
     return reasons
 
 
-def _composites(explanation: Explanation) -> list[dict[str, Any]]:
+def _composite_rows(explanation: Explanation) -> list[dict[str, Any]]:
     misses: dict[str, dict[str, list[NearMiss]]] = {}
-    for miss in (miss for graph in explanation.graphs for miss in graph.misses):
+    for miss in (miss for graph in explanation.graphs for miss in graph.near_misses):
         alike = misses.setdefault(miss.pattern, {})
-        alike.setdefault(re.sub(r"\d+", "0", _unnamed(miss.reason)), []).append(miss)
+        alike.setdefault(re.sub(r"\d+", "0", _without_names(miss.reason)), []).append(miss)
     return [
         {
             "name": name,
@@ -111,7 +111,7 @@ def _composites(explanation: Explanation) -> list[dict[str, Any]]:
     ]
 
 
-def _details(explanation: Explanation) -> list[dict[str, Any]]:
+def _node_rows(explanation: Explanation) -> list[dict[str, Any]]:
     """Return a row for every node asked about: its types, and the rules that accept or refuse it."""
     refused = {(id(refusal.index), refusal.number): refusal for refusal in explanation.refusals}
     rows = []
@@ -121,34 +121,34 @@ def _details(explanation: Explanation) -> list[dict[str, Any]]:
         node = graph.index.nodes[number]
         rows.append(
             {
-                "node": called(node),
-                "graph": graph.graph,
-                "operator": name_of(node),
-                "compute": _part(graph.operations[number], explanation.operations),
-                "inputs": [_tensor(graph.index, name) for name in node.input],
-                "outputs": [_tensor(graph.index, name) for name in node.output],
+                "node": trip_count_name(node),
+                "graph": graph.graph_path,
+                "operator": get_operator_name(node),
+                "compute": _fraction(graph.operations[number], explanation.operations),
+                "inputs": [_describe_tensor(graph.index, name) for name in node.input],
+                "outputs": [_describe_tensor(graph.index, name) for name in node.output],
                 "taken": refusal is None,
                 "rule": "" if refusal else graph.marks[number].rule,
                 "composite": unit.composite,
-                "tried": [_attempt(attempt) for attempt in refusal.attempts] if refusal else [],
-                "reasons": [_objection(reason) for reason in refusal.reasons] if refusal else [],
+                "tried": [_attempt_document(attempt) for attempt in refusal.attempts] if refusal else [],
+                "reasons": [_objection_document(reason) for reason in refusal.reasons] if refusal else [],
                 "nearly": [
                     {"composite": miss.pattern, "reason": miss.reason}
-                    for miss in _misses(explanation, graph, number)
+                    for miss in _near_misses_at(explanation, graph, number)
                 ],
             }
         )
     return rows
 
 
-def _misses(explanation: Explanation, graph: Explained, number: int) -> list[NearMiss]:
+def _near_misses_at(explanation: Explanation, graph: GraphExplanation, number: int) -> list[NearMiss]:
     """Return the near misses of composites at a node; all of them if only this node was asked about."""
     if len(explanation.asked) == 1:
-        return near_misses(graph.index, explanation.target.patterns, graph.marks, number)
-    return [miss for miss in graph.misses if number in miss.nodes]
+        return find_near_misses(graph.index, explanation.target.patterns, graph.marks, number)
+    return [miss for miss in graph.near_misses if number in miss.nodes]
 
 
-def _tensor(index: GraphIndex, name: str) -> str:
+def _describe_tensor(index: GraphIndex, name: str) -> str:
     """Describe a tensor: for instance `x float32[1, 3, 224, 224]`."""
     if not name:
         return "(left out)"
@@ -156,9 +156,9 @@ def _tensor(index: GraphIndex, name: str) -> str:
     return f"{name} {index.types.get(name) or 'of an unknown type'}{constant}"
 
 
-def _attempt(attempt: Attempt) -> dict[str, Any]:
-    return {"rule": attempt.rule, "objections": [_objection(o) for o in attempt.objections]}
+def _attempt_document(attempt: Attempt) -> dict[str, Any]:
+    return {"rule": attempt.rule, "objections": [_objection_document(o) for o in attempt.objections]}
 
 
-def _objection(objection: Objection) -> dict[str, str]:
-    return {"place": objection.place, "text": objection.text}
+def _objection_document(objection: Objection) -> dict[str, str]:
+    return {"place": objection.location, "text": objection.text}

@@ -9,9 +9,9 @@ from pydantic import BaseModel
 
 from byoc.rules.load import Target
 from byoc.rules.schema import OpRule
-from byoc.rules.values import ANY, ANY_DTYPE
+from byoc.rules.values import ANY_OPERATOR, ANY_DTYPE
 
-MISSING = "ops"
+MISSING_OPERATOR = "ops"
 """The path that stands for a missing rule for an operator."""
 
 # The path of a whole rule, which is no constraint.
@@ -19,42 +19,42 @@ _NO_CONSTRAINT = re.compile(r"ops\[\d+\](\.quantized)?")
 _RULE = re.compile(r"ops\[(\d+)\]")
 
 
-def relaxed(target: Target, place: str, op: str = "") -> Target | None:
+def drop_constraint(target: Target, location: str, op: str = "") -> Target | None:
     """Return a target with one constraint less, None if the path is not that of a constraint.
 
     `location` is the path that objections report. A constraint on data types becomes `any`. For the path
     `ops`, the operator `op` gets a rule without constraints.
     """
     rules = target.rules
-    if place == MISSING:
-        return replace(target, rules=_updated(rules, "ops", (*rules.ops, OpRule(op=(op,)))))
-    path = _merged(target, place)
+    if location == MISSING_OPERATOR:
+        return replace(target, rules=_replace_value(rules, "ops", (*rules.ops, OpRule(op=(op,)))))
+    path = _find_merged_path(target, location)
     if not path or _NO_CONSTRAINT.fullmatch(path):
         return None
-    without = _without(rules, path)
+    without = _drop_at(rules, path)
     return None if without is None else replace(target, rules=without)
 
 
-def concerned(target: Target, place: str, op: str = "") -> Collection[str] | None:
+def operators_concerned(target: Target, location: str, op: str = "") -> Collection[str] | None:
     """Return the operators that a constraint may concern, None if any."""
-    if place == MISSING:
+    if location == MISSING_OPERATOR:
         return {op}
-    found = _RULE.match(_merged(target, place))
+    found = _RULE.match(_find_merged_path(target, location))
     if found is None:
         return None
     ops = target.rules.ops[int(found[1])].op
-    return None if ANY in ops else set(ops)
+    return None if ANY_OPERATOR in ops else set(ops)
 
 
-def _merged(target: Target, location: str) -> str:
+def _find_merged_path(target: Target, location: str) -> str:
     """Return the path in the merged rules for a path that may be in a file that was built on."""
-    for path, written in target.places.items():
-        if _rest(location, written) is not None:
+    for path, written in target.locations.items():
+        if _strip_key(location, written) is not None:
             return path + location[len(written) :]
     return "" if ": " in location else location
 
 
-def _rest(path: str, key: str) -> str | None:
+def _strip_key(path: str, key: str) -> str | None:
     """Return the rest of a path after a key, None if the path does not begin with the key."""
     if not path.startswith(key):
         return None
@@ -64,7 +64,7 @@ def _rest(path: str, key: str) -> str | None:
     return rest[1:] if rest[0] == "." else None
 
 
-def _keys(part: Any) -> Iterator[tuple[Any, str, Any]]:
+def _iterate_keys(part: Any) -> Iterator[tuple[Any, str, Any]]:
     """Yield the keys of a part of the rules, as written in paths, and the values."""
     if isinstance(part, BaseModel):
         yield from ((name, name, getattr(part, name)) for name in type(part).model_fields)
@@ -75,24 +75,24 @@ def _keys(part: Any) -> Iterator[tuple[Any, str, Any]]:
         yield from ((number, f"[{number}]", value) for number, value in enumerate(part))
 
 
-def _without(part: Any, path: str) -> Any:
+def _drop_at(part: Any, path: str) -> Any:
     """Return a part of the rules without the value at a path, None if there is none."""
-    for key, written, value in _keys(part):
-        rest = _rest(path, written)
+    for key, written, value in _iterate_keys(part):
+        rest = _strip_key(path, written)
         if rest is None:
             continue
         if rest:
-            inner = _without(value, rest)
+            inner = _drop_at(value, rest)
             if inner is not None:
-                return _updated(part, key, inner)
+                return _replace_value(part, key, inner)
         elif value is not None and key == "dtype":
-            return _updated(part, key, (ANY_DTYPE,))
+            return _replace_value(part, key, (ANY_DTYPE,))
         elif value is not None:
-            return _dropped(part, key)
+            return _drop_key(part, key)
     return None
 
 
-def _updated(part: Any, key: Any, value: Any) -> Any:
+def _replace_value(part: Any, key: Any, value: Any) -> Any:
     if isinstance(part, BaseModel):
         return part.model_copy(update={key: value})
     if isinstance(part, Mapping):
@@ -100,7 +100,7 @@ def _updated(part: Any, key: Any, value: Any) -> Any:
     return (*part[:key], value, *part[key + 1 :])
 
 
-def _dropped(part: Any, key: Any) -> Any:
+def _drop_key(part: Any, key: Any) -> Any:
     if isinstance(part, BaseModel):
         return part.model_copy(update={key: type(part).model_fields[key].get_default()})
     if isinstance(part, Mapping):

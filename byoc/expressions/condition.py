@@ -25,11 +25,11 @@ class Expression:
         """The names of the facts that it reads, such as `attr` and `X`."""
         return frozenset(path[0] for path in find_paths(self.tree))
 
-    def objection(self, facts: Mapping[str, Any]) -> str:
+    def explain_failure(self, facts: Mapping[str, Any]) -> str:
         """Return why the condition does not hold, empty when it does."""
-        return self.answer(facts)[1]
+        return self.decide(facts)[1]
 
-    def answer(self, facts: Mapping[str, Any]) -> tuple[bool | None, str]:
+    def decide(self, facts: Mapping[str, Any]) -> tuple[bool | None, str]:
         """Return whether the condition holds, and the reason if not.
 
         The first is None when it cannot be decided, because a fact is not known or the evaluation fails.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from byoc.errors import nearest
+from byoc.errors import suggest_nearest
 from byoc.expressions.tree import (
     COMPREHENSIONS,
     TYPES,
@@ -193,7 +193,7 @@ class _Parser:
                 raise ValueError("`has` takes a member, such as has(X.shape)")
             return Member(arguments[0].of, arguments[0].name, is_test=True)
         if name not in _FUNCTIONS:
-            raise ValueError(f"there is no function `{name}`{nearest(name, _FUNCTIONS)}")
+            raise ValueError(f"there is no function `{name}`{suggest_nearest(name, _FUNCTIONS)}")
         if len(arguments) != 1:
             raise ValueError(f"`{name}` takes one argument")
         return _limit_depth(OperatorCall(name, tuple(arguments)))

@@ -8,21 +8,21 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
-from byoc.graph.types import NUMBERS, TensorType
+from byoc.graph.types import DTYPE_NUMBERS, TensorType
 
 # Schemas spell two dtypes as C does.
 _C_NAMES = {"float32": "float", "float64": "double"}
-SCHEMA_TYPES = {f"tensor({_C_NAMES.get(name, name)})": name for name in NUMBERS}
+DTYPES_BY_SCHEMA_TYPE = {f"tensor({_C_NAMES.get(name, name)})": name for name in DTYPE_NUMBERS}
 """The types of tensors as schemas spell them to the names of their dtypes."""
 
 # The defaults of these depend on the rank, so schemas give them only in words.
-_ONES = ("strides", "dilations")
+_DEFAULT_ONES = ("strides", "dilations")
 # The names of a convolution's weight, which is not always the second input (QLinearConv).
-_WEIGHTS = ("W", "w")
+_WEIGHT_NAMES = ("W", "w")
 
 
 @cache
-def schema_of(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | None:
+def get_schema(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | None:
     """Return ONNX's schema of an operator at a version of its operator set, None if there is none."""
     try:
         return onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
@@ -31,36 +31,36 @@ def schema_of(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | Non
 
 
 @cache
-def onnx_domains() -> frozenset[str]:
+def list_onnx_domains() -> frozenset[str]:
     """Return the domains whose operators ONNX defines; its main domain is the empty text."""
     return frozenset(schema.domain for schema in onnx.defs.get_all_schemas_with_history())
 
 
-def open_dtypes(schema: onnx.defs.OpSchema, type_str: str) -> frozenset[str]:
+def get_allowed_dtypes(schema: onnx.defs.OpSchema, type_str: str) -> frozenset[str]:
     """Return the dtypes that a type variable of a schema may stand for, none for a fixed type.
 
     In Reshape the type of `shape` is fixed, `tensor(int64)`. In Gather that of `indices` is a variable
     for int32 or int64, that of `data` one for any type.
     """
-    return _variables(schema).get(type_str, frozenset())
+    return _map_type_variables(schema).get(type_str, frozenset())
 
 
 @cache
-def _variables(schema: onnx.defs.OpSchema) -> dict[str, frozenset[str]]:
+def _map_type_variables(schema: onnx.defs.OpSchema) -> dict[str, frozenset[str]]:
     return {
         constraint.type_param_str: frozenset(
-            SCHEMA_TYPES[kind] for kind in constraint.allowed_type_strs if kind in SCHEMA_TYPES
+            DTYPES_BY_SCHEMA_TYPE[kind] for kind in constraint.allowed_type_strs if kind in DTYPES_BY_SCHEMA_TYPE
         )
         for constraint in schema.type_constraints
     }
 
 
-def written(node: NodeProto) -> dict[str, Any]:
+def get_stated_attributes(node: NodeProto) -> dict[str, Any]:
     """Return the stated attributes of a node; text as str, a float32 as its shortest decimal."""
-    return {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
+    return {a.name: _to_plain_value(onnx.helper.get_attribute_value(a)) for a in node.attribute}
 
 
-def effective(
+def get_effective_attributes(
     node: NodeProto, schema: onnx.defs.OpSchema, types: Mapping[str, TensorType]
 ) -> dict[str, Any]:
     """Return the attributes of a node with all defaults.
@@ -69,28 +69,28 @@ def effective(
     ONNX's documentation: the extents of the weight, ones, and zeros.
     """
     values = {
-        name: _plain(onnx.helper.get_attribute_value(attribute.default_value))
+        name: _to_plain_value(onnx.helper.get_attribute_value(attribute.default_value))
         for name, attribute in schema.attributes.items()
         if attribute.default_value.name
     }
-    values |= written(node)
+    values |= get_stated_attributes(node)
     missing = [name for name in schema.attributes if name not in values]
     if not missing:
         return values
-    axes = _kernel(node, schema, values, types)
+    axes = _get_kernel_shape(node, schema, values, types)
     for name in missing:
         if axes is None:
             break
         if name == "kernel_shape":
             values[name] = list(axes)
-        elif name in _ONES:
+        elif name in _DEFAULT_ONES:
             values[name] = [1] * len(axes)
         elif name == "pads" and values.get("auto_pad", "NOTSET") == "NOTSET":
             values[name] = [0] * (2 * len(axes))
     return values
 
 
-def _kernel(
+def _get_kernel_shape(
     node: NodeProto,
     schema: onnx.defs.OpSchema,
     values: Mapping[str, Any],
@@ -99,7 +99,7 @@ def _kernel(
     if "kernel_shape" in values:
         return tuple(values["kernel_shape"])
     formals = zip(schema.inputs, node.input, strict=False)
-    weight = next((types.get(name) for formal, name in formals if formal.name in _WEIGHTS), None)
+    weight = next((types.get(name) for formal, name in formals if formal.name in _WEIGHT_NAMES), None)
     if weight is None or weight.shape is None:
         return None
     axes = weight.shape[2:]
@@ -110,9 +110,9 @@ def _kernel(
     )
 
 
-def _plain(value: Any) -> Any:
+def _to_plain_value(value: Any) -> Any:
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_to_plain_value(item) for item in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, float):

@@ -5,12 +5,12 @@ from copy import deepcopy
 
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
 
-from byoc.graph.attributes import written
-from byoc.graph.types import without_shape
+from byoc.graph.attributes import get_stated_attributes
+from byoc.graph.types import clear_shape
 
 
-def body_input_types(
-    node: NodeProto, body: GraphProto, around: Mapping[str, TypeProto]
+def infer_body_input_types(
+    node: NodeProto, body: GraphProto, outer_types: Mapping[str, TypeProto]
 ) -> dict[str, TypeProto]:
     """Return the types of a body's inputs that follow from the inputs of its node.
 
@@ -22,23 +22,23 @@ def body_input_types(
         kinds = [
             helper.make_tensor_type_proto(TensorProto.INT64, []),
             helper.make_tensor_type_proto(TensorProto.BOOL, []),
-            *(without_shape(around.get(name)) for name in node.input[2:]),
+            *(clear_shape(outer_types.get(name)) for name in node.input[2:]),
         ]
     elif node.op_type == "Scan":
-        attributes = written(node)
+        attributes = get_stated_attributes(node)
         count = max(0, min(int(attributes.get("num_scan_inputs", 0)), len(node.input)))
         states = len(node.input) - count
         axes = attributes.get("scan_input_axes", [0] * count)
-        kinds = [around.get(name) for name in node.input[:states]]
+        kinds = [outer_types.get(name) for name in node.input[:states]]
         kinds += [
-            _slice(around.get(name), axis) for name, axis in zip(node.input[states:], axes, strict=False)
+            _remove_axis(outer_types.get(name), axis) for name, axis in zip(node.input[states:], axes, strict=False)
         ]
     else:
         return {}
     return {name: kind for name, kind in zip(names, kinds, strict=False) if kind is not None}
 
 
-def _slice(kind: TypeProto | None, axis: int) -> TypeProto | None:
+def _remove_axis(kind: TypeProto | None, axis: int) -> TypeProto | None:
     """Return a tensor type without one axis, None for any other type."""
     if kind is None or not kind.HasField("tensor_type"):
         return None

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from onnx import AttributeProto, FunctionProto, NodeProto, helper
 
 from byoc.errors import InputError
-from byoc.graph.attributes import effective
+from byoc.graph.attributes import get_effective_attributes
 from byoc.graph.index import GraphIndex
 
-METADATA = "byoc.composite"
+COMPOSITE_KEY = "byoc.composite"
 """The metadata key of calls and functions whose value is the name of the composite."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CompositeLine:
     """A line of a pattern in an instance.
 
     `operands` and `outputs` are names of the pattern, `output` is the line's own name, `node` the number
@@ -50,62 +50,62 @@ class Composite:
     """
 
     index: GraphIndex
-    composite: str
-    name: str
-    lines: tuple[Line, ...]
+    composite_name: str
+    function_name: str
+    lines: tuple[CompositeLine, ...]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
 
 
-def call(domain: str, composite: Composite) -> NodeProto:
+def make_composite_call(domain: str, composite: Composite) -> NodeProto:
     """Make the node that calls the function of a composite."""
     last = composite.index.nodes[composite.lines[-1].node]
     node = helper.make_node(
-        composite.name,
+        composite.function_name,
         list(composite.inputs.values()),
         list(composite.outputs.values()),
         last.name,
         domain=domain,
     )
     for line in composite.lines:
-        for attribute in _attributes(composite.index, line):
+        for attribute in _copy_attributes(composite.index, line):
             attribute.name = f"{line.output}_{attribute.name}"
             node.attribute.append(attribute)
-    node.metadata_props.add(key=METADATA, value=composite.composite)
+    node.metadata_props.add(key=COMPOSITE_KEY, value=composite.composite_name)
     return node
 
 
-def functions(domain: str, composites: Iterable[Composite]) -> list[FunctionProto]:
+def make_composite_functions(domain: str, composites: Iterable[Composite]) -> list[FunctionProto]:
     """Make the functions of some composites, one for each function name.
 
     Raises InputError when two composites have functions of one name.
     """
     instances: dict[str, list[Composite]] = {}
     for composite in composites:
-        same = instances.setdefault(composite.name, [])
-        if same and same[0].composite != composite.composite:
+        same = instances.setdefault(composite.function_name, [])
+        if same and same[0].composite_name != composite.composite_name:
             raise InputError(
-                f"the composites {same[0].composite} and {composite.composite} both have a function "
-                f"{composite.name}: call one of them something else"
+                f"the composites {same[0].composite_name} and {composite.composite_name} both have a function "
+                f"{composite.function_name}: call one of them something else"
             )
         same.append(composite)
-    return [_function(domain, alike) for alike in instances.values()]
+    return [_make_function(domain, alike) for alike in instances.values()]
 
 
-def _function(domain: str, instances: list[Composite]) -> FunctionProto:
+def _make_function(domain: str, instances: list[Composite]) -> FunctionProto:
     first = instances[0]
-    if len({_body(instance) for instance in instances}) > 1:
+    if len({_get_body_key(instance) for instance in instances}) > 1:
         raise InputError(
-            f"the composite {first.composite} has two functions {first.name} that differ: call lines "
+            f"the composite {first.composite_name} has two functions {first.function_name} that differ: call lines "
             "something else"
         )
     nodes = []
     for position, line in enumerate(first.lines):
-        operands = _given(line.operands, instances)
+        operands = _trim_operands(line.operands, instances)
         node = helper.make_node(line.op, operands, line.outputs, line.output, domain=line.domain)
         given: dict[str, AttributeProto] = {}
         for instance in instances:
-            given.update((a.name, a) for a in _attributes(instance.index, instance.lines[position]))
+            given.update((a.name, a) for a in _copy_attributes(instance.index, instance.lines[position]))
         for name, attribute in sorted(given.items()):
             node.attribute.append(
                 AttributeProto(name=name, type=attribute.type, ref_attr_name=f"{line.output}_{name}")
@@ -114,24 +114,24 @@ def _function(domain: str, instances: list[Composite]) -> FunctionProto:
     domains = sorted({"", *(line.domain for line in first.lines)})
     function = helper.make_function(
         domain,
-        first.name,
+        first.function_name,
         list(first.inputs),
         list(first.outputs),
         nodes,
         opset_imports=[helper.make_opsetid(d, first.index.opsets.get(d, 1)) for d in domains],
         attributes=[attribute.ref_attr_name for node in nodes for attribute in node.attribute],
     )
-    function.metadata_props.add(key=METADATA, value=first.composite)
+    function.metadata_props.add(key=COMPOSITE_KEY, value=first.composite_name)
     return function
 
 
-def _body(instance: Composite) -> tuple[object, ...]:
+def _get_body_key(instance: Composite) -> tuple[object, ...]:
     """Return a key that is equal for instances that share a function."""
     lines = [(line.op, line.domain, line.operands, line.outputs) for line in instance.lines]
     return (*lines, tuple(instance.inputs), tuple(instance.outputs))
 
 
-def _given(operands: Sequence[str], instances: Sequence[Composite]) -> Sequence[str]:
+def _trim_operands(operands: Sequence[str], instances: Sequence[Composite]) -> Sequence[str]:
     """Return the operands of a line without trailing ones that no instance has.
 
     An empty name means the same, but onnxruntime takes it for given sizes in Split.
@@ -142,15 +142,15 @@ def _given(operands: Sequence[str], instances: Sequence[Composite]) -> Sequence[
     return operands[:count]
 
 
-def _attributes(index: GraphIndex, line: Line) -> list[AttributeProto]:
+def _copy_attributes(index: GraphIndex, line: CompositeLine) -> list[AttributeProto]:
     """Return copies of the attributes of a line's node, defaults included, sorted by name."""
     node = index.nodes[line.node]
     written = {attribute.name for attribute in node.attribute}
     result = [deepcopy(attribute) for attribute in node.attribute]
-    schema = index.schema(node)
+    schema = index.get_schema(node)
     if schema is None:
         return result
-    for name, value in effective(node, schema, index.types).items():
+    for name, value in get_effective_attributes(node, schema, index.types).items():
         if name not in written:
             kind = str(schema.attributes[name].type).rpartition(".")[2]  # AttrType.INTS
             number = getattr(AttributeProto, kind)

@@ -7,12 +7,12 @@ from onnx import ModelProto
 def copy_without(source: ModelProto, *graph_fields: str) -> ModelProto:
     """Return a copy of a model whose main graph lacks the given fields (`node`, `initializer`, ...)."""
     result = ModelProto()
-    _copy(source, result, {"graph"})
-    _copy(source.graph, result.graph, set(graph_fields))
+    _copy_fields(source, result, {"graph"})
+    _copy_fields(source.graph, result.graph, set(graph_fields))
     return result
 
 
-def _copy(source: Message, result: Message, but: set[str]) -> None:
+def _copy_fields(source: Message, result: Message, but: set[str]) -> None:
     for descriptor, value in source.ListFields():
         if descriptor.name in but:
             continue

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from onnx import FunctionProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.interface import interface
-from byoc.graph.walk import bodies, walk_graphs
+from byoc.graph.interface import find_boundary
+from byoc.graph.walk import walk_bodies, walk_graphs
 
 
-def nodes_model(
+def extract_nodes(
     index: GraphIndex, nodes: Sequence[int], name: str, values: Mapping[str, TypeProto]
 ) -> ModelProto:
     """Return a model of the given nodes with the constants they need.
@@ -17,9 +17,9 @@ def nodes_model(
     Its inputs and outputs are the tensors at the boundary, with the same names and the types in
     `values`. External data stays in its files.
     """
-    border = interface(index, nodes)
-    inner = sorted({*nodes, *border.sunk})
-    return _model(
+    border = find_boundary(index, nodes)
+    inner = sorted({*nodes, *border.constant_nodes})
+    return _make_model(
         index,
         name,
         [index.nodes[i] for i in inner],
@@ -31,7 +31,7 @@ def nodes_model(
     )
 
 
-def call_model(index: GraphIndex, call: NodeProto, values: Mapping[str, TypeProto]) -> ModelProto:
+def extract_call(index: GraphIndex, call: NodeProto, values: Mapping[str, TypeProto]) -> ModelProto:
     """Return a model of the function that a node calls.
 
     Constants that the node passes become initializers; functions that the body calls are included.
@@ -48,17 +48,17 @@ def call_model(index: GraphIndex, call: NodeProto, values: Mapping[str, TypeProt
     known = {formal: values[name] for name, formal in called if name in values}
     known |= {formal: values[formal] for formal in data if formal in values}
     known |= {name: values[name] for name in function.output if name in values}
-    model = _model(index, call.op_type, function.node, data, function.output, constants, others, known)
+    model = _make_model(index, call.op_type, function.node, data, function.output, constants, others, known)
     formals = {name: formal for name, formal in called if index.is_constant(name)}
     for tensor in (*model.graph.initializer, *(s.values for s in model.graph.sparse_initializer)):
         tensor.name = formals[tensor.name]
     made = {name for node in function.node for name in node.output if name}
-    model.graph.value_info.extend(_infos(sorted(made - set(function.output)), values))
+    model.graph.value_info.extend(_make_value_infos(sorted(made - set(function.output)), values))
     model.metadata_props.extend(function.metadata_props)
     return model
 
 
-def _model(  # noqa: PLR0913, PLR0917 - the parts of a model
+def _make_model(  # noqa: PLR0913, PLR0917 - the parts of a model
     index: GraphIndex,
     name: str,
     nodes: Iterable[NodeProto],
@@ -71,7 +71,7 @@ def _model(  # noqa: PLR0913, PLR0917 - the parts of a model
     model = ModelProto(ir_version=index.proto.ir_version)
     model.graph.name = name
     model.graph.node.extend(nodes)
-    model.graph.input.extend(_infos(inputs, values))
+    model.graph.input.extend(_make_value_infos(inputs, values))
     # An output of unknown type stays bare: who runs the model infers it.
     model.graph.output.extend(
         helper.make_value_info(o, values[o]) if o in values else ValueInfoProto(name=o) for o in outputs
@@ -80,9 +80,9 @@ def _model(  # noqa: PLR0913, PLR0917 - the parts of a model
         if constant in index.sparse_initializers:
             model.graph.sparse_initializer.append(index.sparse_initializers[constant])
         else:
-            model.graph.initializer.add().CopyFrom(index.stored[constant])
+            model.graph.initializer.add().CopyFrom(index.stored_tensors[constant])
             model.graph.initializer[-1].name = constant
-    called = _called(model.graph.node, {(f.domain, f.name, f.overload): f for f in functions})
+    called = _find_called_functions(model.graph.node, {(f.domain, f.name, f.overload): f for f in functions})
     model.functions.extend(called)
     graphs = walk_graphs(model.graph)
     used = {node.domain for graph in graphs for node in graph.node} | {f.domain for f in called}
@@ -91,7 +91,7 @@ def _model(  # noqa: PLR0913, PLR0917 - the parts of a model
     return model
 
 
-def _called(
+def _find_called_functions(
     nodes: Iterable[NodeProto], functions: Mapping[tuple[str, str, str], FunctionProto]
 ) -> list[FunctionProto]:
     """Return the functions that nodes call, directly and through others, inner ones first."""
@@ -99,7 +99,7 @@ def _called(
     pending = list(nodes)
     while pending:
         node = pending.pop()
-        pending.extend(inner for body in bodies(node) for inner in body.node)
+        pending.extend(inner for body in walk_bodies(node) for inner in body.node)
         key = (node.domain, node.op_type, node.overload)
         if key in functions and key not in found:
             found[key] = functions[key]
@@ -107,5 +107,5 @@ def _called(
     return [function for key, function in functions.items() if key in found]
 
 
-def _infos(names: Iterable[str], values: Mapping[str, TypeProto]) -> list[ValueInfoProto]:
+def _make_value_infos(names: Iterable[str], values: Mapping[str, TypeProto]) -> list[ValueInfoProto]:
     return [helper.make_value_info(name, values[name]) for name in names if name in values]

@@ -8,22 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from byoc.graph.attributes import effective, written
+from byoc.graph.attributes import get_effective_attributes, get_stated_attributes
 from byoc.graph.index import GraphIndex
-from byoc.graph.outer import outer_of_made, outer_of_read
-from byoc.graph.values import constant_value
+from byoc.graph.outer import get_output_quantization, get_input_quantization
+from byoc.graph.values import get_constant_value
 
 TENSOR_FACTS = (
     *("given", "name", "constant", "dtype", "shape", "rank", "elements", "bytes", "value", "quantized"),
 )
 """The keys of the facts of a tensor."""
-_SHORT_FLOATS = ("float16", "bfloat16", "float32")
+_SHORT_FLOAT_DTYPES = ("float16", "bfloat16", "float32")
 
 QUANTIZED_FACTS = ("dtype", "bytes")
 """The keys of its facts on the quantized side of the DequantizeLinear or QuantizeLinear next to it."""
 
 
-def tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
+def collect_tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
     """Return the known facts of a tensor.
 
     Keys: given (bool), name, constant (bool), dtype (`float32`), shape (list, None for a dimension that
@@ -42,30 +42,30 @@ def tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
             facts["rank"] = len(known.shape)
         if known.elements is not None:
             facts |= {"elements": known.elements, "bytes": known.bytes}
-    value = constant_value(index, tensor)
+    value = get_constant_value(index, tensor)
     if value is not None:
-        facts["value"] = plain_elements(value)
-    outer = outer_of_read(index, tensor) or outer_of_made(index, tensor)
-    if outer is not None and outer.kind is not None:
-        facts["quantized"] = {"dtype": outer.kind.dtype}
-        if outer.kind.bytes is not None:
-            facts["quantized"]["bytes"] = outer.kind.bytes
+        facts["value"] = list_plain_elements(value)
+    outer = get_input_quantization(index, tensor) or get_output_quantization(index, tensor)
+    if outer is not None and outer.quantized_type is not None:
+        facts["quantized"] = {"dtype": outer.quantized_type.dtype}
+        if outer.quantized_type.bytes is not None:
+            facts["quantized"]["bytes"] = outer.quantized_type.bytes
     return facts
 
 
-def plain_elements(value: NDArray[Any]) -> list[Any]:
+def list_plain_elements(value: NDArray[Any]) -> list[Any]:
     """Return the elements as plain values; short floats as the decimals that a person would write.
 
     That is the value itself if it is whole or has at most 6 digits, else the shortest decimal that
     stands for it in its type: 65504, 5.625 and 0.1 for float16.
     """
     flat = value.reshape(-1)
-    if flat.dtype.name not in _SHORT_FLOATS:
+    if flat.dtype.name not in _SHORT_FLOAT_DTYPES:
         return list(flat.tolist())
-    return [_decimal(element) for element in flat]
+    return [_to_decimal(element) for element in flat]
 
 
-def _decimal(element: Any) -> float:
+def _to_decimal(element: Any) -> float:
     value = float(element)
     if not isfinite(value) or value.is_integer() or float(f"{value:.6g}") == value:
         return value
@@ -75,27 +75,27 @@ def _decimal(element: Any) -> float:
     return next((short for short in shorter if float(type(element)(short)) == value), value)
 
 
-def attribute_facts(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
+def collect_attribute_facts(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
     """Return the attributes of a node with defaults, without graphs and tensors."""
-    schema = index.schema(node)
+    schema = index.get_schema(node)
     values: Mapping[str, Any]
-    values = written(node) if schema is None else effective(node, schema, index.types)
-    return plain(values)
+    values = get_stated_attributes(node) if schema is None else get_effective_attributes(node, schema, index.types)
+    return filter_plain(values)
 
 
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def filter_plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that are numbers, texts, or lists of these."""
     return {name: value for name, value in values.items() if _is_plain(value)}
 
 
-def node_facts(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
+def collect_node_facts(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
     """Return op, domain, opset, name and attr (a mapping) of a node."""
     return {
         "op": node.op_type,
         "domain": node.domain,
-        "opset": index.opset(node),
+        "opset": index.get_opset(node),
         "name": node.name,
-        "attr": attribute_facts(index, node),
+        "attr": collect_attribute_facts(index, node),
     }
 
 

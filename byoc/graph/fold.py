@@ -8,13 +8,13 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from byoc.graph.copying import copy_without
-from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.index import GraphIndex, get_stated_types
 
 # The reference implementation has DequantizeLinear from this version on.
-_FIRST_DEQUANTIZE = 19
+_DEQUANTIZE_OPSET = 19
 
 
-class _Dequantize(OpRun):
+class _EarlyDequantizeLinear(OpRun):
     """DequantizeLinear of operator sets 10 and 13: one scale, or one for each element of an axis."""
 
     op_domain = ""
@@ -37,7 +37,7 @@ class _Dequantize(OpRun):
         return (values.astype(scale.dtype) * scale,)
 
 
-_Dequantize.__name__ = "DequantizeLinear"  # the evaluator goes by the name
+_EarlyDequantizeLinear.__name__ = "DequantizeLinear"  # the evaluator goes by the name
 
 
 def fold_constants(model: ModelProto) -> ModelProto:
@@ -45,7 +45,7 @@ def fold_constants(model: ModelProto) -> ModelProto:
 
     The data that these nodes read must be embedded; other data may be external.
     """
-    index = GraphIndex(model, stated_types(model))
+    index = GraphIndex(model, get_stated_types(model))
     constant = sorted(index.constant_nodes)
     if not constant:
         return model
@@ -61,8 +61,8 @@ def fold_constants(model: ModelProto) -> ModelProto:
     constants = onnx.helper.make_model(
         graph, opset_imports=model.opset_import, ir_version=model.ir_version
     )
-    early = index.opsets.get("", 1) < _FIRST_DEQUANTIZE
-    values = ReferenceEvaluator(constants, new_ops=[_Dequantize] if early else []).run(None, {})
+    early = index.opsets.get("", 1) < _DEQUANTIZE_OPSET
+    values = ReferenceEvaluator(constants, new_ops=[_EarlyDequantizeLinear] if early else []).run(None, {})
     result = copy_without(model, "node")
     result.graph.node.extend(n for i, n in enumerate(index.nodes) if i not in index.constant_nodes)
     result.graph.initializer.extend(map(numpy_helper.from_array, values, made))

@@ -13,16 +13,16 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
-from byoc.graph.attributes import schema_of
-from byoc.graph.bodies import body_input_types
+from byoc.graph.attributes import get_schema
+from byoc.graph.bodies import infer_body_input_types
 from byoc.graph.tensors import is_large
-from byoc.graph.types import TensorType, knowledge, read_type
-from byoc.graph.walk import bodies, captures, is_onnx, own_names, reads
+from byoc.graph.types import TensorType, rate_knowledge, read_type
+from byoc.graph.walk import walk_bodies, list_captures, is_onnx, list_own_names, list_reads
 
 T = TypeVar("T")
 
 # Their outputs differ from run to run, so they are never constant, even without inputs.
-_RANDOM = {
+_RANDOM_OPERATORS = {
     "RandomNormal",
     "RandomNormalLike",
     "RandomUniform",
@@ -33,11 +33,11 @@ _RANDOM = {
 }
 
 # From this IR version on, an initializer that is also a graph input is the default of that input.
-DEFAULTS_IR = 4
+MIN_IR_OF_DEFAULTS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Body:
+class GraphBody:
     """A body of a node: the attribute that holds it, its position in that attribute, and its index."""
 
     attribute: str
@@ -56,8 +56,8 @@ class GraphIndex:
     """
 
     proto: onnx.ModelProto
-    values: Mapping[str, TypeProto]
-    typed: GraphProto | None = None
+    type_protos: Mapping[str, TypeProto]
+    typed_graph: GraphProto | None = None
     body: GraphProto | None = None
     outer: "GraphIndex | None" = None
 
@@ -67,42 +67,42 @@ class GraphIndex:
         return self.proto.graph if self.body is None else self.body
 
     @cached_property
-    def bodies(self) -> Mapping[int, Sequence[Body]]:
+    def bodies(self) -> Mapping[int, Sequence[GraphBody]]:
         """The bodies of each node that has some."""
         found = {}
         for i, node in enumerate(self.nodes):
-            if not next(bodies(node), None):
+            if not next(walk_bodies(node), None):
                 continue
-            graphs = _graphs(node)
-            typed = _graphs(self.typed.node[i]) if self.typed is not None else graphs
+            graphs = _map_bodies(node)
+            typed = _map_bodies(self.typed_graph.node[i]) if self.typed_graph is not None else graphs
             found[i] = [
-                Body(name, position, self._inner(node, graph, typed[name, position]))
+                GraphBody(name, position, self._make_body_index(node, graph, typed[name, position]))
                 for (name, position), graph in graphs.items()
             ]
         return found
 
-    def _inner(self, node: NodeProto, body: GraphProto, typed: GraphProto) -> "GraphIndex":
-        own = own_names(body)
-        values = {name: kind for name, kind in self.values.items() if name not in own}
-        for found in (body_input_types(node, body, self.values), graph_types(body)):
-            values.update((name, kind) for name, kind in found.items() if knowledge(kind))
-        for name, kind in graph_types(typed).items():
-            if knowledge(kind) >= knowledge(values.get(name)):
+    def _make_body_index(self, node: NodeProto, body: GraphProto, typed: GraphProto) -> "GraphIndex":
+        own = list_own_names(body)
+        values = {name: kind for name, kind in self.type_protos.items() if name not in own}
+        for found in (infer_body_input_types(node, body, self.type_protos), get_graph_types(body)):
+            values.update((name, kind) for name, kind in found.items() if rate_knowledge(kind))
+        for name, kind in get_graph_types(typed).items():
+            if rate_knowledge(kind) >= rate_knowledge(values.get(name)):
                 values[name] = kind
-        return GraphIndex(self.proto, values, typed if self.typed is not None else None, body, self)
+        return GraphIndex(self.proto, values, typed if self.typed_graph is not None else None, body, self)
 
     @cached_property
-    def certain(self) -> Mapping[str, TypeProto]:
+    def runtime_types(self) -> Mapping[str, TypeProto]:
         """The types in `values`, except that an inferred type replaces a stated one.
 
         Files state wrong shapes, and onnxruntime uses what it infers. A type that must hold at run time
         is taken from here.
         """
-        if self.typed is None:
-            return self.values
-        around = self._around(self.outer.certain) if self.outer is not None else {}
-        found = {name: kind for name, kind in graph_types(self.typed).items() if knowledge(kind)}
-        return {**self.values, **around, **found}
+        if self.typed_graph is None:
+            return self.type_protos
+        around = self._drop_own_names(self.outer.runtime_types) if self.outer is not None else {}
+        found = {name: kind for name, kind in get_graph_types(self.typed_graph).items() if rate_knowledge(kind)}
+        return {**self.type_protos, **around, **found}
 
     def walk(self) -> "Iterator[GraphIndex]":
         """Yield this index and those of all bodies inside, however deep."""
@@ -113,16 +113,16 @@ class GraphIndex:
             pending.extend(body.index for inner in current.bodies.values() for body in inner)
 
     @cached_property
-    def captured(self) -> Sequence[str]:
+    def captured_names(self) -> Sequence[str]:
         """The tensors that a body captures, without constants, in order of first use."""
         if self.body is None:
             return []
-        return [name for name in captures(self.body) if not self.is_constant(name)]
+        return [name for name in list_captures(self.body) if not self.is_constant(name)]
 
     @cached_property
     def types(self) -> Mapping[str, TensorType]:
         """The known tensor types; sequences, maps and optionals are left out."""
-        return tensor_types(self.values)
+        return read_tensor_types(self.type_protos)
 
     @cached_property
     def nodes(self) -> Sequence[NodeProto]:
@@ -132,11 +132,11 @@ class GraphIndex:
     @cached_property
     def initializers(self) -> Mapping[str, TensorProto]:
         """Stored tensors that a caller cannot override; see `overridable`."""
-        given = {value.name for value in self.graph.input} if self.overridable else set()
+        given = {value.name for value in self.graph.input} if self.has_default_inputs else set()
         return {t.name: t for t in self.graph.initializer if t.name not in given}
 
     @cached_property
-    def stored(self) -> Mapping[str, TensorProto]:
+    def stored_tensors(self) -> Mapping[str, TensorProto]:
         """Stored tensors by name: the initializers, and large tensors in Constant nodes.
 
         Older exporters keep weights in Constant nodes. These are treated as initializers; a node with a
@@ -150,27 +150,27 @@ class GraphIndex:
             for attribute in node.attribute
             if attribute.name == "value" and is_large(attribute.t)
         }
-        around = self._around(self.outer.stored) if self.outer is not None else {}
+        around = self._drop_own_names(self.outer.stored_tensors) if self.outer is not None else {}
         return {**around, **self.initializers, **nodes}
 
-    def _around(self, outer: Mapping[str, T]) -> dict[str, T]:
+    def _drop_own_names(self, outer: Mapping[str, T]) -> dict[str, T]:
         """Return a mapping of the graph around without the names that the body defines itself."""
-        return {name: found for name, found in outer.items() if name not in self._own}
+        return {name: found for name, found in outer.items() if name not in self._own_names}
 
     @cached_property
-    def _own(self) -> frozenset[str]:
-        return own_names(self.graph)
+    def _own_names(self) -> frozenset[str]:
+        return list_own_names(self.graph)
 
     @cached_property
     def sparse_initializers(self) -> Mapping[str, SparseTensorProto]:
         """Stored sparse tensors. They have no tensor type, so their readers stay on the host."""
-        around = self._around(self.outer.sparse_initializers) if self.outer is not None else {}
+        around = self._drop_own_names(self.outer.sparse_initializers) if self.outer is not None else {}
         return {**around, **{s.values.name: s for s in self.graph.sparse_initializer}}
 
     @property
-    def overridable(self) -> bool:
+    def has_default_inputs(self) -> bool:
         """Whether an initializer that is also a graph input is a default value (IR 4 and later)."""
-        return self.proto.ir_version >= DEFAULTS_IR
+        return self.proto.ir_version >= MIN_IR_OF_DEFAULTS
 
     @cached_property
     def inputs(self) -> Sequence[str]:
@@ -184,14 +184,14 @@ class GraphIndex:
         return dict.fromkeys(value.name for value in self.graph.output)
 
     @cached_property
-    def producer(self) -> Mapping[str, int]:
+    def producers(self) -> Mapping[str, int]:
         """Tensor to the number of the node that makes it; graph inputs and initializers have none."""
         return {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
 
     @cached_property
     def reads(self) -> Sequence[Sequence[str]]:
         """The tensors that each node reads, captures included, without duplicates."""
-        return [reads(node) for node in self.nodes]
+        return [list_reads(node) for node in self.nodes]
 
     @cached_property
     def consumers(self) -> Mapping[str, Sequence[int]]:
@@ -214,11 +214,11 @@ class GraphIndex:
         since nothing is known of them.
         """
         found: set[int] = set()
-        constant = set(self.stored)
+        constant = set(self.stored_tensors)
         for i, node in enumerate(self.nodes):
-            if not is_onnx(node) or node.op_type in _RANDOM:
+            if not is_onnx(node) or node.op_type in _RANDOM_OPERATORS:
                 continue
-            if next(bodies(node), None) or not constant.issuperset(self.reads[i]):
+            if next(walk_bodies(node), None) or not constant.issuperset(self.reads[i]):
                 continue
             found.add(i)
             constant.update(node.output)
@@ -227,17 +227,17 @@ class GraphIndex:
     def is_constant(self, name: str) -> bool:
         """Return whether a tensor's value is known before the model runs."""
         return (
-            name in self.stored
+            name in self.stored_tensors
             or name in self.sparse_initializers
-            or self.producer.get(name) in self.constant_nodes
+            or self.producers.get(name) in self.constant_nodes
         )
 
     @cached_property
-    def small_values(self) -> dict[str, NDArray[Any] | None]:
+    def constant_values(self) -> dict[str, NDArray[Any] | None]:
         """A cache of `byoc.graph.values`."""
         return {}
 
-    def constants_behind(self, names: Sequence[str]) -> list[int]:
+    def find_constant_nodes(self, names: Sequence[str]) -> list[int]:
         """Return the constant nodes that compute the given tensors, in topological order.
 
         A large Constant node is stored data and not among them.
@@ -246,8 +246,8 @@ class GraphIndex:
         pending = list(names)
         while pending:
             name = pending.pop()
-            node = self.producer.get(name)
-            if node in self.constant_nodes and node not in found and name not in self.stored:
+            node = self.producers.get(name)
+            if node in self.constant_nodes and node not in found and name not in self.stored_tensors:
                 found.add(node)
                 pending.extend(self.reads[node])
         return sorted(found)
@@ -260,16 +260,16 @@ class GraphIndex:
             for entry in self.proto.opset_import
         }
 
-    def opset(self, node: NodeProto) -> int:
+    def get_opset(self, node: NodeProto) -> int:
         """Return the operator-set version of a node's operator."""
         return self.opsets.get("" if is_onnx(node) else node.domain, 1)
 
-    def schema(self, node: NodeProto) -> onnx.defs.OpSchema | None:
+    def get_schema(self, node: NodeProto) -> onnx.defs.OpSchema | None:
         """Return ONNX's schema of a node's operator, None if it has none."""
-        return schema_of(node.op_type, node.domain, self.opset(node))
+        return get_schema(node.op_type, node.domain, self.get_opset(node))
 
 
-def _graphs(node: NodeProto) -> dict[tuple[str, int], GraphProto]:
+def _map_bodies(node: NodeProto) -> dict[tuple[str, int], GraphProto]:
     """Return the bodies of a node by attribute and position in it."""
     return {
         (attribute.name, position): graph
@@ -278,21 +278,21 @@ def _graphs(node: NodeProto) -> dict[tuple[str, int], GraphProto]:
     }
 
 
-def stated_types(proto: onnx.ModelProto) -> dict[str, TypeProto]:
+def get_stated_types(proto: onnx.ModelProto) -> dict[str, TypeProto]:
     """Return the types that the main graph states for its tensors, stored ones included."""
-    return graph_types(proto.graph)
+    return get_graph_types(proto.graph)
 
 
-def graph_types(graph: GraphProto) -> dict[str, TypeProto]:
+def get_graph_types(graph: GraphProto) -> dict[str, TypeProto]:
     """Return the types that a graph states for its tensors, stored ones included."""
     values = (*graph.value_info, *graph.output, *graph.input)
-    types = {value.name: value.type for value in values if knowledge(value.type)}
+    types = {value.name: value.type for value in values if rate_knowledge(value.type)}
     for tensor in graph.initializer:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
     return types
 
 
-def tensor_types(types: Mapping[str, TypeProto]) -> dict[str, TensorType]:
+def read_tensor_types(types: Mapping[str, TypeProto]) -> dict[str, TensorType]:
     """Return the types of tensors; sequences, maps and optionals are left out."""
     read = {name: read_type(proto) for name, proto in types.items()}
     return {name: kind for name, kind in read.items() if kind is not None}

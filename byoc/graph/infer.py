@@ -14,66 +14,66 @@ from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.graph.copying import copy_without
-from byoc.graph.dims import without_negative
-from byoc.graph.index import stated_types
-from byoc.graph.types import knowledge, read_type
-from byoc.graph.walk import bodies, walk_graphs
+from byoc.graph.dims import clear_negative_dims
+from byoc.graph.index import get_stated_types
+from byoc.graph.types import rate_knowledge, read_type
+from byoc.graph.walk import walk_bodies, walk_graphs
 
-Types = dict[str, TypeProto]
+TypesByName = dict[str, TypeProto]
 
 # The elements of all vectors whose values are propagated: about two seconds of work.
-_MOST_ELEMENTS = 1 << 20
+_MAX_VECTOR_ELEMENTS = 1 << 20
 # Nested calls of functions can expand to more nodes than there is time to visit.
-_MOST_NODES = 250_000
+_MAX_INLINED_NODES = 250_000
 
 
 @dataclass(frozen=True, eq=False)
-class Inferred:
+class InferenceResult:
     """The result of shape inference.
 
     `values` are the types of the main graph's tensors, `typed` is the graph with types in its bodies,
     too (None when inference failed), `notes` are sentences for the user.
     """
 
-    values: Types
-    typed: GraphProto | None
+    type_protos: TypesByName
+    typed_graph: GraphProto | None
     notes: tuple[str, ...]
 
 
-def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Inferred:
+def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> InferenceResult:
     """Infer the types of all tensors of a model.
 
     `skeleton` is the model without large weights; `stated` are the types in the file.
     """
-    skeleton = without_negative(skeleton)
+    skeleton = clear_negative_dims(skeleton)
     bare = copy_without(skeleton, "value_info")
     for graph in walk_graphs(bare.graph):
         del graph.value_info[:]
-        clear_outputs(graph)
+        clear_output_shapes(graph)
     try:
-        typed = _typed(bare)
-        inferred = stated_types(typed)
-        unknown = {n for n, kind in stated.items() if knowledge(kind) > knowledge(inferred.get(n))}
+        typed = _infer_model(bare)
+        inferred = get_stated_types(typed)
+        unknown = {n for n, kind in stated.items() if rate_knowledge(kind) > rate_knowledge(inferred.get(n))}
         if unknown:  # operators unknown to ONNX: the types that the file states help their consumers
             bare.graph.value_info.extend(v for v in skeleton.graph.value_info if v.name in unknown)
-            typed = _typed(bare)
-            inferred = stated_types(typed)
+            typed = _infer_model(bare)
+            inferred = get_stated_types(typed)
     except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError, ValueError) as error:
         note = f"shapes are known only where stated: {' '.join(str(error).split())}"
-        return Inferred(dict(stated), None, (note,))
+        return InferenceResult(dict(stated), None, (note,))
     notes = []
     types = dict(inferred)
     for name, kind in stated.items():
-        if knowledge(kind) >= knowledge(inferred.get(name)):
-            if name in inferred and _contradict(kind, inferred[name]):
+        if rate_knowledge(kind) >= rate_knowledge(inferred.get(name)):
+            if name in inferred and _shapes_contradict(kind, inferred[name]):
                 said, found = read_type(kind), read_type(inferred[name])
                 notes.append(f"the model says that '{name}' is {said}, but it is {found}")
             else:
                 types[name] = kind
-    return Inferred(types, typed.graph, tuple(notes))
+    return InferenceResult(types, typed.graph, tuple(notes))
 
 
-def clear_outputs(graph: GraphProto) -> None:
+def clear_output_shapes(graph: GraphProto) -> None:
     """Clear the stated shapes of a graph's outputs in place, so that inference finds them anew.
 
     An output that is also an input or an initializer gets the type of that. Otherwise ONNX's inference
@@ -89,23 +89,23 @@ def clear_outputs(graph: GraphProto) -> None:
             value.type.tensor_type.ClearField("shape")
 
 
-def _typed(model: ModelProto) -> ModelProto:
+def _infer_model(model: ModelProto) -> ModelProto:
     """Return the model with inferred types; the values of small tensors are used where that is fast.
 
     ONNX propagates values through every vector of a known length, element by element. Raises ValueError
     when the model has too many nodes after inlining.
     """
-    if _expanded(model) > _MOST_NODES:
-        raise ValueError(f"its functions stand for more than {_MOST_NODES} nodes")
+    if _count_inlined_nodes(model) > _MAX_INLINED_NODES:
+        raise ValueError(f"its functions stand for more than {_MAX_INLINED_NODES} nodes")
     plain = onnx.shape_inference.infer_shapes(model)
     graphs = walk_graphs(plain.graph)
     values = (value for g in graphs for value in (*g.input, *g.output, *g.value_info))
-    if sum(_length(value.type) for value in values) > _MOST_ELEMENTS:
+    if sum(_get_vector_length(value.type) for value in values) > _MAX_VECTOR_ELEMENTS:
         return plain
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
-def _expanded(model: ModelProto) -> int:
+def _count_inlined_nodes(model: ModelProto) -> int:
     """Return the number of nodes of a model with all functions inlined; none is recursive."""
     functions = {(f.domain, f.name, f.overload): f.node for f in model.functions}
 
@@ -114,19 +114,19 @@ def _expanded(model: ModelProto) -> int:
         return count_nodes(functions[key])
 
     def count_nodes(nodes: Iterable[NodeProto]) -> int:
-        inner = (n for node in nodes for b in bodies(node) for g in walk_graphs(b) for n in g.node)
+        inner = (n for node in nodes for b in walk_bodies(node) for g in walk_graphs(b) for n in g.node)
         keys = ((node.domain, node.op_type, node.overload) for node in chain(nodes, inner))
         return sum(count_function(key) if key in functions else 1 for key in keys)
 
     return count_nodes(model.graph.node)
 
 
-def _length(proto: TypeProto) -> int:
+def _get_vector_length(proto: TypeProto) -> int:
     kind = read_type(proto)
     return (kind.elements or 0) if kind and kind.shape and len(kind.shape) == 1 else 0
 
 
-def _contradict(one: TypeProto, other: TypeProto) -> bool:
+def _shapes_contradict(one: TypeProto, other: TypeProto) -> bool:
     mine, theirs = read_type(one), read_type(other)
     if mine is None or theirs is None or mine.shape is None or theirs.shape is None:
         return False

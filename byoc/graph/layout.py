@@ -29,11 +29,11 @@ WEIGHT = "OIHW"
 _WORD = re.compile(r"(?P<axes>[A-Z]+)(?P<blocks>(?:[0-9]{1,5}[a-z])*)", re.ASCII)
 _BLOCK = re.compile(r"([0-9]+)([a-z])", re.ASCII)
 _BLOCKS = range(2, 65_537)
-_FORMS = "the axes N, C, H, W or O, I, H, W in some order, then blocks such as 16c"
+_EXPECTED = "the axes N, C, H, W or O, I, H, W in some order, then blocks such as 16c"
 
 
 @dataclass(frozen=True)
-class Step:
+class LayoutStep:
     """An ONNX operator of a layout conversion, with its argument and the type of its output.
 
     The argument of `Transpose` is a permutation, of `Reshape` a shape in which 0 keeps the extent, of
@@ -42,11 +42,11 @@ class Step:
 
     op: Literal["Cast", "Pad", "Reshape", "Transpose", "Slice"]
     argument: tuple[int, ...]
-    kind: TensorType
+    output_type: TensorType
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """The order of the axes, outermost first, and the blocks (axis as in `axes`, extent) inside them."""
 
     axes: str
@@ -66,7 +66,7 @@ class Layout:
         """Whether this is ONNX's own layout."""
         return self.axes == self.plain_axes and not self.blocks
 
-    def packed(self, kind: TensorType) -> TensorType | None:
+    def pack_type(self, kind: TensorType) -> TensorType | None:
         """Return the type of a tensor in this layout, given its plain type.
 
         None when it cannot have the layout: its rank is not 4, or there are blocks and an extent is not
@@ -76,76 +76,76 @@ class Layout:
             return None
         if self.blocks and not self._is_fixed(kind.shape):
             return None
-        split = self._split(kind.shape)
-        return TensorType(kind.dtype, tuple(split[i] for i in self._order))
+        split = self._split_blocks(kind.shape)
+        return TensorType(kind.dtype, tuple(split[i] for i in self._axis_order))
 
-    def forward(self, kind: TensorType) -> tuple[Step, ...]:
+    def make_pack_steps(self, kind: TensorType) -> tuple[LayoutStep, ...]:
         """Return the steps from the plain layout. Raises ValueError where `packed` gives None."""
-        packed = self.packed(kind)
+        packed = self.pack_type(kind)
         if packed is None or kind.shape is None:
             raise ValueError(f"{kind} has no layout {self}")
         steps = []
         if self.blocks:
-            whole = self._whole(kind.shape)
+            whole = self._round_up(kind.shape)
             if whole != kind.shape:
-                missing = (_missing(*dims) for dims in zip(whole, kind.shape, strict=True))
-                steps.append(Step("Pad", tuple(missing), replace(kind, shape=whole)))
-            split = self._split(kind.shape)
-            steps.append(Step("Reshape", self._written(split), replace(kind, shape=split)))
-        return (*steps, *_transpose(self._order, packed))
+                missing = (_count_padding(*dims) for dims in zip(whole, kind.shape, strict=True))
+                steps.append(LayoutStep("Pad", tuple(missing), replace(kind, shape=whole)))
+            split = self._split_blocks(kind.shape)
+            steps.append(LayoutStep("Reshape", self._make_reshape_argument(split), replace(kind, shape=split)))
+        return (*steps, *_make_transpose(self._axis_order, packed))
 
-    def inverse(self, kind: TensorType) -> tuple[Step, ...]:
+    def make_unpack_steps(self, kind: TensorType) -> tuple[LayoutStep, ...]:
         """Return the steps back to the plain layout; `kind` is the plain type, as in `forward`."""
-        if self.packed(kind) is None or kind.shape is None:
+        if self.pack_type(kind) is None or kind.shape is None:
             raise ValueError(f"{kind} has no layout {self}")
-        back = tuple(int(i) for i in np.argsort(self._order))
-        steps = [*_transpose(back, replace(kind, shape=self._split(kind.shape)))]
+        back = tuple(int(i) for i in np.argsort(self._axis_order))
+        steps = [*_make_transpose(back, replace(kind, shape=self._split_blocks(kind.shape)))]
         if self.blocks:
-            whole = self._whole(kind.shape)
-            steps.append(Step("Reshape", self._written(whole), replace(kind, shape=whole)))
+            whole = self._round_up(kind.shape)
+            steps.append(LayoutStep("Reshape", self._make_reshape_argument(whole), replace(kind, shape=whole)))
             if whole != kind.shape:
                 # An axis that was not padded, such as a batch of any extent, keeps its extent.
                 ends = (
-                    dim if isinstance(dim, int) and dim != full else _END
+                    dim if isinstance(dim, int) and dim != full else _SLICE_END
                     for dim, full in zip(kind.shape, whole, strict=True)
                 )
-                steps.append(Step("Slice", tuple(ends), kind))
+                steps.append(LayoutStep("Slice", tuple(ends), kind))
         return tuple(steps)
 
-    def pack(self, array: NDArray[Any]) -> NDArray[Any]:
+    def pack_array(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return a plain array (rank 4, any dtype) in this layout, contiguous, of the same dtype.
 
         Raises ValueError for another rank.
         """
         if array.ndim != 4:
             raise ValueError(f"rank 4 is needed, not {array.ndim}")
-        pairs = zip(self._whole(array.shape), array.shape, strict=True)
-        padded = np.zeros([dim for dim in self._whole(array.shape) if isinstance(dim, int)], array.dtype)
+        pairs = zip(self._round_up(array.shape), array.shape, strict=True)
+        padded = np.zeros([dim for dim in self._round_up(array.shape) if isinstance(dim, int)], array.dtype)
         padded[tuple(slice(dim) for _, dim in pairs)] = array
-        split = [dim for dim in self._split(array.shape) if isinstance(dim, int)]
-        return np.ascontiguousarray(padded.reshape(split).transpose(self._order))
+        split = [dim for dim in self._split_blocks(array.shape) if isinstance(dim, int)]
+        return np.ascontiguousarray(padded.reshape(split).transpose(self._axis_order))
 
-    def unpack(self, array: NDArray[Any], shape: tuple[int, int, int, int]) -> NDArray[Any]:
+    def unpack_array(self, array: NDArray[Any], shape: tuple[int, int, int, int]) -> NDArray[Any]:
         """Return an array in this layout as a plain one of a given shape; the inverse of `pack`.
 
         Raises ValueError when that shape in this layout is not the array's.
         """
-        expected = tuple(self._split(shape)[i] for i in self._order)
+        expected = tuple(self._split_blocks(shape)[i] for i in self._axis_order)
         if array.shape != expected:
             raise ValueError(f"{shape} in layout {self} is {expected}, not {array.shape}")
-        whole = [dim for dim in self._whole(shape) if isinstance(dim, int)]
-        full = array.transpose(np.argsort(self._order)).reshape(whole)
+        whole = [dim for dim in self._round_up(shape) if isinstance(dim, int)]
+        full = array.transpose(np.argsort(self._axis_order)).reshape(whole)
         return np.ascontiguousarray(full[tuple(map(slice, shape))])
 
     @cached_property
-    def _inner(self) -> tuple[tuple[int, ...], ...]:
+    def _block_extents(self) -> tuple[tuple[int, ...], ...]:
         """The extents of the blocks of each plain axis, outermost first."""
         return tuple(tuple(n for axis, n in self.blocks if axis == own) for own in self.plain_axes)
 
     @cached_property
-    def _order(self) -> tuple[int, ...]:
+    def _axis_order(self) -> tuple[int, ...]:
         """The packed axes as positions among the split axes, where blocks follow their axis."""
-        starts = np.cumsum([0, *(1 + len(inner) for inner in self._inner)]).tolist()
+        starts = np.cumsum([0, *(1 + len(inner) for inner in self._block_extents)]).tolist()
         place = {axis: starts[i] for i, axis in enumerate(self.plain_axes)}
         order = [place[axis] for axis in self.axes]
         for axis, _ in self.blocks:
@@ -154,34 +154,34 @@ class Layout:
         return tuple(order)
 
     def _is_fixed(self, shape: tuple[Dim, ...]) -> bool:
-        extents = shape if self._inner[0] else shape[1:]
+        extents = shape if self._block_extents[0] else shape[1:]
         return all(isinstance(dim, int) and dim > 0 for dim in extents)
 
-    def _whole(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    def _round_up(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Return a plain shape with extents rounded up to whole blocks."""
         return tuple(
             -(-dim // prod(inner)) * prod(inner) if inner and isinstance(dim, int) else dim
-            for dim, inner in zip(shape, self._inner, strict=True)
+            for dim, inner in zip(shape, self._block_extents, strict=True)
         )
 
-    def _split(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    def _split_blocks(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Return a plain shape with blocks as separate axes."""
         split: list[Dim] = []
-        for dim, inner in zip(self._whole(shape), self._inner, strict=True):
+        for dim, inner in zip(self._round_up(shape), self._block_extents, strict=True):
             split.append(dim // prod(inner) if inner and isinstance(dim, int) else dim)
             split.extend(inner)
         return tuple(split)
 
-    def _written(self, shape: tuple[Dim, ...]) -> tuple[int, ...]:
+    def _make_reshape_argument(self, shape: tuple[Dim, ...]) -> tuple[int, ...]:
         """Return a shape for Reshape; an axis 0 without blocks keeps its extent."""
-        first = shape[0] if self._inner[0] else 0
+        first = shape[0] if self._block_extents[0] else 0
         return tuple(dim if isinstance(dim, int) else 0 for dim in (first, *shape[1:]))
 
 
-_END = 2**63 - 1  # a Slice up to here ends at the end of the axis
+_SLICE_END = 2**63 - 1  # a Slice up to here ends at the end of the axis
 
 
-def parse_layout(word: str) -> Layout:
+def parse_layout(word: str) -> TensorLayout:
     """Parse a layout such as `NHWC` or `OIHW16i16o`.
 
     Raises ValueError with a sentence that names the word.
@@ -189,7 +189,7 @@ def parse_layout(word: str) -> Layout:
     match = _WORD.fullmatch(word)
     axes = match["axes"] if match else ""
     if match is None or sorted(axes) not in (sorted(IMAGE), sorted(WEIGHT)):
-        raise ValueError(f"'{word}' is no layout: expected {_FORMS}{_hint(word)}")
+        raise ValueError(f"'{word}' is no layout: expected {_EXPECTED}{_suggest_case(word)}")
     blocks = []
     for size, axis in _BLOCK.findall(match["blocks"]):
         if axis.upper() not in axes:
@@ -200,10 +200,10 @@ def parse_layout(word: str) -> Layout:
                 f"'{word}' is no layout: blocks have {least} to {most} elements, not {size}"
             )
         blocks.append((axis.upper(), int(size)))
-    return Layout(axes, tuple(blocks))
+    return TensorLayout(axes, tuple(blocks))
 
 
-def _hint(word: str) -> str:
+def _suggest_case(word: str) -> str:
     """Return a suggestion for a layout in the wrong case, such as `nhwc` and `nChw16c`."""
     likely = re.sub(r"(?<![0-9])[a-z]", lambda letter: letter[0].upper(), word)
     try:
@@ -212,10 +212,10 @@ def _hint(word: str) -> str:
         return ""
 
 
-def _transpose(order: tuple[int, ...], kind: TensorType) -> Iterator[Step]:
+def _make_transpose(order: tuple[int, ...], kind: TensorType) -> Iterator[LayoutStep]:
     if order != tuple(range(len(order))):
-        yield Step("Transpose", order, kind)
+        yield LayoutStep("Transpose", order, kind)
 
 
-def _missing(whole: Dim, dim: Dim) -> int:
+def _count_padding(whole: Dim, dim: Dim) -> int:
     return whole - dim if isinstance(whole, int) and isinstance(dim, int) else 0

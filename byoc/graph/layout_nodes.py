@@ -6,47 +6,47 @@ from functools import cache
 
 from onnx import NodeProto, TensorProto, helper
 
-from byoc.graph.attributes import open_dtypes, schema_of
-from byoc.graph.layout import Layout, Step
-from byoc.graph.types import NUMBERS, TensorType, bits
+from byoc.graph.attributes import get_allowed_dtypes, get_schema
+from byoc.graph.layout import TensorLayout, LayoutStep
+from byoc.graph.types import DTYPE_NUMBERS, TensorType, count_bits
 
-Name = Callable[[str, TensorType], str]
+NameMaker = Callable[[str, TensorType], str]
 """A function from the wanted name and the type of a tensor to a name that is not in use."""
 
 # From this version on Pad has its numbers as an input and not as an attribute, as the others do.
-_INPUTS_OPSET = 11
+_PAD_INPUTS_OPSET = 11
 # onnxruntime (1.31, operator sets 11 to 23) has no Pad for these, but has one for a wider type.
-_PADDED_AS = {"int16": "int32", "uint16": "int32", "bfloat16": "float32"}
+_PAD_DTYPES = {"int16": "int32", "uint16": "int32", "bfloat16": "float32"}
 
 
 @cache
-def can_lie(layout: Layout, kind: TensorType | None, opset: int) -> bool:
+def can_convert_layout(layout: TensorLayout, kind: TensorType | None, opset: int) -> bool:
     """Return whether nodes can convert a tensor of a plain type to a layout and back.
 
     They cannot where `Layout.packed` gives None, several elements share a byte, or the operators of that
     version do not accept the dtype.
     """
-    if kind is None or layout.packed(kind) is None or bits(kind.dtype) < 8:
+    if kind is None or layout.pack_type(kind) is None or count_bits(kind.dtype) < 8:
         return False
-    steps = (*layout.forward(kind), *layout.inverse(kind))
-    if layout.blocks and opset < _INPUTS_OPSET:
+    steps = (*layout.make_pack_steps(kind), *layout.make_unpack_steps(kind))
+    if layout.blocks and opset < _PAD_INPUTS_OPSET:
         return False
-    schemas = [schema_of(step.op, "", opset) for step in steps]
-    return all(schema is not None and kind.dtype in open_dtypes(schema, "T") for schema in schemas)
+    schemas = [get_schema(step.op, "", opset) for step in steps]
+    return all(schema is not None and kind.dtype in get_allowed_dtypes(schema, "T") for schema in schemas)
 
 
-def layout_nodes(steps: Iterable[Step], source: str, target: str, name: Name) -> list[NodeProto]:
+def make_layout_nodes(steps: Iterable[LayoutStep], source: str, target: str, name: NameMaker) -> list[NodeProto]:
     """Make the nodes for conversion steps from tensor `source` to `target`, with their constants.
 
     No steps give an Identity. Nodes are named after their output. A Pad of a dtype that onnxruntime
     cannot pad is done in a wider type, between two Casts that change no number.
     """
     nodes: list[NodeProto] = []
-    steps = list(_runnable(steps))
+    steps = list(_make_runnable(steps))
     for i, step in enumerate(steps):
-        output = target if i == len(steps) - 1 else name(f"{target}_{step.op.lower()}", step.kind)
+        output = target if i == len(steps) - 1 else name(f"{target}_{step.op.lower()}", step.output_type)
         operands = [source]
-        for key, values in _constants(step).items():
+        for key, values in _list_constant_inputs(step).items():
             operands.append(name(f"{output}_{key}", TensorType("int64", (len(values),))))
             value = helper.make_tensor(key, TensorProto.INT64, [len(values)], values)
             nodes.append(helper.make_node("Constant", [], operands[-1:], operands[-1], value=value))
@@ -54,29 +54,29 @@ def layout_nodes(steps: Iterable[Step], source: str, target: str, name: Name) ->
         if step.op == "Transpose":
             nodes[-1].attribute.append(helper.make_attribute("perm", step.argument))
         elif step.op == "Cast":
-            nodes[-1].attribute.append(helper.make_attribute("to", NUMBERS[step.kind.dtype]))
+            nodes[-1].attribute.append(helper.make_attribute("to", DTYPE_NUMBERS[step.output_type.dtype]))
         source = output
     return nodes or [helper.make_node("Identity", [source], [target], target)]
 
 
-def _runnable(steps: Iterable[Step]) -> Iterator[Step]:
+def _make_runnable(steps: Iterable[LayoutStep]) -> Iterator[LayoutStep]:
     """Yield steps whose operators onnxruntime has for their dtypes."""
     for step in steps:
-        wider = _PADDED_AS.get(step.kind.dtype) if step.op == "Pad" else None
+        wider = _PAD_DTYPES.get(step.output_type.dtype) if step.op == "Pad" else None
         if wider is None:
             yield step
             continue
-        shape = step.kind.shape or ()
+        shape = step.output_type.shape or ()
         before = tuple(
             dim - more if isinstance(dim, int) else dim
             for dim, more in zip(shape, step.argument, strict=True)
         )
-        yield Step("Cast", (), TensorType(wider, before))
+        yield LayoutStep("Cast", (), TensorType(wider, before))
         yield replace(step, kind=TensorType(wider, shape))
-        yield Step("Cast", (), step.kind)
+        yield LayoutStep("Cast", (), step.output_type)
 
 
-def _constants(step: Step) -> dict[str, tuple[int, ...]]:
+def _list_constant_inputs(step: LayoutStep) -> dict[str, tuple[int, ...]]:
     """Return the constant inputs of a step's operator in order, by a name for each."""
     rank = len(step.argument)
     if step.op == "Pad":

@@ -18,16 +18,16 @@ from onnx import ModelProto, TensorProto
 
 from byoc.errors import InputError
 from byoc.graph.copying import copy_without
-from byoc.graph.dims import fix_dims, without_negative
-from byoc.graph.index import DEFAULTS_IR, GraphIndex, stated_types
-from byoc.graph.infer import Inferred, infer_types
-from byoc.graph.tensors import check_tensor, is_large, raw_bytes
-from byoc.graph.walk import describe, not_text, topological_order, walk_graphs, walk_tensors
+from byoc.graph.dims import fix_dims, clear_negative_dims
+from byoc.graph.index import MIN_IR_OF_DEFAULTS, GraphIndex, get_stated_types
+from byoc.graph.infer import InferenceResult, infer_types
+from byoc.graph.tensors import check_tensor, is_large, read_raw_bytes
+from byoc.graph.walk import describe_node, find_non_text, sort_topologically, walk_graphs, walk_tensors
 
 _TEXT_SUFFIXES = (".onnxtxt", ".onnxtext")
 # The brackets of ONNX's text form, outside of texts and comments.
 _BRACKETS = re.compile(r'"(?:\\.|[^"\\])*"|#[^\n]*|[(){}]', re.DOTALL)
-_DEEPEST = 100  # as in protobuf's binary form
+_MAX_NESTING = 100  # as in protobuf's binary form
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +42,18 @@ class Model:
     proto: ModelProto
     source: str
     folder: Path | None
-    inferred: Inferred
-    samples: Callable[[int], Mapping[str, Any]] | None = None
+    inference: InferenceResult
+    make_samples: Callable[[int], Mapping[str, Any]] | None = None
 
     @cached_property
     def index(self) -> GraphIndex:
         """The index of the main graph."""
-        return GraphIndex(self.proto, self.inferred.values, self.inferred.typed)
+        return GraphIndex(self.proto, self.inference.type_protos, self.inference.typed_graph)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences for the user."""
-        return self.inferred.notes
+        return self.inference.notes
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class Model:
         return Path(self.source.rpartition(":")[2]).stem or "model"
 
 
-def read_file(path: Path) -> ModelProto:
+def read_model_file(path: Path) -> ModelProto:
     """Read a model file (.onnx, or ONNX's text forms by suffix) without its external data.
 
     Raises InputError when there is no such file, or it is not an ONNX model.
@@ -92,11 +92,11 @@ def _check_nesting(path: Path) -> None:
     depth = 0
     for token in _BRACKETS.finditer(path.read_text(encoding="utf-8")):
         depth += (token[0] in "({") - (token[0] in ")}")
-        if depth > _DEEPEST:
+        if depth > _MAX_NESTING:
             raise InputError(f"{path}: bodies are nested too deeply")
 
 
-def prepare(
+def prepare_model(
     proto: ModelProto,
     source: str,
     folder: Path | None = None,
@@ -110,17 +110,17 @@ def prepare(
     try:
         if not proto.HasField("graph") or not proto.opset_import:
             raise InputError("not an ONNX model: it has no graph or names no operator set")
-        unreadable = not_text(proto)
+        unreadable = find_non_text(proto)
         if unreadable:
             raise InputError(f"not valid ONNX: {unreadable} is not UTF-8 text")
         for tensor in walk_tensors(proto):
             check_tensor(tensor, folder)
-        proto = without_negative(_sorted(proto))
+        proto = clear_negative_dims(_sort_nodes(proto))
         if dims:
             proto = fix_dims(proto, dims)
-        light = skeleton(proto, folder)
-        _check(light)
-        inferred = infer_types(light, stated_types(proto))
+        light = make_skeleton(proto, folder)
+        _check_model(light)
+        inferred = infer_types(light, get_stated_types(proto))
     except InputError as error:
         text = "\\n".join(str(error).splitlines())  # names may contain line breaks
         raise InputError(f"{source}: {text}") from None
@@ -129,9 +129,9 @@ def prepare(
     return Model(proto, source, folder, inferred)
 
 
-def _sorted(proto: ModelProto) -> ModelProto:
+def _sort_nodes(proto: ModelProto) -> ModelProto:
     try:
-        order = topological_order(proto.graph.node)
+        order = sort_topologically(proto.graph.node)
     except ValueError as error:
         raise InputError(str(error)) from None
     if order == list(range(len(order))):
@@ -141,7 +141,7 @@ def _sorted(proto: ModelProto) -> ModelProto:
     return result
 
 
-def skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
+def make_skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
     """Return the model with its large initializers turned into graph inputs.
 
     Initializers that a caller may override become inputs, too: their values must not affect shape
@@ -150,7 +150,7 @@ def skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
     graph = proto.graph
     result = copy_without(proto, "initializer")
     inputs = {value.name for value in graph.input}
-    overridable = inputs if proto.ir_version >= DEFAULTS_IR else set()
+    overridable = inputs if proto.ir_version >= MIN_IR_OF_DEFAULTS else set()
     for tensor in graph.initializer:
         small = tensor.data_location != TensorProto.EXTERNAL and not is_large(tensor)
         if small and tensor.name not in overridable:
@@ -161,16 +161,16 @@ def skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
             )
     for tensor in walk_tensors(result):
         if tensor.data_location == TensorProto.EXTERNAL:
-            tensor.raw_data = raw_bytes(tensor, folder)
+            tensor.raw_data = read_raw_bytes(tensor, folder)
             tensor.ClearField("data_location")
             del tensor.external_data[:]
     return result
 
 
-def _check(skeleton: ModelProto) -> None:
+def _check_model(skeleton: ModelProto) -> None:
     for node in (node for graph in walk_graphs(skeleton.graph) for node in graph.node):
         if any(attribute.ref_attr_name for attribute in node.attribute):
-            raise InputError(f"{describe(node)} refers to an attribute of a function, and is in none")
+            raise InputError(f"{describe_node(node)} refers to an attribute of a function, and is in none")
     try:
         onnx.checker.check_model(skeleton)
     except (onnx.checker.ValidationError, EncodeError) as error:

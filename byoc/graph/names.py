@@ -1,7 +1,7 @@
 """Unique names."""
 
 
-def fresh(name: str, taken: set[str]) -> str:
+def make_unique_name(name: str, taken: set[str]) -> str:
     """Return `name`, or with the first free number behind it if it is taken, and add it to `taken`."""
     found, number = name, 1
     while found in taken:

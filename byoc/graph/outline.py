@@ -20,21 +20,21 @@ from onnx import (
 )
 
 from byoc.errors import InputError
-from byoc.graph.composites import Composite, call, functions
+from byoc.graph.composites import Composite, make_composite_call, make_composite_functions
 from byoc.graph.copying import copy_without
 from byoc.graph.index import GraphIndex
-from byoc.graph.interface import Interface, interface
-from byoc.graph.types import knowledge
-from byoc.graph.walk import topological_order
+from byoc.graph.interface import BoundaryNames, find_boundary
+from byoc.graph.types import rate_knowledge
+from byoc.graph.walk import sort_topologically
 
 # The metadata of nodes and functions came with IR 10.
-LEAST_IR = 10
+MIN_IR = 10
 # The newest version that onnxruntime 1.31 reads. Later versions only add to it.
-NEWEST_IR = 13
+MAX_IR = 13
 
 
 @dataclass(frozen=True)
-class Group:
+class OutlineGroup:
     """Nodes that stay together; those of a composite become one call of its function."""
 
     nodes: tuple[int, ...]
@@ -43,12 +43,12 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Cut:
+class RegionCut:
     """A region to outline: its name, its target's domain, its groups in topological order."""
 
     name: str
     domain: str
-    groups: tuple[Group, ...]
+    groups: tuple[OutlineGroup, ...]
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -66,7 +66,7 @@ class GraphCuts:
     """
 
     index: GraphIndex
-    cuts: tuple[Cut, ...]
+    cuts: tuple[RegionCut, ...]
     metadata: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     bodies: Mapping[int, Sequence["GraphCuts"]] = field(default_factory=dict)
 
@@ -78,7 +78,7 @@ class GraphCuts:
                 yield from body.walk()
 
 
-def check_unused(index: GraphIndex, domains: Iterable[str]) -> None:
+def check_domains_unused(index: GraphIndex, domains: Iterable[str]) -> None:
     """Raise InputError when a model already uses one of the domains for new functions."""
     for domain in domains:
         if domain in index.opsets or any(f.domain == domain for f in index.proto.functions):
@@ -95,26 +95,26 @@ def outline(root: GraphCuts) -> ModelProto:
     graphs = list(root.walk())
     cuts = [(graph.index, cut) for graph in graphs for cut in graph.cuts]
     domains = dict.fromkeys(cut.domain for _, cut in cuts)
-    check_unused(index, domains)
+    check_domains_unused(index, domains)
     found = [(cut.domain, g.composite) for _, cut in cuts for g in cut.groups if g.composite]
     made = [
         function
         for domain in domains
-        for function in functions(domain, [c for d, c in found if d == domain])
+        for function in make_composite_functions(domain, [c for d, c in found if d == domain])
     ]
-    made += [_region_function(i, cut, interface(i, cut.nodes)) for i, cut in cuts]
-    return _assemble(index, _rewritten(root), made, set(domains))
+    made += [_make_region_function(i, cut, find_boundary(i, cut.nodes)) for i, cut in cuts]
+    return _assemble_model(index, _rewrite_graph(root), made, set(domains))
 
 
-def _rewritten(graph: GraphCuts) -> list[NodeProto]:
+def _rewrite_graph(graph: GraphCuts) -> list[NodeProto]:
     """Return the nodes of a graph with each cut replaced by a call."""
     index = graph.index
     calls: dict[int, NodeProto] = {}
     gone: set[int] = set()
     for cut in graph.cuts:
-        calls[cut.nodes[-1]] = _call(cut, interface(index, cut.nodes))
+        calls[cut.nodes[-1]] = _make_call(cut, find_boundary(index, cut.nodes))
         gone.update(cut.nodes)
-    gone |= _unread_constants(index, graph.cuts, gone)
+    gone |= _find_unread_constants(index, graph.cuts, gone)
     nodes = []
     for i, node in enumerate(index.nodes):
         if i in calls:
@@ -122,27 +122,27 @@ def _rewritten(graph: GraphCuts) -> list[NodeProto]:
         elif i not in gone:
             inner = graph.bodies.get(i, ())
             changed = any(part.cuts for body in inner for part in body.walk())
-            stays = _with_bodies(index, i, inner) if changed else node
-            nodes.append(_annotated(stays, graph.metadata.get(i, {})))
-    return [nodes[i] for i in topological_order(nodes)]
+            stays = _rewrite_bodies(index, i, inner) if changed else node
+            nodes.append(_with_metadata(stays, graph.metadata.get(i, {})))
+    return [nodes[i] for i in sort_topologically(nodes)]
 
 
-def _with_bodies(index: GraphIndex, number: int, inner: Sequence[GraphCuts]) -> NodeProto:
+def _rewrite_bodies(index: GraphIndex, number: int, inner: Sequence[GraphCuts]) -> NodeProto:
     """Return a copy of a node with rewritten bodies."""
-    node, graphs = _copied(index, number)
+    node, graphs = _copy_with_bodies(index, number)
     for body, graph, cuts in zip(index.bodies[number], graphs, inner, strict=True):
-        nodes = _rewritten(cuts)
+        nodes = _rewrite_graph(cuts)
         made = {name for inside in nodes for name in inside.output if name}
-        infos = list(_infos(body.index, made))
+        infos = list(_make_value_infos(body.index, made))
         del graph.node[:]
         del graph.value_info[:]
         graph.node.extend(nodes)
         graph.value_info.extend(infos)
-        _fill_in(graph, body.index)
+        _complete_types(graph, body.index)
     return node
 
 
-def _copied(index: GraphIndex, number: int) -> tuple[NodeProto, list[GraphProto]]:
+def _copy_with_bodies(index: GraphIndex, number: int) -> tuple[NodeProto, list[GraphProto]]:
     """Return a copy of a node, and its bodies in the order of `index.bodies`."""
     node = deepcopy(index.nodes[number])
     attributes = {attribute.name: attribute for attribute in node.attribute}
@@ -153,52 +153,52 @@ def _copied(index: GraphIndex, number: int) -> tuple[NodeProto, list[GraphProto]
     return node, graphs
 
 
-def _fill_in(graph: GraphProto, index: GraphIndex) -> None:
+def _complete_types(graph: GraphProto, index: GraphIndex) -> None:
     """Set the types of a body's inputs and outputs where more is known than the body states."""
     for value in (*graph.input, *graph.output):
-        known = index.certain.get(value.name) or index.values.get(value.name)
-        if known is not None and knowledge(known) > knowledge(value.type):
+        known = index.runtime_types.get(value.name) or index.type_protos.get(value.name)
+        if known is not None and rate_knowledge(known) > rate_knowledge(value.type):
             value.type.CopyFrom(known)
 
 
-def _with_types(index: GraphIndex, number: int) -> NodeProto:
+def _state_types(index: GraphIndex, number: int) -> NodeProto:
     """Return a node with the types of all its bodies stated.
 
     Shape inference of a function has less context than that of the model, and needs them.
     """
     if number not in index.bodies:
         return index.nodes[number]
-    node, graphs = _copied(index, number)
+    node, graphs = _copy_with_bodies(index, number)
     for body, graph in zip(index.bodies[number], graphs, strict=True):
-        nodes = [_with_types(body.index, i) for i in range(len(body.index.nodes))]
+        nodes = [_state_types(body.index, i) for i in range(len(body.index.nodes))]
         del graph.node[:]
         graph.node.extend(nodes)
-        _fill_in(graph, body.index)
+        _complete_types(graph, body.index)
     return node
 
 
-def _region_function(index: GraphIndex, cut: Cut, border: Interface) -> FunctionProto:
-    nodes = [index.nodes[i] for i in border.sunk]
+def _make_region_function(index: GraphIndex, cut: RegionCut, border: BoundaryNames) -> FunctionProto:
+    nodes = [index.nodes[i] for i in border.constant_nodes]
     for group in cut.groups:
         inside = {line.node for line in group.composite.lines} if group.composite else set()
-        whole = [_complete(index, _with_types(index, i)) for i in group.nodes if i not in inside]
+        whole = [_state_defaults(index, _state_types(index, i)) for i in group.nodes if i not in inside]
         if group.composite is not None:
-            whole.append(call(cut.domain, group.composite))
-        nodes += [_annotated(node, group.metadata) for node in whole]
-    nodes = [nodes[i] for i in topological_order(nodes)]
+            whole.append(make_composite_call(cut.domain, group.composite))
+        nodes += [_with_metadata(node, group.metadata) for node in whole]
+    nodes = [nodes[i] for i in sort_topologically(nodes)]
     function = helper.make_function(
         cut.domain,
         cut.name,
         [*border.inputs, *border.constants],
         border.outputs,
         nodes,
-        opset_imports=_imports(index, nodes),
+        opset_imports=_make_opset_imports(index, nodes),
     )
-    _note(function, cut.metadata)
+    _add_metadata(function, cut.metadata)
     return function
 
 
-def _call(cut: Cut, border: Interface) -> NodeProto:
+def _make_call(cut: RegionCut, border: BoundaryNames) -> NodeProto:
     node = helper.make_node(
         cut.name,
         [*border.inputs, *border.constants],
@@ -206,13 +206,13 @@ def _call(cut: Cut, border: Interface) -> NodeProto:
         name=cut.name,
         domain=cut.domain,
     )
-    _note(node, cut.metadata)
+    _add_metadata(node, cut.metadata)
     return node
 
 
-def _unread_constants(index: GraphIndex, cuts: Sequence[Cut], gone: set[int]) -> set[int]:
+def _find_unread_constants(index: GraphIndex, cuts: Sequence[RegionCut], gone: set[int]) -> set[int]:
     """Return the constant nodes that only outlined nodes read, and that the graph can drop."""
-    sunk = {node for cut in cuts for node in interface(index, cut.nodes).sunk}
+    sunk = {node for cut in cuts for node in find_boundary(index, cut.nodes).constant_nodes}
     dropped: set[int] = set()
     wanted = set(index.outputs)
     for node in sorted(sunk, reverse=True):
@@ -223,51 +223,51 @@ def _unread_constants(index: GraphIndex, cuts: Sequence[Cut], gone: set[int]) ->
     return dropped
 
 
-def _assemble(
+def _assemble_model(
     index: GraphIndex, nodes: Sequence[NodeProto], made: Sequence[FunctionProto], domains: set[str]
 ) -> ModelProto:
     """Return the source model with new nodes, functions and domains."""
     source = index.proto
     result = copy_without(source, "node", "value_info")
-    if not index.overridable:
+    if not index.has_default_inputs:
         # Before IR 4 every initializer had to be an input too; from IR 4 on that makes it a default.
         inputs = set(index.inputs)
         data = [value for value in result.graph.input if value.name in inputs]
         del result.graph.input[:]
         result.graph.input.extend(data)
-    result.ir_version = min(max(source.ir_version, LEAST_IR), NEWEST_IR)
+    result.ir_version = min(max(source.ir_version, MIN_IR), MAX_IR)
     result.graph.node.extend(nodes)
     result.functions.extend(made)
     for domain in sorted(domains):
         result.opset_import.append(helper.make_opsetid(domain, 1))
     names = {name for node in nodes for name in node.output if name}
-    result.graph.value_info.extend(_infos(index, names))
+    result.graph.value_info.extend(_make_value_infos(index, names))
     return result
 
 
-def _infos(index: GraphIndex, made: set[str]) -> Iterator[ValueInfoProto]:
+def _make_value_infos(index: GraphIndex, made: set[str]) -> Iterator[ValueInfoProto]:
     """Yield the value infos of the tensors that nodes make, with the user's doc strings and metadata."""
     stated = {value.name: value for value in index.graph.value_info}
-    for name in sorted(made & index.certain.keys() - index.outputs.keys()):
+    for name in sorted(made & index.runtime_types.keys() - index.outputs.keys()):
         info = deepcopy(stated.get(name, ValueInfoProto()))
         info.name = name
-        info.type.CopyFrom(index.certain[name])
+        info.type.CopyFrom(index.runtime_types[name])
         yield info
 
 
-def _imports(index: GraphIndex, nodes: Sequence[NodeProto]) -> list[OperatorSetIdProto]:
+def _make_opset_imports(index: GraphIndex, nodes: Sequence[NodeProto]) -> list[OperatorSetIdProto]:
     return [
         helper.make_opsetid(domain, index.opsets.get(domain, 1))
         for domain in sorted({*index.opsets, *(node.domain for node in nodes)})
     ]
 
 
-def _complete(index: GraphIndex, node: NodeProto) -> NodeProto:
+def _state_defaults(index: GraphIndex, node: NodeProto) -> NodeProto:
     """Return a node with the defaults of its attributes stated, if ONNX defines it as a function.
 
     Shape inference of a function inside a function does not know the defaults otherwise (onnx 1.23).
     """
-    schema = index.schema(node)
+    schema = index.get_schema(node)
     defined = ("has_function", "has_context_dependent_function")  # missing in ONNX's type stubs
     if schema is None or not any(getattr(schema, name) for name in defined):
         return node
@@ -279,14 +279,14 @@ def _complete(index: GraphIndex, node: NodeProto) -> NodeProto:
     return result
 
 
-def _annotated(node: NodeProto, metadata: Mapping[str, str]) -> NodeProto:
+def _with_metadata(node: NodeProto, metadata: Mapping[str, str]) -> NodeProto:
     if not metadata:
         return node
     result = deepcopy(node)
-    _note(result, metadata)
+    _add_metadata(result, metadata)
     return result
 
 
-def _note(proto: NodeProto | FunctionProto, metadata: Mapping[str, str]) -> None:
+def _add_metadata(proto: NodeProto | FunctionProto, metadata: Mapping[str, str]) -> None:
     for key, value in metadata.items():
         proto.metadata_props.add(key=key, value=value)

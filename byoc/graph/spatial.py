@@ -53,7 +53,7 @@ _KEEP_FIRST_AXES = """
 """
 
 # The position of the weight among the inputs of convolutions, and its axes.
-_WEIGHTS = {
+_WEIGHT_INPUTS = {
     "Conv": (1, "OIHW"),
     "ConvInteger": (1, "OIHW"),
     "FusedConv": (1, "OIHW"),
@@ -63,7 +63,7 @@ _WEIGHTS = {
 }
 
 
-def images(index: GraphIndex) -> frozenset[str]:
+def find_images(index: GraphIndex) -> frozenset[str]:
     """Return the tensors of a graph that are images, without constants, in time linear in its size.
 
     The bodies of If, Loop and Scan have indices of their own; a tensor that they capture and use as an
@@ -73,7 +73,7 @@ def images(index: GraphIndex) -> frozenset[str]:
     groups: list[list[str]] = []
     groups_of: dict[str, list[int]] = {}
     known_images = [
-        name for inner in index.bodies.values() for body in inner for name in _captured(body.index)
+        name for inner in index.bodies.values() for body in inner for name in _find_captured_images(body.index)
     ]
     if not known_images and all(node.op_type not in _IMAGE_OPERATORS for node in index.nodes):
         return frozenset()  # saves time on large transformers
@@ -83,10 +83,10 @@ def images(index: GraphIndex) -> frozenset[str]:
         positions = _IMAGE_OPERATORS.get(node.op_type)
         if positions is not None:
             read = [node.input[i] for i in positions if i < len(node.input)]
-            known_images.extend(_of_rank_4(index, (*read, *node.output)))
+            known_images.extend(_filter_rank_4(index, (*read, *node.output)))
         elif node.op_type in keep_axes or node.op_type in keep_first_axes:
             operands = node.input if node.op_type in keep_axes else node.input[:1]
-            for name in (names := list(_of_rank_4(index, (*operands, *node.output)))):
+            for name in (names := list(_filter_rank_4(index, (*operands, *node.output)))):
                 groups_of.setdefault(name, []).append(len(groups))
             groups.append(names)
     found: set[str] = set()
@@ -98,11 +98,11 @@ def images(index: GraphIndex) -> frozenset[str]:
     return frozenset(found)
 
 
-def _captured(index: GraphIndex) -> frozenset[str]:
-    return images(index).intersection(index.captured)
+def _find_captured_images(index: GraphIndex) -> frozenset[str]:
+    return find_images(index).intersection(index.captured_names)
 
 
-def weights(index: GraphIndex) -> Mapping[str, str]:
+def find_weights(index: GraphIndex) -> Mapping[str, str]:
     """Return the constants of rank 4 that are weights of convolutions, with their axes.
 
     The axes are `OIHW`, and `IOHW` for ConvTranspose. A weight behind DequantizeLinear, Cast or Identity
@@ -110,31 +110,31 @@ def weights(index: GraphIndex) -> Mapping[str, str]:
     """
     found: dict[str, set[str]] = {}
     for node in index.nodes:
-        position, axes = _WEIGHTS.get(node.op_type, (0, ""))
+        position, axes = _WEIGHT_INPUTS.get(node.op_type, (0, ""))
         name = node.input[position] if axes and position < len(node.input) else ""
-        while name and index.is_constant(name) and _rank(index, name) == 4:
+        while name and index.is_constant(name) and _get_rank(index, name) == 4:
             if axes in found.get(name, ()):
                 break
             found.setdefault(name, set()).add(axes)
-            name = _behind(index, name)
+            name = _get_source(index, name)
     return {name: axes.pop() for name, axes in found.items() if len(axes) == 1}
 
 
-def _behind(index: GraphIndex, name: str) -> str:
+def _get_source(index: GraphIndex, name: str) -> str:
     """Return the tensor with the same axes that a constant is made of, empty for a stored one."""
-    number = index.producer.get(name)
+    number = index.producers.get(name)
     node: NodeProto | None = None if number is None else index.nodes[number]
     if node is None or node.op_type not in ("DequantizeLinear", "QuantizeLinear", "Cast", "Identity"):
         return ""
     return node.input[0]
 
 
-def _of_rank_4(index: GraphIndex, names: tuple[str, ...]) -> Iterator[str]:
+def _filter_rank_4(index: GraphIndex, names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
-        if name and _rank(index, name) == 4 and not index.is_constant(name):
+        if name and _get_rank(index, name) == 4 and not index.is_constant(name):
             yield name
 
 
-def _rank(index: GraphIndex, name: str) -> int | None:
+def _get_rank(index: GraphIndex, name: str) -> int | None:
     known = index.types.get(name)
     return None if known is None or known.shape is None else len(known.shape)

@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from byoc.errors import InputError
-from byoc.graph.types import DTYPES, bits
+from byoc.graph.types import DTYPES, count_bits
 
-_DIGITS = 19  # of 2**63, the size of the largest file
-_BLOCK = 1 << 20
+_MAX_DIGITS = 19  # of 2**63, the size of the largest file
+_BLOCK_BYTES = 1 << 20
 
 
 # Constants up to this size may matter for shape inference and stay in the skeleton of a model.
-_LARGE_BYTES = 1024
+_MAX_SMALL_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class External:
+class ExternalData:
     """The location of a tensor's bytes: a file, an offset and a length in bytes."""
 
     path: Path
@@ -34,12 +34,12 @@ class External:
     length: int
 
 
-def stored_bytes(tensor: TensorProto) -> int:
+def count_bytes(tensor: TensorProto) -> int:
     """Return the size of a tensor in raw form in bytes, according to its shape and dtype."""
-    return -(-prod(map(int, tensor.dims)) * bits(DTYPES[tensor.data_type]) // 8)
+    return -(-prod(map(int, tensor.dims)) * count_bits(DTYPES[tensor.data_type]) // 8)
 
 
-def external(tensor: TensorProto, folder: Path | None) -> External | None:
+def find_external_data(tensor: TensorProto, folder: Path | None) -> ExternalData | None:
     """Return the location of a tensor's external data, None if it is embedded.
 
     Raises InputError when the location is not a file inside the folder, or the file is too short.
@@ -61,19 +61,19 @@ def external(tensor: TensorProto, folder: Path | None) -> External | None:
         raise InputError(f"{where}, which is not inside the model's folder")
     if not there:
         raise InputError(f"{where}, and there is no such file beside the model")
-    needed = stored_bytes(tensor)
-    offset = _count(fields.get("offset", "0"), f"{where} at offset")
-    length = _count(fields.get("length", str(needed)), f"{where} of length")
+    needed = count_bytes(tensor)
+    offset = _parse_byte_count(fields.get("offset", "0"), f"{where} at offset")
+    length = _parse_byte_count(fields.get("length", str(needed)), f"{where} of length")
     if length != needed:
         raise InputError(f"{where} of {length} bytes, but its shape and dtype ask for {needed}")
     if offset + length > path.stat().st_size:
         raise InputError(f"{where} up to byte {offset + length}, but the file has {path.stat().st_size}")
-    return External(path, offset, length)
+    return ExternalData(path, offset, length)
 
 
 def is_large(tensor: TensorProto) -> bool:
     """Return whether a tensor is a weight (over 1 KiB); strings never are, they have no raw form."""
-    return tensor.data_type != TensorProto.STRING and stored_bytes(tensor) > _LARGE_BYTES
+    return tensor.data_type != TensorProto.STRING and count_bytes(tensor) > _MAX_SMALL_BYTES
 
 
 def check_tensor(tensor: TensorProto, folder: Path | None) -> None:
@@ -82,26 +82,26 @@ def check_tensor(tensor: TensorProto, folder: Path | None) -> None:
         raise InputError(f"tensor '{tensor.name}' has the unknown data type {tensor.data_type}")
     if any(dim < 0 for dim in tensor.dims):
         raise InputError(f"tensor '{tensor.name}' has a negative dimension")
-    if external(tensor, folder) is not None:
+    if find_external_data(tensor, folder) is not None:
         return
     if not tensor.HasField("raw_data"):
         try:
             onnx.checker.check_tensor(tensor)
         except onnx.checker.ValidationError as error:
             raise InputError(f"tensor '{tensor.name}': {' '.join(str(error).split())}") from None
-    elif len(tensor.raw_data) != stored_bytes(tensor):
+    elif len(tensor.raw_data) != count_bytes(tensor):
         raise InputError(
             f"tensor '{tensor.name}' holds {len(tensor.raw_data)} bytes, "
-            f"but its shape and dtype ask for {stored_bytes(tensor)}"
+            f"but its shape and dtype ask for {count_bytes(tensor)}"
         )
 
 
-def raw_bytes(tensor: TensorProto, folder: Path | None) -> bytes:
+def read_raw_bytes(tensor: TensorProto, folder: Path | None) -> bytes:
     """Return a tensor's bytes in raw form (little endian, packed), embedded or external.
 
     Raises ValueError for strings, which have no raw form.
     """
-    place = external(tensor, folder)
+    place = find_external_data(tensor, folder)
     if place is not None:
         with place.path.open("rb") as file:
             file.seek(place.offset)
@@ -113,35 +113,35 @@ def raw_bytes(tensor: TensorProto, folder: Path | None) -> bytes:
     return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
 
 
-def stored_array(tensor: TensorProto, folder: Path | None) -> NDArray[Any]:
+def read_array(tensor: TensorProto, folder: Path | None) -> NDArray[Any]:
     """Return a stored tensor as an array, embedded or external. Raises as `raw_bytes`."""
     if tensor.data_location != TensorProto.EXTERNAL:
         return onnx.numpy_helper.to_array(tensor)
     embedded = TensorProto(data_type=tensor.data_type, dims=tensor.dims)
-    embedded.raw_data = raw_bytes(tensor, folder)
+    embedded.raw_data = read_raw_bytes(tensor, folder)
     return onnx.numpy_helper.to_array(embedded)
 
 
-def write_raw(tensor: TensorProto, folder: Path | None, file: BinaryIO) -> int:
+def write_raw_bytes(tensor: TensorProto, folder: Path | None, file: BinaryIO) -> int:
     """Write a tensor's bytes in raw form to an open file, and return their number.
 
     External data is copied in blocks, whatever its size. Raises InputError when its file has become too
     short, and as `raw_bytes`.
     """
-    place = external(tensor, folder)
+    place = find_external_data(tensor, folder)
     if place is None:
-        return file.write(raw_bytes(tensor, folder))
+        return file.write(read_raw_bytes(tensor, folder))
     left = place.length
     with place.path.open("rb") as source:
         source.seek(place.offset)
-        while left and (block := source.read(min(left, _BLOCK))):
+        while left and (block := source.read(min(left, _BLOCK_BYTES))):
             left -= file.write(block)
     if left:
         raise InputError(f"the data of tensor '{tensor.name}' ends {left} bytes early in {place.path}")
     return place.length
 
 
-def _count(text: str, what: str) -> int:
-    if not text.isdecimal() or len(text) > _DIGITS:
+def _parse_byte_count(text: str, what: str) -> int:
+    if not text.isdecimal() or len(text) > _MAX_DIGITS:
         raise InputError(f"{what} '{text}', which is not a number of bytes")
     return int(text)

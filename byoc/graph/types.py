@@ -12,20 +12,20 @@ Dim = int | str | None
 """A known extent, the name of a symbolic one, or None."""
 
 # ONNX spells two types as C does; users write the number of bits.
-_SPELLED = {"FLOAT": "float32", "DOUBLE": "float64"}
+_DTYPE_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 
 DTYPES: dict[int, str] = {
-    number: _SPELLED.get(name, name.lower())
+    number: _DTYPE_NAMES.get(name, name.lower())
     for name, number in TensorProto.DataType.items()
     if name != "UNDEFINED"
 }
 """Element type number (`onnx.TensorProto.DataType`) to the name that users write: `float32`."""
 
-NUMBERS: dict[str, int] = {name: number for number, name in DTYPES.items()}
+DTYPE_NUMBERS: dict[str, int] = {name: number for number, name in DTYPES.items()}
 """The inverse of `DTYPES`."""
 
 # Several of these share a byte in a file (onnx.proto, TensorProto.raw_data), but not in numpy.
-_PACKED_BITS = {
+_BITS = {
     "int2": 2,
     "uint2": 2,
     "int4": 4,
@@ -38,13 +38,13 @@ _POINTER_BITS = 64
 
 
 @cache
-def bits(dtype: str) -> int:
+def count_bits(dtype: str) -> int:
     """Return the bits of one element in a file; a string counts as a pointer."""
     if dtype == "string":
         return _POINTER_BITS
-    if dtype in _PACKED_BITS:
-        return _PACKED_BITS[dtype]
-    return int(onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[dtype]).itemsize) * 8
+    if dtype in _BITS:
+        return _BITS[dtype]
+    return int(onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype]).itemsize) * 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class TensorType:
     @property
     def bytes(self) -> int | None:
         """The size of the packed tensor in bytes, None unless all dimensions are known."""
-        return None if self.elements is None else -(-self.elements * bits(self.dtype) // 8)
+        return None if self.elements is None else -(-self.elements * count_bits(self.dtype) // 8)
 
     def __str__(self) -> str:
         """Return for example `float32[1, 3, N, ?]`."""
@@ -88,7 +88,7 @@ def read_type(proto: TypeProto) -> TensorType | None:
 
 def write_type(tensor: TensorType) -> TypeProto:
     """Return the ONNX form of a type; the inverse of `read_type`."""
-    return onnx.helper.make_tensor_type_proto(NUMBERS[tensor.dtype], tensor.shape)
+    return onnx.helper.make_tensor_type_proto(DTYPE_NUMBERS[tensor.dtype], tensor.shape)
 
 
 def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
@@ -97,7 +97,7 @@ def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
     return dim.dim_param or None
 
 
-def knowledge(proto: TypeProto | None) -> int:
+def rate_knowledge(proto: TypeProto | None) -> int:
     """Return a number that grows with the information in a type: kind, rank, each known extent."""
     if proto is None or proto.WhichOneof("value") is None:
         return 0
@@ -107,7 +107,7 @@ def knowledge(proto: TypeProto | None) -> int:
     return 2 + sum(isinstance(dim, int) for dim in kind.shape)
 
 
-def without_shape(kind: TypeProto | None) -> TypeProto | None:
+def clear_shape(kind: TypeProto | None) -> TypeProto | None:
     """Return a tensor type without its shape, any other type as it is."""
     if kind is None or not kind.HasField("tensor_type"):
         return kind

@@ -13,33 +13,33 @@ from onnx import GraphProto, NodeProto
 
 from byoc.graph.copying import copy_without
 from byoc.graph.index import GraphIndex
-from byoc.graph.infer import Inferred
+from byoc.graph.infer import InferenceResult
 from byoc.graph.load import Model
 
 _Copies = dict[int, list[NodeProto]]
-_Renamed = dict[int, dict[str, str]]
+_Renamings = dict[int, dict[str, str]]
 
-_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
-_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
+_QDQ_DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 def is_dequantize(node: NodeProto) -> bool:
     """Return whether a node is a DequantizeLinear of ONNX or onnxruntime."""
-    return node.op_type == "DequantizeLinear" and node.domain in _DOMAINS
+    return node.op_type == "DequantizeLinear" and node.domain in _QDQ_DOMAINS
 
 
 def is_quantize(node: NodeProto) -> bool:
     """Return whether a node is a QuantizeLinear of ONNX or onnxruntime."""
-    return node.op_type == "QuantizeLinear" and node.domain in _DOMAINS
+    return node.op_type == "QuantizeLinear" and node.domain in _QDQ_DOMAINS
 
 
-def is_float(index: GraphIndex, name: str) -> bool:
+def may_be_float(index: GraphIndex, name: str) -> bool:
     """Return whether a tensor may be quantized: its dtype is a float or unknown."""
     known = index.types.get(name)
-    return known is None or known.dtype in _FLOATS
+    return known is None or known.dtype in _FLOAT_DTYPES
 
 
-def unshared(model: Model) -> Model:
+def unshare_dequantize(model: Model) -> Model:
     """Return a model in which no two QDQ groups share the DequantizeLinear of an activation.
 
     Readers that are connected by floating-point tensors, as the two of x * sigmoid(x), can only be in
@@ -50,39 +50,39 @@ def unshared(model: Model) -> Model:
     are; bodies are not changed. A model without shared nodes is returned as it is.
     """
     index = model.index
-    islands = _islands(index)
+    islands = _find_islands(index)
     shared = {
         number: readers
         for number, node in enumerate(index.nodes)
         if is_dequantize(node) and number not in index.constant_nodes
-        if (readers := _readers(index, number, islands))
+        if (readers := _group_readers(index, number, islands))
     }
     if not shared:
         return model
-    used = _used_names(index)
+    used = _collect_names(index)
     copies: _Copies = {}
-    renamed: _Renamed = {}
-    values = dict(model.inferred.values)
+    renamed: _Renamings = {}
+    values = dict(model.inference.type_protos)
     for number, readers in shared.items():
         output = index.nodes[number].output[0]
         for together in readers:
-            copy = _copy(index.nodes[number], used)
+            copy = _copy_renamed(index.nodes[number], used)
             copies.setdefault(number, []).append(copy)
             for reader in together:
                 renamed.setdefault(reader, {})[output] = copy.output[0]
             if output in values:
                 values[copy.output[0]] = values[output]
     proto = copy_without(model.proto, "node")
-    proto.graph.node.extend(_nodes(model.proto.graph.node, copies, renamed))
-    typed = model.inferred.typed and _typed(model.inferred.typed, copies, renamed)
-    return replace(model, proto=proto, inferred=Inferred(values, typed, model.inferred.notes))
+    proto.graph.node.extend(_rewrite_nodes(model.proto.graph.node, copies, renamed))
+    typed = model.inference.typed_graph and _unshare_typed_graph(model.inference.typed_graph, copies, renamed)
+    return replace(model, proto=proto, inferred=InferenceResult(values, typed, model.inference.notes))
 
 
-def _typed(graph: GraphProto, copies: _Copies, renamed: _Renamed) -> GraphProto:
+def _unshare_typed_graph(graph: GraphProto, copies: _Copies, renamed: _Renamings) -> GraphProto:
     """Return a typed graph with the copies and their types."""
     result = deepcopy(graph)
     del result.node[:]
-    result.node.extend(_nodes(graph.node, copies, renamed))
+    result.node.extend(_rewrite_nodes(graph.node, copies, renamed))
     known = {value.name: value for value in graph.value_info}
     for number, made in copies.items():
         value = known.get(graph.node[number].output[0])
@@ -93,7 +93,7 @@ def _typed(graph: GraphProto, copies: _Copies, renamed: _Renamed) -> GraphProto:
     return result
 
 
-def _readers(index: GraphIndex, number: int, islands: Sequence[int]) -> Sequence[Sequence[int]]:
+def _group_readers(index: GraphIndex, number: int, islands: Sequence[int]) -> Sequence[Sequence[int]]:
     """Return the groups of nodes that need a copy of a DequantizeLinear, one for each group."""
     output = index.nodes[number].output[0]
     users = index.consumers.get(output, ())
@@ -106,7 +106,7 @@ def _readers(index: GraphIndex, number: int, islands: Sequence[int]) -> Sequence
     return found if kept else found[1:]
 
 
-def _islands(index: GraphIndex) -> Sequence[int]:
+def _find_islands(index: GraphIndex) -> Sequence[int]:
     """Return for each node the number of its island: nodes that can only be in one QDQ group.
 
     They are connected by floating-point tensors without a DequantizeLinear or QuantizeLinear between
@@ -122,15 +122,15 @@ def _islands(index: GraphIndex) -> Sequence[int]:
 
     for number, node in enumerate(index.nodes):
         for name in index.reads[number]:
-            maker = index.producer.get(name)
-            if maker is None or maker in index.constant_nodes or not is_float(index, name):
+            maker = index.producers.get(name)
+            if maker is None or maker in index.constant_nodes or not may_be_float(index, name):
                 continue
             if not any(is_dequantize(n) or is_quantize(n) for n in (node, index.nodes[maker])):
                 parent[root(number)] = root(maker)
     return [root(number) for number in range(len(parent))]
 
 
-def _used_names(index: GraphIndex) -> set[str]:
+def _collect_names(index: GraphIndex) -> set[str]:
     """Return the names of all nodes and tensors of a model, in bodies, too."""
     used = {
         name
@@ -143,22 +143,22 @@ def _used_names(index: GraphIndex) -> set[str]:
     return used
 
 
-def _unique_name(name: str, used: set[str]) -> str:
+def _make_copy_name(name: str, used: set[str]) -> str:
     """Return `name_for_1`, or with the first number that is not in use, and add it to `used`."""
     result = next(each for n in count(1) if (each := f"{name}_for_{n}") not in used)
     used.add(result)
     return result
 
 
-def _copy(node: NodeProto, used: set[str]) -> NodeProto:
+def _copy_renamed(node: NodeProto, used: set[str]) -> NodeProto:
     result = deepcopy(node)
-    result.output[0] = _unique_name(node.output[0], used)
+    result.output[0] = _make_copy_name(node.output[0], used)
     if node.name:
-        result.name = _unique_name(node.name, used)
+        result.name = _make_copy_name(node.name, used)
     return result
 
 
-def _nodes(nodes: Sequence[NodeProto], copies: _Copies, renamed: _Renamed) -> Iterator[NodeProto]:
+def _rewrite_nodes(nodes: Sequence[NodeProto], copies: _Copies, renamed: _Renamings) -> Iterator[NodeProto]:
     """Yield nodes with copies behind their originals, and readers connected to their copies."""
     for number, node in enumerate(nodes):
         if number in renamed:

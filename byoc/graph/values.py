@@ -12,12 +12,12 @@ from onnx.reference import ReferenceEvaluator
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import read_type
 
-_MOST_ELEMENTS = 1024
-_MOST_NODES = 16
-_MOST_BETWEEN = 65_536
+_MAX_ELEMENTS = 1024
+_MAX_NODES = 16
+_MAX_INNER_ELEMENTS = 65_536
 # Operators that exporters leave for the loader to compute. Their work is bounded by the size of inputs
 # and outputs, and shape inference gives the size of outputs in advance.
-_EVALUATED = """
+_EVALUATED_OPERATORS = """
     Abs Add And Cast CastLike Ceil Clip Concat Constant ConstantOfShape Cos CumSum DequantizeLinear
     Div Equal Erf Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater
     GreaterOrEqual Identity Less LessOrEqual Log MatMul Max Mean Min Mod Mul Neg NonZero Not OneHot
@@ -25,11 +25,11 @@ _EVALUATED = """
     Relu Reshape Round ScatterElements ScatterND Shape Sigmoid Sign Sin Size Slice Split Sqrt
     Squeeze Sub Sum Tanh Tile Transpose Trilu Unsqueeze Where Xor
 """
-_NO_MORE_THAN_READ = frozenset(
+_BOUNDED_BY_INPUT = frozenset(
     {"NonZero"}
 )  # its output has an index for each element and axis of its input
 # The attributes of Constant beside a tensor (ONNX's documentation of Constant), and their dtypes.
-_WRITTEN: dict[str, type] = {
+_CONSTANT_DTYPES: dict[str, type] = {
     "value_float": np.float32,
     "value_floats": np.float32,
     "value_int": np.int64,
@@ -37,82 +37,82 @@ _WRITTEN: dict[str, type] = {
 }
 
 
-def constant_value(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
+def get_constant_value(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
     """Return the value of a constant of at most 1,024 elements, None if it is larger or not known.
 
     It may be stored, in a Constant node, or computed from such by a few operators (with ONNX's reference
     implementation). The array must not be written to.
     """
-    if tensor not in index.small_values:
-        index.small_values[tensor] = _value(index, tensor)
-    return index.small_values[tensor]
+    if tensor not in index.constant_values:
+        index.constant_values[tensor] = _find_value(index, tensor)
+    return index.constant_values[tensor]
 
 
-def _value(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
-    stored = index.stored.get(tensor)
+def _find_value(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
+    stored = index.stored_tensors.get(tensor)
     if stored is not None:
-        return _read(stored)
-    number = index.producer.get(tensor)
+        return _read_small(stored)
+    number = index.producers.get(tensor)
     if number is None:
-        return constant_value(index.outer, tensor) if index.outer is not None else None
+        return get_constant_value(index.outer, tensor) if index.outer is not None else None
     if number not in index.constant_nodes:
         return None
     node = index.nodes[number]
     if _is_numeric_constant(node):
-        return _written(node)
-    return _computed(index, tensor)
+        return _read_constant_node(node)
+    return _compute_tensor(index, tensor)
 
 
 def _is_numeric_constant(node: NodeProto) -> bool:
     return node.op_type == "Constant" and not node.attribute[0].name.startswith("value_string")
 
 
-def _written(node: NodeProto) -> NDArray[Any] | None:
+def _read_constant_node(node: NodeProto) -> NDArray[Any] | None:
     """Return the value of a Constant node, None for a large or sparse one."""
     for attribute in node.attribute:
         if attribute.name == "value":
-            return _read(attribute.t)
-        kind = _WRITTEN.get(attribute.name)
+            return _read_small(attribute.t)
+        kind = _CONSTANT_DTYPES.get(attribute.name)
         if kind is not None:
             value: NDArray[Any] = np.array(helper.get_attribute_value(attribute), kind)
-            return value if value.size <= _MOST_ELEMENTS else None
+            return value if value.size <= _MAX_ELEMENTS else None
     return None
 
 
-def _computed(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
+def _compute_tensor(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
     known = index.types.get(tensor)
-    if known is not None and (known.elements or 0) > _MOST_ELEMENTS:
+    if known is not None and (known.elements or 0) > _MAX_ELEMENTS:
         return None
-    numbers = index.constants_behind([tensor])
-    if len(numbers) > _MOST_NODES:
+    numbers = index.find_constant_nodes([tensor])
+    if len(numbers) > _MAX_NODES:
         return None
     values: dict[str, NDArray[Any]] = {}
     for number in numbers:
         node = index.nodes[number]
         for name in node.input:
-            if name in index.stored and name not in values:
-                stored = _read(index.stored[name])
+            if name in index.stored_tensors and name not in values:
+                stored = _read_small(index.stored_tensors[name])
                 if stored is None:
                     return None
                 values[name] = stored
-        made = _made(index, node, [values[name] for name in node.input if name])
+        made = _compute_node(index, node, [values[name] for name in node.input if name])
         if made is None:
             return None
         values.update(zip(node.output, made, strict=False))
     value = values.get(tensor)
-    return value if value is not None and value.size <= _MOST_ELEMENTS else None
+    return value if value is not None and value.size <= _MAX_ELEMENTS else None
 
 
-def _made(index: GraphIndex, node: NodeProto, given: list[NDArray[Any]]) -> list[NDArray[Any]] | None:
+def _compute_node(index: GraphIndex, node: NodeProto, given: list[NDArray[Any]]) -> list[NDArray[Any]] | None:
     """Compute the outputs of a node for some inputs, None if they are not known to be small.
 
     The size of outputs is checked before they are computed: a few bytes in a file can stand for a tensor
     that does not fit into memory.
     """
     if _is_numeric_constant(node):
-        value = _written(node)
+        value = _read_constant_node(node)
         return None if value is None else [value]
-    if node.op_type not in _EVALUATED.split():
+    if node.op_type not in _EVALUATED_OPERATORS.split():
         return None
     names = [name for name in node.input if name]
     outputs = [name for name in node.output if name]
@@ -123,7 +123,7 @@ def _made(index: GraphIndex, node: NodeProto, given: list[NDArray[Any]]) -> list
             [],
             [onnx.ValueInfoProto(name=name) for name in outputs],
             [
-                _named(numpy_helper.from_array(a), name)
+                _rename_tensor(numpy_helper.from_array(a), name)
                 for name, a in dict(zip(names, given, strict=True)).items()
             ],
         )
@@ -131,9 +131,9 @@ def _made(index: GraphIndex, node: NodeProto, given: list[NDArray[Any]]) -> list
             graph, opset_imports=index.proto.opset_import, ir_version=index.proto.ir_version
         )
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=False)
-        sizes = {value.name: _elements(value.type) for value in inferred.graph.output}
-        if node.op_type not in _NO_MORE_THAN_READ and any(
-            size is None or size > _MOST_BETWEEN for size in map(sizes.get, outputs)
+        sizes = {value.name: _count_elements(value.type) for value in inferred.graph.output}
+        if node.op_type not in _BOUNDED_BY_INPUT and any(
+            size is None or size > _MAX_INNER_ELEMENTS for size in map(sizes.get, outputs)
         ):
             return None
         made = ReferenceEvaluator(model).run(None, {})
@@ -144,14 +144,14 @@ def _made(index: GraphIndex, node: NodeProto, given: list[NDArray[Any]]) -> list
     return [np.zeros(0) if value is None else np.asarray(value) for value in result]
 
 
-def _elements(kind: onnx.TypeProto) -> int | None:
+def _count_elements(kind: onnx.TypeProto) -> int | None:
     known = read_type(kind)
     return known.elements if known is not None else None
 
 
-def _read(tensor: TensorProto) -> NDArray[Any] | None:
+def _read_small(tensor: TensorProto) -> NDArray[Any] | None:
     elements = int(np.prod(tensor.dims, dtype=np.float64)) if tensor.dims else 1
-    if elements > _MOST_ELEMENTS or tensor.data_location == TensorProto.EXTERNAL:
+    if elements > _MAX_ELEMENTS or tensor.data_location == TensorProto.EXTERNAL:
         return None
     try:
         return numpy_helper.to_array(tensor)
@@ -159,7 +159,7 @@ def _read(tensor: TensorProto) -> NDArray[Any] | None:
         return None
 
 
-def _named(tensor: TensorProto, name: str) -> TensorProto:
+def _rename_tensor(tensor: TensorProto, name: str) -> TensorProto:
     result = deepcopy(tensor)
     result.name = name
     return result

@@ -14,7 +14,7 @@ def is_onnx(node: NodeProto) -> bool:
     return node.domain in ("", "ai.onnx")
 
 
-def bodies(node: NodeProto) -> Iterator[GraphProto]:
+def walk_bodies(node: NodeProto) -> Iterator[GraphProto]:
     """Yield the graphs in the attributes of a node (If, Loop, Scan and the like)."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
@@ -30,20 +30,20 @@ def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
         current = pending.pop()
         yield current
         for node in current.node:
-            pending.extend(bodies(node))
+            pending.extend(walk_bodies(node))
 
 
 def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Yield all stored tensors: initializers and tensor attributes, in bodies and functions, too."""
-    called = (body for f in model.functions for node in f.node for body in bodies(node))
+    called = (body for f in model.functions for node in f.node for body in walk_bodies(node))
     for graph in (inner for outer in (model.graph, *called) for inner in walk_graphs(outer)):
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield from (sparse.values, sparse.indices)
-    yield from attribute_tensors(model)
+    yield from walk_attribute_tensors(model)
 
 
-def attribute_tensors(model: ModelProto) -> Iterator[TensorProto]:
+def walk_attribute_tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Yield the tensors in attributes of nodes, in bodies and functions, too."""
     pending = [*model.graph.node, *(node for f in model.functions for node in f.node)]
     while pending:
@@ -54,10 +54,10 @@ def attribute_tensors(model: ModelProto) -> Iterator[TensorProto]:
             yield from attribute.tensors
             for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
                 yield from (sparse.values, sparse.indices) if sparse.HasField("values") else ()
-        pending.extend(inner for body in bodies(node) for inner in body.node)
+        pending.extend(inner for body in walk_bodies(node) for inner in body.node)
 
 
-def not_text(root: Message) -> str:
+def find_non_text(root: Message) -> str:
     """Return the first text field that is not UTF-8, such as `NodeProto.name`, empty if there is none.
 
     protobuf checks this in its newer syntax only, which ONNX does not use.
@@ -66,10 +66,10 @@ def not_text(root: Message) -> str:
     while pending:
         message = pending.pop()
         kind = message.DESCRIPTOR
-        texts, single, several = _fields(kind)
+        texts, single, several = _classify_fields(kind)
         for name in texts:
             value = getattr(message, name)
-            if any(isinstance(item, bytes) for item in _items(value)):
+            if any(isinstance(item, bytes) for item in _list_items(value)):
                 return f"{kind.name}.{name}"
         pending.extend(getattr(message, name) for name in single if message.HasField(name))
         for name in several:
@@ -77,12 +77,12 @@ def not_text(root: Message) -> str:
     return ""
 
 
-def _items(value: object) -> Iterable[object]:
+def _list_items(value: object) -> Iterable[object]:
     return [value] if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) else value
 
 
 @cache
-def _fields(kind: Descriptor) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def _classify_fields(kind: Descriptor) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the names of a message's text fields, message fields, and repeated message fields."""
     empty = GetMessageClass(kind)()
     texts = [field.name for field in kind.fields if field.type == FieldDescriptor.TYPE_STRING]
@@ -91,17 +91,17 @@ def _fields(kind: Descriptor) -> tuple[tuple[str, ...], tuple[str, ...], tuple[s
     return tuple(texts), tuple(single), tuple(name for name in inner if name not in single)
 
 
-def reads(node: NodeProto) -> list[str]:
+def list_reads(node: NodeProto) -> list[str]:
     """Return the tensors that a node reads, without duplicates: inputs, then captures of its bodies."""
-    return list(dict.fromkeys([*filter(None, node.input), *captured(node)]))
+    return list(dict.fromkeys([*filter(None, node.input), *list_node_captures(node)]))
 
 
-def captured(node: NodeProto) -> list[str]:
+def list_node_captures(node: NodeProto) -> list[str]:
     """Return the outer tensors that the bodies of a node read."""
-    return list(dict.fromkeys(name for body in bodies(node) for name in captures(body)))
+    return list(dict.fromkeys(name for body in walk_bodies(node) for name in list_captures(body)))
 
 
-def own_names(graph: GraphProto) -> frozenset[str]:
+def list_own_names(graph: GraphProto) -> frozenset[str]:
     """Return the names that a graph defines: inputs, stored tensors, outputs of nodes."""
     return frozenset(
         [
@@ -113,20 +113,20 @@ def own_names(graph: GraphProto) -> frozenset[str]:
     )
 
 
-def captures(graph: GraphProto) -> list[str]:
+def list_captures(graph: GraphProto) -> list[str]:
     """Return the outer tensors that a body reads, in the order of their first use."""
     local = {value.name for value in graph.input}
     local.update(tensor.name for tensor in graph.initializer)
     local.update(sparse.values.name for sparse in graph.sparse_initializer)
     outer: dict[str, None] = {}
     for node in graph.node:
-        outer.update((name, None) for name in reads(node) if name not in local)
+        outer.update((name, None) for name in list_reads(node) if name not in local)
         local.update(node.output)
     outer.update((value.name, None) for value in graph.output if value.name not in local)
     return list(outer)
 
 
-def topological_order(nodes: Sequence[NodeProto]) -> list[int]:
+def sort_topologically(nodes: Sequence[NodeProto]) -> list[int]:
     """Return an order of the nodes in which producers are before consumers (Kahn's algorithm).
 
     An order that is already right is kept. Raises ValueError naming a node of the cycle if there is one.
@@ -136,7 +136,7 @@ def topological_order(nodes: Sequence[NodeProto]) -> list[int]:
     followers: list[list[int]] = [[] for _ in nodes]
     missing = [0] * len(nodes)
     for i, node in enumerate(nodes):
-        for source in {producer[name] for name in reads(node) if name in producer}:
+        for source in {producer[name] for name in list_reads(node) if name in producer}:
             followers[source].append(i)
             missing[i] += 1
     if all(i < j for i, after in enumerate(followers) for j in after):
@@ -150,12 +150,12 @@ def topological_order(nodes: Sequence[NodeProto]) -> list[int]:
             if not missing[j]:
                 ready.append(j)
     if len(order) < len(nodes):
-        stuck = nodes[_on_cycle(followers, missing)]
-        raise ValueError(f"the nodes form a cycle through {describe(stuck)}")
+        stuck = nodes[_find_cycle_node(followers, missing)]
+        raise ValueError(f"the nodes form a cycle through {describe_node(stuck)}")
     return order
 
 
-def _on_cycle(followers: Sequence[Sequence[int]], missing: Sequence[int]) -> int:
+def _find_cycle_node(followers: Sequence[Sequence[int]], missing: Sequence[int]) -> int:
     """Return a node of a cycle, given the unfinished state of Kahn's algorithm."""
     before = {j: i for i, count in enumerate(missing) if count for j in followers[i]}
     seen: set[int] = set()
@@ -166,7 +166,7 @@ def _on_cycle(followers: Sequence[Sequence[int]], missing: Sequence[int]) -> int
     return node
 
 
-def describe(node: NodeProto) -> str:
+def describe_node(node: NodeProto) -> str:
     """Return the name of a node in messages: `Conv 'conv1'`, with its first output if it has none."""
     name = node.name or next((output for output in node.output if output), "")
     return f"{node.op_type} '{name}'"

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from byoc.memory.problem import Buffer, Problem
+from byoc.memory.problem import Buffer, ArenaProblem
 
-BEFORE = -1
+BEFORE_FIRST = -1
 """The position before the first step, at which all the inputs are there."""
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveRanges:
     """The live ranges for one order of the steps.
 
     `over` gives for each buffer the one it overwrites, or None. A buffer is live from position `first`
@@ -19,16 +19,16 @@ class Live:
     `peak` is their maximum, with the inputs before the first step.
     """
 
-    problem: Problem
+    problem: ArenaProblem
     order: tuple[int, ...]
-    over: tuple[Buffer | None, ...]
+    overwrites: tuple[Buffer | None, ...]
     first: tuple[int, ...]
     last: tuple[int, ...]
     bytes_at: tuple[int, ...]
     peak: int
 
 
-def live(problem: Problem, order: Sequence[int], last_operand: bool = False) -> Live:
+def find_live_ranges(problem: ArenaProblem, order: Sequence[int], last_operand: bool = False) -> LiveRanges:
     """Compute the live ranges for an order.
 
     A step that may overwrite several operands overwrites the first of them, or the last one with
@@ -36,32 +36,32 @@ def live(problem: Problem, order: Sequence[int], last_operand: bool = False) -> 
     """
     position = {step: at for at, step in enumerate(order)}
     end = len(order) - 1
-    first = tuple(position[maker] if maker >= 0 else BEFORE for maker in problem.maker)
+    first = tuple(position[maker] if maker >= 0 else BEFORE_FIRST for maker in problem.maker)
     last = tuple(
         max(end, first[buffer])
         if buffer in problem.outputs
         else max((position[reader] for reader in readers), default=first[buffer])
         for buffer, readers in enumerate(problem.readers)
     )
-    over = _taken(problem, position, last, last_operand)
-    bytes_at = _bytes(problem, order, first, last, over)
+    over = _choose_overwrites(problem, position, last, last_operand)
+    bytes_at = _sum_live_bytes(problem, order, first, last, over)
     before = sum(problem.sizes[buffer] for buffer in problem.inputs)
-    return Live(problem, tuple(order), over, first, last, bytes_at, max((before, *bytes_at)))
+    return LiveRanges(problem, tuple(order), over, first, last, bytes_at, max((before, *bytes_at)))
 
 
-def _taken(
-    problem: Problem, position: dict[int, int], last: Sequence[int], last_operand: bool
+def _choose_overwrites(
+    problem: ArenaProblem, position: dict[int, int], last: Sequence[int], last_operand: bool
 ) -> tuple[Buffer | None, ...]:
     over: list[Buffer | None] = [None] * len(problem.sizes)
     for number, step in enumerate(problem.steps):
-        dying = [b for b in step.over if last[b] == position[number] and b not in problem.outputs]
-        if dying and step.makes:
-            over[step.makes[0]] = dying[-1 if last_operand else 0]
+        dying = [b for b in step.may_overwrite if last[b] == position[number] and b not in problem.outputs]
+        if dying and step.writes:
+            over[step.writes[0]] = dying[-1 if last_operand else 0]
     return tuple(over)
 
 
-def _bytes(
-    problem: Problem,
+def _sum_live_bytes(
+    problem: ArenaProblem,
     order: Sequence[int],
     first: Sequence[int],
     last: Sequence[int],

@@ -14,7 +14,7 @@ Buffer = int
 
 
 @dataclass(frozen=True)
-class Step:
+class ArenaStep:
     """One operation, with the buffers it reads and the buffers it writes.
 
     `over` are buffers in `reads` that the first buffer of `makes` may overwrite, element by element, if
@@ -24,14 +24,14 @@ class Step:
 
     name: str
     reads: tuple[Buffer, ...] = ()
-    makes: tuple[Buffer, ...] = ()
-    over: tuple[Buffer, ...] = ()
+    writes: tuple[Buffer, ...] = ()
+    may_overwrite: tuple[Buffer, ...] = ()
     scratch: int = 0
     after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class Problem:
+class ArenaProblem:
     """Numbered buffers and the steps that write and read them, in an executable order.
 
     `sizes` are in bytes, already rounded up to `alignment`; `names` are for messages. `inputs` exist
@@ -41,7 +41,7 @@ class Problem:
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ArenaStep, ...]
     inputs: frozenset[Buffer] = field(default_factory=frozenset)
     outputs: frozenset[Buffer] = field(default_factory=frozenset)
     links: tuple[tuple[Buffer, ...], ...] = ()
@@ -52,7 +52,7 @@ class Problem:
         """For each buffer the step that writes it, -1 for an input."""
         makers = [-1] * len(self.sizes)
         for number, step in enumerate(self.steps):
-            for buffer in step.makes:
+            for buffer in step.writes:
                 makers[buffer] = number
         return makers
 
@@ -66,14 +66,14 @@ class Problem:
         return [tuple(each) for each in readers]
 
     @cached_property
-    def before(self) -> Sequence[frozenset[int]]:
+    def predecessors(self) -> Sequence[frozenset[int]]:
         """For each step its direct predecessors."""
         return [
             frozenset({self.maker[b] for b in step.reads if self.maker[b] >= 0} | set(step.after))
             for step in self.steps
         ]
 
-    def part(self, steps: Sequence[int]) -> "Problem":
+    def subproblem(self, steps: Sequence[int]) -> "ArenaProblem":
         """Return the problem of some of the steps, in their given order, on their own.
 
         Buffers from other steps become inputs, buffers that other steps read become outputs. Links are
@@ -81,36 +81,36 @@ class Problem:
         """
         chosen = set(steps)
         order = sorted(chosen)
-        seen = [b for number in order for b in (*self.steps[number].reads, *self.steps[number].makes)]
+        seen = [b for number in order for b in (*self.steps[number].reads, *self.steps[number].writes)]
         kept = {buffer: at for at, buffer in enumerate(dict.fromkeys(seen))}
         at_step = {number: at for at, number in enumerate(order)}
 
-        def renumbered(step: Step) -> Step:
+        def renumber(step: ArenaStep) -> ArenaStep:
             reads, makes, over = (
-                tuple(kept[b] for b in each) for each in (step.reads, step.makes, step.over)
+                tuple(kept[b] for b in each) for each in (step.reads, step.writes, step.may_overwrite)
             )
             after = tuple(at_step[number] for number in step.after if number in chosen)
-            return Step(step.name, reads, makes, over, step.scratch, after)
+            return ArenaStep(step.name, reads, makes, over, step.scratch, after)
 
         inputs = {b for b in kept if self.maker[b] not in chosen}
         outputs = {b for b in kept if b in self.outputs or not chosen.issuperset(self.readers[b])}
-        return Problem(
+        return ArenaProblem(
             names=tuple(self.names[b] for b in kept),
             sizes=tuple(self.sizes[b] for b in kept),
-            steps=tuple(renumbered(self.steps[number]) for number in order),
+            steps=tuple(renumber(self.steps[number]) for number in order),
             inputs=frozenset(kept[b] for b in inputs),
             outputs=frozenset(kept[b] for b in outputs - inputs),
-            links=tuple(_runs(self.links, kept)),
+            links=tuple(_kept_links(self.links, kept)),
             alignment=self.alignment,
         )
 
     @property
-    def total(self) -> int:
+    def total_bytes(self) -> int:
         """Bytes without any reuse of memory: every buffer has its own offset."""
         return sum(self.sizes) + max((step.scratch for step in self.steps), default=0)
 
 
-def _runs(
+def _kept_links(
     links: Sequence[tuple[Buffer, ...]], kept: Mapping[Buffer, Buffer]
 ) -> Iterator[tuple[Buffer, ...]]:
     """Yield the pieces of links whose buffers are all kept, with their new numbers."""
@@ -122,7 +122,7 @@ def _runs(
 
 
 @dataclass(frozen=True)
-class Plan:
+class ArenaPlan:
     """An order of the steps and an offset for each buffer.
 
     `order` are step numbers. `over` gives for each buffer the one it overwrites, or None; such a pair
@@ -132,9 +132,9 @@ class Plan:
     tried or ruled out) or `total` (the inputs together).
     """
 
-    problem: Problem
+    problem: ArenaProblem
     order: tuple[int, ...]
-    over: tuple[Buffer | None, ...]
+    overwrites: tuple[Buffer | None, ...]
     offsets: tuple[int, ...]
     scratch: tuple[int, ...]
     size: int

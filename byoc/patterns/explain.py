@@ -6,15 +6,15 @@ from functools import cached_property
 
 from byoc.graph.index import GraphIndex
 from byoc.patterns.candidates import free_nodes
-from byoc.patterns.form import Form, needed
-from byoc.patterns.group import chosen
+from byoc.patterns.form import PatternForm, lines_needed
+from byoc.patterns.group import find_composites
 from byoc.patterns.match import PATH_ATTEMPTS, Match, check_closed, check_conditions
 from byoc.patterns.pattern import Pattern
-from byoc.patterns.qdq import check_unaccepted
-from byoc.patterns.search import Attempts, Binding, Search
-from byoc.patterns.syntax import PatternNode
-from byoc.patterns.table import Table
-from byoc.patterns.unit import not_taken
+from byoc.patterns.qdq import check_unaccepted_nodes
+from byoc.patterns.search import AttemptBudget, Binding, PatternSearch
+from byoc.patterns.syntax import PatternLine
+from byoc.patterns.table import NodeTable
+from byoc.patterns.unit import describe_rejection
 from byoc.verdict import Mark
 
 _MOST_AROUND = 2_000
@@ -46,7 +46,7 @@ class NearMiss:
         return f"{self.pattern} {self.reason}"
 
 
-def near_misses(
+def find_near_misses(
     index: GraphIndex,
     patterns: Sequence[Pattern],
     marks: Sequence[Mark],
@@ -61,9 +61,9 @@ def near_misses(
     `matches` are the composites of the graph, found here if not given. The number of attempts is
     limited.
     """
-    table = Table.of(index)
+    table = NodeTable.from_index(index)
     if matches is None:
-        matches = chosen(index, patterns, marks)
+        matches = find_composites(index, patterns, marks)
     in_composites = {number for match in matches for number in match.nodes.values()}
     own: dict[str, set[int]] = {}
     for match in matches:
@@ -92,12 +92,12 @@ def near_misses(
     return [miss for _, _, miss in sorted(rows, key=lambda row: row[:2])]
 
 
-def _nodes_around(table: Table, node: int, steps: int) -> Collection[int]:
+def _nodes_around(table: NodeTable, node: int, steps: int) -> Collection[int]:
     """Return the nodes at most a number of edges away from one, in either direction."""
     index = table.index
     reached, edge = {node}, {node}
     for _ in range(steps):
-        makers = {index.producer.get(name, -1) for n in edge for name in table.inputs[n]} - {-1}
+        makers = {index.producers.get(name, -1) for n in edge for name in table.inputs[n]} - {-1}
         readers = {n for e in edge for name in table.outputs[e] for n in index.consumers.get(name, ())}
         edge = (makers | readers) - reached
         reached |= edge
@@ -118,7 +118,7 @@ class _Probe:
     fits: bool = False
     whole: bool = False
     blocked: int | None = None
-    line: PatternNode | None = None
+    line: PatternLine | None = None
 
     @property
     def depth(self) -> tuple[int, bool, bool]:
@@ -131,26 +131,26 @@ class _Probe:
 class _Explorer:
     """A search for partial matches in a graph, with a limit on the attempts that are left."""
 
-    table: Table
+    table: NodeTable
     free: Collection[int]
     marks: Sequence[Mark]
     attempts_left: int = 0
 
-    def probe(self, form: Form, number: int) -> _Probe:
+    def probe(self, form: PatternForm, number: int) -> _Probe:
         """Find the longest partial match of a form with its last line at a node."""
         best = nothing = _Probe(Binding({}, {}, {}, {}), "there was too much to look through")
         if self.attempts_left <= 0:
             return nothing
 
-        def record_failure(bound: Binding, line: PatternNode, node: int | None, reason: str) -> None:
+        def record_failure(bound: Binding, line: PatternLine, node: int | None, reason: str) -> None:
             nonlocal best
-            fits = node is not None and (line.any or self.table.ops[node] in line.ops)
+            fits = node is not None and (line.matches_any_operator or self.table.ops[node] in line.ops)
             probe = _Probe(bound, reason, fits, blocked=node, line=line)
             if best is nothing or probe.depth > best.depth:
                 best = probe
 
-        attempts = Attempts(_MOST_ATTEMPTS_AT_A_NODE)
-        search = Search(form, self.table, self.free, attempts, record_failure, self._why_not_free)
+        attempts = AttemptBudget(_MOST_ATTEMPTS_AT_A_NODE)
+        search = PatternSearch(form, self.table, self.free, attempts, record_failure, self._why_not_free)
         first: Binding | None = None
         for bound in search.find_at(number):
             first = first or bound
@@ -162,8 +162,8 @@ class _Explorer:
 
     def _why_not_free(self, number: int) -> str:
         if number in self.table.index.constant_nodes:
-            return f"{self.table.called(number)} is known before the model runs"
-        return not_taken(self.table.index.nodes[number], self.marks[number])
+            return f"{self.table.describe(number)} is known before the model runs"
+        return describe_rejection(self.table.index.nodes[number], self.marks[number])
 
 
 @dataclass(frozen=True)
@@ -172,18 +172,18 @@ class _FormExplorer:
 
     explorer: _Explorer
     pattern: Pattern
-    form: Form
+    form: PatternForm
     _probes: dict[tuple[str, int], _Probe] = field(default_factory=dict)
 
     @cached_property
-    def _parts(self) -> Mapping[str, Form]:
+    def _parts(self) -> Mapping[str, PatternForm]:
         """Each line with the lines that it needs, as a form in which it is not optional."""
         parts = {self.form.root.output: self.form}
         for line in self.form.nodes[:-1]:
             outputs = tuple(filter(None, line.outputs))
-            kept = needed(self.form.nodes, outputs)
+            kept = lines_needed(self.form.nodes, outputs)
             nodes = (*kept[:-1], replace(line, optional=False))
-            parts[line.output] = Form(nodes, outputs, self.form.variant)
+            parts[line.output] = PatternForm(nodes, outputs, self.form.variant_number)
         return parts
 
     def misses(self, excluded: Collection[int], near: Collection[int] | None) -> Iterator[NearMiss]:
@@ -194,7 +194,7 @@ class _FormExplorer:
         starts = {line.output for line, _ in self.form.starts}
         by_op = self.explorer.table.by_op
         for line in reversed(self.form.nodes):
-            ops = () if line.any else line.ops
+            ops = () if line.matches_any_operator else line.ops
             for number in sorted(number for op in ops for number in by_op.get(op, ())):
                 if self.explorer.attempts_left <= 0:
                     return
@@ -206,7 +206,7 @@ class _FormExplorer:
                 elif probe.whole:
                     yield from self._misses_after(line, probe)
 
-    def _probe(self, line: PatternNode, number: int) -> _Probe:
+    def _probe(self, line: PatternLine, number: int) -> _Probe:
         key = (line.output, number)
         if key not in self._probes:
             self._probes[key] = self.explorer.probe(self._parts[line.output], number)
@@ -235,11 +235,11 @@ class _FormExplorer:
             verdict = check_conditions(self.pattern, form, probe.bound, table.index)
             if verdict:
                 nodes = probe.bound.nodes.values()
-                verdict = check_unaccepted(table.index, nodes, self.explorer.marks)
+                verdict = check_unaccepted_nodes(table.index, nodes, self.explorer.marks)
         if not verdict:
-            yield self._miss(number, matched, f"{_progress(matched, count)}; {verdict}", probe)
+            yield self._miss(number, matched, f"{_describe_progress(matched, count)}; {verdict}", probe)
 
-    def _misses_after(self, line: PatternNode, probe: _Probe) -> Iterator[NearMiss]:
+    def _misses_after(self, line: PatternLine, probe: _Probe) -> Iterator[NearMiss]:
         """Yield the miss in which the lines up to one match, and none that reads it does."""
         table = self.explorer.table
         matched, count = len(probe.bound.nodes), self._line_count(probe)
@@ -253,24 +253,24 @@ class _FormExplorer:
             (later, reader)
             for reader in readers
             for later in next_lines
-            if table.ops[reader] in later.ops or later.any
+            if table.ops[reader] in later.ops or later.matches_any_operator
         ]
         if not _is_near(matched, count, bool(fitting)):
             return
         if not fitting:
             wants = " or ".join(dict.fromkeys(op for later in next_lines for op in later.ops))
-            node, others = table.called(number), ", ".join(map(table.called, readers[:2]))
+            node, others = table.describe(number), ", ".join(map(table.describe, readers[:2]))
             instead = f"{node} is read by {others}" if others else f"no node reads {node}"
-            reason = f"{_progress(matched, count)}; its next line wants {wants}, and {instead}"
+            reason = f"{_describe_progress(matched, count)}; its next line wants {wants}, and {instead}"
             yield self._miss(number, matched, reason, probe)
             return
         tried = [self._probe(later, reader) for later, reader in fitting[:_MOST_READERS]]
         if any(other.whole or len(other.bound.nodes) > matched for other in tried):
             return  # reported from there
-        reason = f"{_progress(matched, count)}; {tried[0].reason}"
+        reason = f"{_describe_progress(matched, count)}; {tried[0].reason}"
         yield self._miss(number, matched, reason, replace(probe, blocked=tried[0].blocked))
 
-    def _lines_reading(self, name: str) -> list[PatternNode]:
+    def _lines_reading(self, name: str) -> list[PatternLine]:
         """Return the lines that may read a name, including lines after optional ones."""
         names, lines = {name}, []
         for line in self.form.nodes:
@@ -301,7 +301,7 @@ def _is_near(matched: int, count: int, fits: bool) -> bool:
     return matched > 0 and matched + fits >= 2 and 2 * matched >= count
 
 
-def _progress(matched: int, count: int) -> str:
+def _describe_progress(matched: int, count: int) -> str:
     if matched == count:
         return "matched to its last line"
     ordinal = _ORDINALS[matched] if matched < len(_ORDINALS) else f"{matched}th"

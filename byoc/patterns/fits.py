@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.values import constant_value
+from byoc.graph.values import get_constant_value
 from byoc.patterns import operators
-from byoc.patterns.syntax import AttributeTest, Operand, PatternNode, Scalar
-from byoc.patterns.table import Table
+from byoc.patterns.syntax import AttributeTest, PatternOperand, PatternLine, Scalar
+from byoc.patterns.table import NodeTable
 from byoc.verdict import YES, Verdict, refuse
 
 # Relative tolerance of literals: exporters round 0.044715 and sqrt(2) differently, float16 included.
@@ -21,20 +21,20 @@ _ATTRIBUTE_TOLERANCE = 1e-6
 _MOST_ELEMENTS_SHOWN = 8
 
 
-def check_node(line: PatternNode, number: int, table: Table) -> Verdict:
+def check_node(line: PatternLine, number: int, table: NodeTable) -> Verdict:
     """Check the operator, outputs and attributes of a node against a line."""
     op = table.ops[number]
-    if op not in line.ops and not line.any:
-        return refuse(f"it wants {' or '.join(line.ops)}, and there is {table.called(number)}")
+    if op not in line.ops and not line.matches_any_operator:
+        return refuse(f"it wants {' or '.join(line.ops)}, and there is {table.describe(number)}")
     if number in table.index.bodies:
-        return refuse(f"{table.called(number)} has bodies")
+        return refuse(f"{table.describe(number)} has bodies")
     problem = _output_problem(line, op, table.outputs[number])
     for test in line.attributes:
         problem = problem or _attribute_problem(test, op, table.attributes(number))
-    return refuse(f"{table.called(number)}: {problem}") if problem else YES
+    return refuse(f"{table.describe(number)}: {problem}") if problem else YES
 
 
-def _output_problem(line: PatternNode, op: str, outputs: tuple[str, ...]) -> str | None:
+def _output_problem(line: PatternLine, op: str, outputs: tuple[str, ...]) -> str | None:
     wanted, present = len(line.outputs), len(outputs)
     if any(line.outputs[present:]) or (wanted != present and operators.has_variadic_output(op)):
         return f"it makes {present}, the pattern wants {wanted}"
@@ -44,13 +44,13 @@ def _output_problem(line: PatternNode, op: str, outputs: tuple[str, ...]) -> str
 
 
 def _attribute_problem(test: AttributeTest, op: str, values: Mapping[str, Any]) -> str | None:
-    possible = operators.attributes(op)
+    possible = operators.attribute_names(op)
     if possible is not None and test.name not in possible:
         return None  # a line may have several operators, some without the attribute
     value = values.get(test.name)
     if value is None:
         return None if test.absent else f"{test.name} is absent, the pattern wants {test.text}"
-    if any(_equal(value, wanted) for wanted in test.values):
+    if any(_attribute_equals(value, wanted) for wanted in test.values):
         return None
     if _is_number(value) and any(low <= value <= high for low, high in test.ranges):
         return None
@@ -61,29 +61,29 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float))
 
 
-def _equal(value: Any, wanted: Scalar | tuple[Scalar, ...]) -> bool:
+def _attribute_equals(value: Any, wanted: Scalar | tuple[Scalar, ...]) -> bool:
     if isinstance(wanted, tuple):
-        return isinstance(value, list) and len(value) == len(wanted) and all(map(_equal, value, wanted))
+        return isinstance(value, list) and len(value) == len(wanted) and all(map(_attribute_equals, value, wanted))
     if _is_number(value) and not isinstance(wanted, str):
         return value == wanted or isclose(value, wanted, rel_tol=_ATTRIBUTE_TOLERANCE)
     return bool(value == wanted)
 
 
-def check_operand(operand: Operand, tensor: str, index: GraphIndex) -> Verdict:
+def check_operand(operand: PatternOperand, tensor: str, index: GraphIndex) -> Verdict:
     """Check a tensor (empty: left out) against an operand that no line makes."""
     if not tensor:
-        return YES if operand.optional else refuse(f"its operand {_describe(operand)} is left out")
+        return YES if operand.optional else refuse(f"its operand {_describe_operand(operand)} is left out")
     if operand.constant and not index.is_constant(tensor):
-        return refuse(f"'{tensor}' is no constant, the pattern wants {_describe(operand)}")
+        return refuse(f"'{tensor}' is no constant, the pattern wants {_describe_operand(operand)}")
     if operand.value is None:
         return YES
-    value = constant_value(index, tensor)
+    value = get_constant_value(index, tensor)
     if value is None or not _has_value(value, operand):
-        return refuse(f"'{tensor}' is {_describe_value(value)}, the pattern wants {_describe(operand)}")
+        return refuse(f"'{tensor}' is {_describe_value(value)}, the pattern wants {_describe_operand(operand)}")
     return YES
 
 
-def _has_value(value: NDArray[Any], operand: Operand) -> bool:
+def _has_value(value: NDArray[Any], operand: PatternOperand) -> bool:
     wanted = operand.value or ()
     if value.size != len(wanted) or value.dtype.kind in "OSUc":
         return False
@@ -102,7 +102,7 @@ def _is_close(value: float, wanted: float) -> bool:
     return isclose(value, wanted, rel_tol=_LITERAL_TOLERANCE)
 
 
-def _describe(operand: Operand) -> str:
+def _describe_operand(operand: PatternOperand) -> str:
     if operand.value is None:
         return f"{operand.name}!" if operand.constant else operand.name
     numbers = ", ".join(f"{number:g}" for number in operand.value)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from byoc.graph.index import GraphIndex
-from byoc.patterns.group import single, sorted_units
+from byoc.patterns.group import make_single_unit, sort_units
 from byoc.patterns.unit import Unit
 from byoc.verdict import Mark, Verdict, refuse
 
@@ -23,30 +23,30 @@ class JointUnit:
 
     name: str
     nodes: tuple[int, ...]
-    on: tuple[tuple[Unit, ...], ...]
+    on_device: tuple[tuple[Unit, ...], ...]
 
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
         """For each accelerator, whether it supports the whole unit; the reasons of all refused parts."""
         return tuple(
             refuse(*dict.fromkeys(reason for unit in units for reason in unit.verdict.reasons))
-            for units in self.on
+            for units in self.on_device
         )
 
-    def taken(self, number: int) -> bool:
+    def is_supported(self, device: int) -> bool:
         """Return whether an accelerator supports the whole unit."""
-        return all(unit.verdict for unit in self.on[number])
+        return all(unit.verdict for unit in self.on_device[device])
 
     @property
     def must(self) -> bool:
         """True if an accelerator that supports the unit requires it."""
         return any(
-            self.taken(number) and any(unit.must for unit in units)
-            for number, units in enumerate(self.on)
+            self.is_supported(number) and any(unit.must for unit in units)
+            for number, units in enumerate(self.on_device)
         )
 
 
-def joint(
+def join_units(
     index: GraphIndex, units: Sequence[Sequence[Unit]], marks: Sequence[Sequence[Mark]]
 ) -> list[JointUnit]:
     """Join the units of several accelerators into one set of units, in topological order.
@@ -58,14 +58,14 @@ def joint(
         return [JointUnit(unit.name, unit.nodes, ((unit,),)) for unit in units[0]]
     unit_of = [{node: unit for unit in each for node in unit.nodes} for each in units]
     for count in range(len(units), 0, -1):
-        joined = [_unit(index, nodes, unit_of, marks) for nodes in _blocks(units[:count])]
-        ordered = sorted_units(index, joined)
+        joined = [_make_joint_unit(index, nodes, unit_of, marks) for nodes in _overlapping_nodes(units[:count])]
+        ordered = sort_units(index, joined)
         if len(ordered) == len(joined):
             break
     return ordered
 
 
-def _blocks(units: Sequence[Sequence[Unit]]) -> list[tuple[int, ...]]:
+def _overlapping_nodes(units: Sequence[Sequence[Unit]]) -> list[tuple[int, ...]]:
     """Join overlapping units; return the nodes of each, by union-find."""
     parent = {node: node for unit in units[0] for node in unit.nodes}
 
@@ -84,7 +84,7 @@ def _blocks(units: Sequence[Sequence[Unit]]) -> list[tuple[int, ...]]:
     return [tuple(block) for block in blocks.values()]
 
 
-def _unit(
+def _make_joint_unit(
     index: GraphIndex,
     nodes: tuple[int, ...],
     unit_of: Sequence[Mapping[int, Unit]],
@@ -98,7 +98,7 @@ def _unit(
         for node in nodes:
             unit = units[node]
             if not inside.issuperset(unit.nodes):
-                unit = single(index, node, own_marks[node])
+                unit = make_single_unit(index, node, own_marks[node])
             parts[unit.nodes[0]] = unit
         on.append(tuple(parts.values()))
     return JointUnit(on[0][0].name, nodes, tuple(on))

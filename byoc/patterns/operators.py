@@ -14,7 +14,7 @@ COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum", "Max"
 _ODD = re.compile(r"(?<![a-zA-Z0-9])\.|\.(?![a-zA-Z])|(?<!.)[0-9]|[^a-zA-Z0-9.]", re.DOTALL)
 
 # Operators with bodies, which the function of a composite cannot hold.
-WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+OPERATORS_WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 @cache
@@ -26,7 +26,7 @@ def _schemas() -> Mapping[str, Sequence[onnx.defs.OpSchema]]:
     return found
 
 
-def names() -> Collection[str]:
+def operator_names() -> Collection[str]:
     """Return the names of all operators; those of other domains as `ai.onnx.ml.Scaler`."""
     return _schemas()
 
@@ -48,7 +48,7 @@ def output_count(op: str) -> int | None:
 
 
 @cache
-def attributes(op: str) -> frozenset[str] | None:
+def attribute_names(op: str) -> frozenset[str] | None:
     """Return the names of the attributes of an operator, None for an unknown operator."""
     schemas = _schemas().get(op)
     return frozenset(name for s in schemas for name in s.attributes) if schemas else None
@@ -61,7 +61,7 @@ def has_variadic_output(op: str) -> bool:
     return any(s.outputs and s.outputs[-1].option == many for s in _schemas().get(op, ()))
 
 
-def exact(schema: onnx.defs.OpSchema | None) -> bool:
+def counts_trailing_inputs(schema: onnx.defs.OpSchema | None) -> bool:
     """Return whether an empty name at the end of the inputs differs from leaving it out.
 
     It does for operators that count their inputs (Sum), and may for unknown ones. onnxruntime reads an
@@ -73,13 +73,13 @@ def exact(schema: onnx.defs.OpSchema | None) -> bool:
     return bool(schema.inputs) and schema.inputs[-1].option == many
 
 
-def label(op: str) -> str:
+def function_label(op: str) -> str:
     """Return a unique part of a function name for an operator: `relu`, `acme__Op`.
 
     ONNX operators are in lower case. For other domains a dot becomes `__`, and other characters that are
     neither letters nor digits become `_0..._` with their code.
     """
-    if op in names() and "." not in op:
+    if op in operator_names() and "." not in op:
         return op.lower()
     dotted = op if "." in op else f".{op}"
     return _ODD.sub(lambda found: f"_0{ord(found[0]):x}_", dotted).replace(".", "__")

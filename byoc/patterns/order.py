@@ -20,7 +20,7 @@ _IN_ALL_PER_NODE = 100
 
 
 @dataclass(eq=False)
-class Order:
+class ContractionOrder:
     """The nodes of a graph in topological order; joined nodes share a position.
 
     `position` and `group_of` change with each `join`. Constant nodes are left out.
@@ -42,28 +42,28 @@ class Order:
         index = self.index
         length = [0] * len(index.nodes)
         for number, names in enumerate(index.reads):
-            makers = (index.producer[name] for name in names if name in index.producer)
+            makers = (index.producers[name] for name in names if name in index.producers)
             length[number] = max((length[maker] + 1 for maker in makers), default=0)
         return length
 
     @cached_property
-    def _readers(self) -> dict[int, Sequence[int]]:
+    def _reader_cache(self) -> dict[int, Sequence[int]]:
         return {}
 
     @cached_property
-    def _makers(self) -> dict[int, Sequence[int]]:
+    def _maker_cache(self) -> dict[int, Sequence[int]]:
         return {}
 
-    def returns(self, nodes: Collection[int]) -> int | None:
+    def find_returning_node(self, nodes: Collection[int]) -> int | None:
         """Return a node on a path that leaves some nodes and returns to them, None if there is none.
 
         If the search reaches its limit, a visited node counts as one on such a path.
         """
-        return self._search(self._whole(nodes), both=False)[0]
+        return self._search(self._with_joined(nodes), both=False)[0]
 
     def join(self, nodes: Collection[int]) -> int | None:
         """Join some nodes. If a path leaves and returns to them, only return a node on it."""
-        inside = self._whole(nodes)
+        inside = self._with_joined(nodes)
         found, after, before = self._search(inside, both=True)
         if found is None and after and before and not self._positions_differ:
             self._separate_positions()
@@ -72,16 +72,16 @@ class Order:
             return found
         positions = [self.position[node] for node in inside]
         if not after:
-            self._put(inside, max(positions))
+            self._set_position(inside, max(positions))
         elif not before:
-            self._put(inside, min(positions))
+            self._set_position(inside, min(positions))
         else:
             earlier, later = self._groups(before), self._groups(after)
             free = sorted({*positions, *(self.position[group[0]] for group in (*earlier, *later))})
             for group, position in zip([*earlier, inside], free, strict=False):
-                self._put(group, position)
+                self._set_position(group, position)
             for group, position in zip(reversed(later), reversed(free), strict=False):
-                self._put(group, position)
+                self._set_position(group, position)
         self.group_of.update(dict.fromkeys(inside, inside))
         return None
 
@@ -91,11 +91,11 @@ class Order:
         for number in sorted(range(len(self.position)), key=self.position.__getitem__):
             group = self.group_of.get(number, (number,))
             if number == min(group):
-                self._put(group, position)
+                self._set_position(group, position)
                 position += 1
         self._positions_differ = True
 
-    def _put(self, nodes: Collection[int], position: int) -> None:
+    def _set_position(self, nodes: Collection[int], position: int) -> None:
         for node in nodes:
             self.position[node] = position
 
@@ -104,7 +104,7 @@ class Order:
         groups = {self.position[node]: tuple(self.group_of.get(node, (node,))) for node in nodes}
         return [groups[position] for position in sorted(groups)]
 
-    def _whole(self, nodes: Collection[int]) -> frozenset[int]:
+    def _with_joined(self, nodes: Collection[int]) -> frozenset[int]:
         return frozenset(other for node in nodes for other in self.group_of.get(node, (node,)))
 
     def _search(self, inside: frozenset[int], *, both: bool) -> tuple[int | None, set[int], set[int]]:
@@ -114,8 +114,8 @@ class Order:
         goes on to its end, unless the first found nothing.
         """
         ties = int(both)  # to stand apart, nodes must not share a position
-        after = _Side(self, inside, self._after, ties)
-        before = _Side(self, inside, self._before, ties)
+        after = _DirectedSearch(self, inside, self._readers_of, ties)
+        before = _DirectedSearch(self, inside, self._makers_of, ties)
         limit = max(_LEAST_IN_ALL, _IN_ALL_PER_NODE * len(self.index.nodes)) - self._visited_edges
         limit = min(limit, _MOST_AT_ONCE)
         number = None
@@ -131,30 +131,30 @@ class Order:
         self._visited_edges += after.visited_edges + before.visited_edges
         return number, after.found, before.found
 
-    def _after(self, number: int) -> Sequence[int]:
+    def _readers_of(self, number: int) -> Sequence[int]:
         """Return the readers of a node, by position as long as nothing is joined."""
-        if number not in self._readers:
+        if number not in self._reader_cache:
             consumers = self.index.consumers
             names = (name for name in self.index.nodes[number].output if name)
             found = {user for name in names for user in consumers.get(name, ())}
-            self._readers[number] = sorted(found, key=self.position.__getitem__)
-        return self._readers[number]
+            self._reader_cache[number] = sorted(found, key=self.position.__getitem__)
+        return self._reader_cache[number]
 
-    def _before(self, number: int) -> Sequence[int]:
+    def _makers_of(self, number: int) -> Sequence[int]:
         """Return the makers of a node's inputs, the last first as long as nothing is joined."""
-        if number not in self._makers:
+        if number not in self._maker_cache:
             index = self.index
-            found = {index.producer[name] for name in index.reads[number] if name in index.producer}
+            found = {index.producers[name] for name in index.reads[number] if name in index.producers}
             ordered = sorted(found - index.constant_nodes, key=self.position.__getitem__, reverse=True)
-            self._makers[number] = ordered
-        return self._makers[number]
+            self._maker_cache[number] = ordered
+        return self._maker_cache[number]
 
 
 @dataclass(eq=False)
-class _Side:
+class _DirectedSearch:
     """A search from some nodes in one direction, among the nodes between them."""
 
-    order: Order
+    order: ContractionOrder
     inside: frozenset[int]
     neighbours: Callable[[int], Sequence[int]]
     ties: int

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from byoc.errors import nearest
+from byoc.errors import suggest_nearest
 from byoc.expressions import Expression, compile_expression
-from byoc.patterns.form import Form
-from byoc.patterns.lint import flow, operators
-from byoc.patterns.syntax import PatternNode, read_line, read_return, without_comment
+from byoc.patterns.form import PatternForm
+from byoc.patterns.lint import find_flow_problems, find_operator_problems
+from byoc.patterns.syntax import PatternLine, parse_line, parse_return, strip_comment
 
-Check = Callable[[Mapping[str, Any]], str | None]
+MatchCheck = Callable[[Mapping[str, Any]], str | None]
 """A vendor's check of a match: facts by name (docs/patterns.md) in; out a reason against it, or None."""
 
 _MOST_LINES = 100
@@ -26,7 +26,7 @@ _MOST_CHARACTERS = 20_000
 
 
 @dataclass(frozen=True)
-class Condition:
+class PatternCondition:
     """A condition on a match, and the reason to report if it fails (empty: the expression itself)."""
 
     expression: Expression
@@ -38,14 +38,14 @@ class Pattern:
     """A composite: its name, its variants with all optional lines, and its conditions."""
 
     name: str
-    forms: tuple[Form, ...]
-    where: tuple[Condition, ...] = ()
-    check: Check | None = None
+    forms: tuple[PatternForm, ...]
+    where: tuple[PatternCondition, ...] = ()
+    check: MatchCheck | None = None
     description: str = ""
     texts: tuple[str, ...] = field(default=(), compare=False)
 
     @property
-    def nodes(self) -> tuple[PatternNode, ...]:
+    def lines(self) -> tuple[PatternLine, ...]:
         """The lines of all variants, one variant after another."""
         return tuple(node for form in self.forms for node in form.nodes)
 
@@ -57,15 +57,15 @@ class Pattern:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names available to expressions: inputs and outputs of lines, in any variant."""
-        made = (name for form in self.forms for name in form.made)
+        made = (name for form in self.forms for name in form.makers)
         return tuple(dict.fromkeys([*self.inputs, *made]))
 
 
-def parse(
+def parse_pattern(
     name: str,
     text: str | Sequence[str],
     where: Sequence[str | tuple[str, str]] = (),
-    check: Check | None = None,
+    check: MatchCheck | None = None,
     description: str = "",
 ) -> Pattern:
     """Parse the text of a pattern, or several texts, its variants.
@@ -76,10 +76,10 @@ def parse(
     """
     texts = [text] if isinstance(text, str) else list(text)
     problems: list[str] = [] if texts else ["the pattern is empty"]
-    forms: list[Form] = []
+    forms: list[PatternForm] = []
     for number, variant in enumerate(texts):
         try:
-            forms.append(_form(variant, number))
+            forms.append(_parse_form(variant, number))
         except ValueError as error:
             place = "" if isinstance(text, str) else f"pattern[{number}]: "
             problems.extend(f"{place}{problem}" for problem in str(error).splitlines())
@@ -87,51 +87,51 @@ def parse(
     for number, entry in enumerate(where):
         source, reason = (entry, "") if isinstance(entry, str) else entry
         try:
-            conditions.append(Condition(compile_expression(source), reason))
+            conditions.append(PatternCondition(compile_expression(source), reason))
         except ValueError as error:
             problems.append(f"where[{number}]: {error}")
     result = Pattern(name, tuple(forms), tuple(conditions), check, description, tuple(texts))
     if not problems:
-        problems.extend(_unknown(result))
+        problems.extend(_unknown_names(result))
     if problems:
         raise ValueError("\n".join(problems))
     return result
 
 
-def _unknown(pattern: Pattern) -> Iterator[str]:
+def _unknown_names(pattern: Pattern) -> Iterator[str]:
     """Yield a sentence for each name in a condition that the pattern does not define."""
     for number, condition in enumerate(pattern.where):
         for name in sorted(condition.expression.names - set(pattern.names)):
-            hint = nearest(name, pattern.names)
+            hint = suggest_nearest(name, pattern.names)
             yield f"where[{number}]: nothing in the pattern is called '{name}'{hint}"
 
 
-def _form(text: str, variant: int) -> Form:
+def _parse_form(text: str, variant: int) -> PatternForm:
     """Parse the text of one variant. Raise ValueError, with one line for each mistake."""
     if len(text) > _MOST_CHARACTERS:
         raise ValueError(f"the pattern has {len(text)} characters, at most {_MOST_CHARACTERS}")
-    nodes: list[PatternNode] = []
+    nodes: list[PatternLine] = []
     returned: Sequence[str] | None = None
     problems: list[str] = []
-    for number, line in enumerate(map(without_comment, text.splitlines()), 1):
+    for number, line in enumerate(map(strip_comment, text.splitlines()), 1):
         if not line:
             continue
         if returned is not None:
             problems.append(f"line {number}: nothing can follow the return")
             break
-        returned = read_return(line)
+        returned = parse_return(line)
         if returned is not None:
             continue
         try:
-            nodes.append(read_line(line, number))
+            nodes.append(parse_line(line, number))
         except ValueError as error:
             problems.extend(f"line {number}: {problem}" for problem in str(error).splitlines())
     if len(nodes) > _MOST_LINES:
         problems.append(f"the pattern has {len(nodes)} lines, at most {_MOST_LINES} are possible")
     if not problems:
-        problems.extend(flow(nodes, returned) if nodes else ["the pattern is empty"])
-        problems.extend(operators(nodes))
+        problems.extend(find_flow_problems(nodes, returned) if nodes else ["the pattern is empty"])
+        problems.extend(find_operator_problems(nodes))
     if problems:
         raise ValueError("\n".join(problems))
     outputs = tuple(returned or filter(None, nodes[-1].outputs))
-    return Form(tuple(nodes), outputs, variant)
+    return PatternForm(tuple(nodes), outputs, variant)

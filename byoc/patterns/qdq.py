@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from onnx import NodeProto
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.unshare import is_dequantize, is_float, is_quantize
-from byoc.graph.walk import describe
-from byoc.patterns.order import Order
-from byoc.patterns.unit import Unit, not_taken
+from byoc.graph.unshare import is_dequantize, may_be_float, is_quantize
+from byoc.graph.walk import describe_node
+from byoc.patterns.order import ContractionOrder
+from byoc.patterns.unit import Unit, describe_rejection
 from byoc.verdict import YES, Mark, Verdict, refuse
 
 
-def wrap(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> list[Unit]:
+def form_qdq_groups(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> list[Unit]:
     """Form QDQ groups around the units that a rule for quantized operators accepts.
 
     A group is the unit, the DequantizeLinear of each of its activations, which nothing else may read,
@@ -28,21 +28,21 @@ def wrap(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> lis
     prevents the group, too.
     """
     finder = _GroupFinder(index, {node: unit for unit in units for node in unit.nodes})
-    order = Order(index)
+    order = ContractionOrder(index)
     for unit in units:
         order.join(unit.nodes)
     changed: dict[int, Unit] = {}
     absorbed: set[int] = set()
     for unit in units:
-        quantized = unit.verdict and any(marks[node].quantized for node in unit.nodes)
-        if not quantized or (len(unit.nodes) == 1 and is_border(index.nodes[unit.nodes[0]])):
+        quantized = unit.verdict and any(marks[node].accepts_quantized for node in unit.nodes)
+        if not quantized or (len(unit.nodes) == 1 and is_qdq_node(index.nodes[unit.nodes[0]])):
             continue
         try:
             around = finder.find(unit.nodes)
-            _require_rules(index, unit, marks)
-            _join(order, (*unit.nodes, *around))
+            _require_quantized_rules(index, unit, marks)
+            _join_group(order, (*unit.nodes, *around))
         except _NoGroupError as error:
-            if not all(marks[node].plain for node in unit.nodes):
+            if not all(marks[node].accepts_plain for node in unit.nodes):
                 name = unit.composite or index.nodes[unit.nodes[0]].op_type
                 verdict = refuse(f"{name} is no whole QDQ group: {error}")
                 changed[unit.nodes[0]] = replace(unit, verdict=verdict, rules=(), must=False)
@@ -53,28 +53,28 @@ def wrap(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> lis
     return [changed.get(unit.nodes[0], unit) for unit in units if unit.nodes[0] not in absorbed]
 
 
-def _require_rules(index: GraphIndex, unit: Unit, marks: Sequence[Mark]) -> None:
+def _require_quantized_rules(index: GraphIndex, unit: Unit, marks: Sequence[Mark]) -> None:
     """Raise _NoGroupError unless rules for quantized operators accept all computing nodes of a unit."""
     for number in unit.nodes:
-        if not marks[number].quantized and not is_border(index.nodes[number]):
-            node = describe(index.nodes[number])
+        if not marks[number].accepts_quantized and not is_qdq_node(index.nodes[number]):
+            node = describe_node(index.nodes[number])
             raise _NoGroupError(f"no rule for quantized operators takes {node}")
 
 
-def _join(order: Order, nodes: Collection[int]) -> None:
+def _join_group(order: ContractionOrder, nodes: Collection[int]) -> None:
     """Join nodes in an order. Raise _NoGroupError if a path leaves them and returns."""
     between = order.join(nodes)
     if between is not None:
-        node = describe(order.index.nodes[between])
+        node = describe_node(order.index.nodes[between])
         raise _NoGroupError(f"a path leaves it and comes back through {node}")
 
 
-def is_border(node: NodeProto) -> bool:
+def is_qdq_node(node: NodeProto) -> bool:
     """Return whether a node is a DequantizeLinear or QuantizeLinear."""
     return is_dequantize(node) or is_quantize(node)
 
 
-def check_unaccepted(index: GraphIndex, nodes: Iterable[int], marks: Sequence[Mark]) -> Verdict:
+def check_unaccepted_nodes(index: GraphIndex, nodes: Iterable[int], marks: Sequence[Mark]) -> Verdict:
     """Check whether the nodes of a composite that no rule accepts may be in it.
 
     The DequantizeLinear and QuantizeLinear nodes of a whole group need no rule of their own.
@@ -83,9 +83,9 @@ def check_unaccepted(index: GraphIndex, nodes: Iterable[int], marks: Sequence[Ma
     unaccepted = [node for node in inside if not marks[node].verdict]
     if not unaccepted:
         return YES
-    core = [node for node in inside if not is_border(index.nodes[node])]
-    if not core or not all(marks[node].quantized for node in core):
-        return refuse(not_taken(index.nodes[unaccepted[0]], marks[unaccepted[0]]))
+    core = [node for node in inside if not is_qdq_node(index.nodes[node])]
+    if not core or not all(marks[node].accepts_quantized for node in core):
+        return refuse(describe_rejection(index.nodes[unaccepted[0]], marks[unaccepted[0]]))
     try:
         _GroupFinder(index).find(inside)
     except _NoGroupError as error:
@@ -111,36 +111,36 @@ class _GroupFinder:
         entering = (name for node in core for name in self._activations(node) if name not in made)
         around: dict[int, None] = {}
         for name in dict.fromkeys(entering):
-            if not self.index.is_constant(name) and is_float(self.index, name):
+            if not self.index.is_constant(name) and may_be_float(self.index, name):
                 around[self._dequantize_of(name, inside)] = None
-        for name in sorted(made, key=lambda name: self.index.producer[name]):
+        for name in sorted(made, key=lambda name: self.index.producers[name]):
             readers = self.index.consumers.get(name, ())
             leaves = name in self.index.outputs or not inside.issuperset(readers)
-            if leaves and is_float(self.index, name):
+            if leaves and may_be_float(self.index, name):
                 around.update(dict.fromkeys(self._quantize_of(name, inside)))
-        if not around and not any(is_border(self.index.nodes[node]) for node in core):
+        if not around and not any(is_qdq_node(self.index.nodes[node]) for node in core):
             raise _NoGroupError("nothing that it reads or makes is quantized")
         return list(around)
 
     def _activations(self, number: int) -> Sequence[str]:
         """Return the inputs of a node that must be quantized: all but its own scale and zero point."""
         node = self.index.nodes[number]
-        return node.input[:1] if is_border(node) else self.index.reads[number]
+        return node.input[:1] if is_qdq_node(node) else self.index.reads[number]
 
     def _dequantize_of(self, name: str, inside: set[int]) -> int:
         """Return the DequantizeLinear that makes an input for the group alone."""
-        producer = self.index.producer.get(name, -1)
+        producer = self.index.producers.get(name, -1)
         if producer < 0:
             raise _NoGroupError(
                 f"its input '{name}' comes from outside the graph, not from a DequantizeLinear"
             )
         node = self.index.nodes[producer]
         if not is_dequantize(node):
-            maker = describe(node)
+            maker = describe_node(node)
             raise _NoGroupError(f"its input '{name}' is made by {maker}, not by a DequantizeLinear")
         readers = [user for user in self.index.consumers[name] if user not in inside]
         if readers:
-            reader = describe(self.index.nodes[readers[0]])
+            reader = describe_node(self.index.nodes[readers[0]])
             raise _NoGroupError(f"its input '{name}' is read by {reader}, too")
         if name in self.index.outputs:
             raise _NoGroupError(f"its input '{name}' is an output of the graph, too")
@@ -156,7 +156,7 @@ class _GroupFinder:
                 continue
             node = self.index.nodes[number]
             if not is_quantize(node) or name in node.input[1:]:
-                reader = describe(node)
+                reader = describe_node(node)
                 raise _NoGroupError(
                     f"its output '{name}' is read by {reader}, not by a QuantizeLinear alone"
                 )
@@ -168,5 +168,5 @@ class _GroupFinder:
             return
         unit = self.unit_of.get(number)
         if unit is None or len(unit.nodes) > 1:
-            node = describe(self.index.nodes[number])
+            node = describe_node(self.index.nodes[number])
             raise _NoGroupError(f"{node} belongs to another composite")

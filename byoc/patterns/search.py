@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 
 from byoc.patterns.fits import check_node, check_operand
-from byoc.patterns.form import Form, renamed
+from byoc.patterns.form import PatternForm, replace_operand
 from byoc.patterns.operators import COMMUTATIVE
-from byoc.patterns.syntax import Operand, PatternNode
-from byoc.patterns.table import Table
+from byoc.patterns.syntax import PatternOperand, PatternLine
+from byoc.patterns.table import NodeTable
 from byoc.verdict import YES, Verdict, refuse
 
 MOST_ATTEMPTS = 5_000
@@ -37,28 +37,28 @@ class Binding:
     goals: _Goals | None = None
 
 
-FailureCallback = Callable[[Binding, PatternNode, int | None, str], None]
+FailureCallback = Callable[[Binding, PatternLine, int | None, str], None]
 """Receives each dead end: what was bound, the line that could not be, at which node, and why."""
 
 
 @dataclass
-class Attempts:
+class AttemptBudget:
     """The number of times that a line may still be tried on a node."""
 
     left: int
 
 
 @dataclass(frozen=True)
-class Search:
+class PatternSearch:
     """A search for one form in one graph.
 
     Only nodes in `free` are bound. A match that needs more than the allowed `attempts` is not found.
     """
 
-    form: Form
-    table: Table
+    form: PatternForm
+    table: NodeTable
     free: Container[int]
-    attempts: Attempts = field(default_factory=lambda: Attempts(MOST_ATTEMPTS))
+    attempts: AttemptBudget = field(default_factory=lambda: AttemptBudget(MOST_ATTEMPTS))
     on_failure: FailureCallback | None = None
     why_not_free: Callable[[int], str] | None = None
     """Explains to `on_failure` why a node is not free."""
@@ -69,7 +69,7 @@ class Search:
         If the last line is optional, the line before it may be at the node instead.
         """
         for line, missing in self.form.starts:
-            replaced = {name: self.form.made[name][0].operands[0].name for name in missing}
+            replaced = {name: self.form.makers[name][0].operands[0].name for name in missing}
             yield from self._complete(self._bind(Binding({}, {}, {}, replaced), line, number))
 
     def _complete(self, first: Iterator[Binding]) -> Iterator[Binding]:
@@ -94,13 +94,13 @@ class Search:
         """Return whether a node may be bound to a line at which matching begins."""
         return any(self.may_be(line, number) for line, _ in self.form.starts)
 
-    def may_be(self, line: PatternNode, number: int) -> bool:
+    def may_be(self, line: PatternLine, number: int) -> bool:
         """Return whether the operators of a node and of the makers of its inputs suit a line."""
         op = self.table.ops[number]
-        if op not in line.ops and not line.any:
+        if op not in line.ops and not line.matches_any_operator:
             return False
         sources = self.table.sources[number]
-        wanted = self.form.sources[line.output]
+        wanted = self.form.possible_makers[line.output]
         if op in COMMUTATIVE and len(sources) == 2:
             return all(not ops.isdisjoint(sources) for _, ops in wanted)
         return all(position < len(sources) and sources[position] in ops for position, ops in wanted)
@@ -110,19 +110,19 @@ class Search:
         self.attempts.left -= 1
         (name, tensor), rest = goals
         if name in state.missing:
-            operand = renamed(Operand(name), state.missing)
-            if operand.name not in self.form.made:
-                yield from self._bind_input(state, self.form.made[name][0], operand, tensor, rest)
+            operand = replace_operand(PatternOperand(name), state.missing)
+            if operand.name not in self.form.makers:
+                yield from self._bind_input(state, self.form.makers[name][0], operand, tensor, rest)
                 return
             name = operand.name
-        line, position = self.form.made[name]
+        line, position = self.form.makers[name]
         if name in state.tensors:
             if state.tensors[name] == tensor:
                 yield Binding(state.nodes, state.tensors, state.more, state.missing, rest)
             else:
                 self._fail(state, line, None, f"'{name}' is '{state.tensors[name]}' and '{tensor}'")
             return
-        producer = self.table.index.producer.get(tensor)
+        producer = self.table.index.producers.get(tensor)
         if producer is None:
             self._fail(state, line, None, f"no node makes '{tensor}'")
         elif self.table.outputs[producer][position : position + 1] != (tensor,):
@@ -135,7 +135,7 @@ class Search:
             yield Binding(state.nodes, state.tensors, state.more, missing, ((name, tensor), rest))
 
     def _bind_input(
-        self, state: Binding, line: PatternNode, operand: Operand, tensor: str, goals: _Goals | None
+        self, state: Binding, line: PatternLine, operand: PatternOperand, tensor: str, goals: _Goals | None
     ) -> Iterator[Binding]:
         """Bind an input that replaces a line which is left out."""
         verdict = self._check_operand(operand, tensor, state.tensors)
@@ -145,7 +145,7 @@ class Search:
         else:
             self._fail(state, line, None, str(verdict))
 
-    def _bind_reader(self, state: Binding, form: Form) -> Iterator[Binding]:
+    def _bind_reader(self, state: Binding, form: PatternForm) -> Iterator[Binding]:
         """Bind a line that no bound line reads, by a bound tensor that it reads."""
         for line in reversed(form.nodes):
             if line.output in state.nodes:
@@ -153,7 +153,7 @@ class Search:
             bound = (state.tensors.get(o.name, "") for o in line.operands if o.value is None)
             tensor = next(filter(None, bound), "")
             if tensor:
-                original = self.form.made[line.output][0]
+                original = self.form.makers[line.output][0]
                 for number in self.table.index.consumers.get(tensor, ()):
                     yield from self._bind(state, original, number)
                 if line.optional:
@@ -162,7 +162,7 @@ class Search:
                 return
 
     def _bind(
-        self, state: Binding, line: PatternNode, number: int, goals: _Goals | None = None
+        self, state: Binding, line: PatternLine, number: int, goals: _Goals | None = None
     ) -> Iterator[Binding]:
         """Yield every way to bind a line to a node; `goals` are to be met after it."""
         self.attempts.left -= 1
@@ -180,12 +180,12 @@ class Search:
             tensors = {**state.tensors, **made}
             wanted = []
             for written, tensor in zip(line.operands, inputs, strict=True):
-                operand = renamed(written, state.missing) if state.missing else written
+                operand = replace_operand(written, state.missing) if state.missing else written
                 verdict = self._check_operand(operand, tensor, tensors)
                 if not verdict:
                     self._fail(state, line, number, f"{self._describe(number)}: {verdict}")
                     break
-                if operand.name in self.form.made:
+                if operand.name in self.form.makers:
                     wanted.append((operand.name, tensor))
                 else:
                     tensors[operand.name] = tensor
@@ -193,11 +193,11 @@ class Search:
                 rest = goals
                 for goal in reversed(wanted):
                     rest = (goal, rest)
-                more = {**state.more, line.output: further} if line.more else state.more
+                more = {**state.more, line.output: further} if line.allows_more else state.more
                 nodes = {**state.nodes, line.output: number}
                 yield Binding(nodes, tensors, more, state.missing, rest)
 
-    def _check_node(self, state: Binding, line: PatternNode, number: int) -> Verdict:
+    def _check_node(self, state: Binding, line: PatternLine, number: int) -> Verdict:
         verdict = check_node(line, number, self.table)
         if not verdict:
             return verdict
@@ -207,19 +207,19 @@ class Search:
             return refuse(f"{self._describe(number)} is another line's already")
         return YES
 
-    def _check_operand(self, operand: Operand, tensor: str, tensors: Mapping[str, str]) -> Verdict:
-        if operand.name in self.form.made:
+    def _check_operand(self, operand: PatternOperand, tensor: str, tensors: Mapping[str, str]) -> Verdict:
+        if operand.name in self.form.makers:
             return YES if tensor else refuse(f"its operand {operand.name} is left out")
         if operand.value is None and tensors.get(operand.name, tensor) != tensor:
             return refuse(f"'{operand.name}' is '{tensors[operand.name]}' and '{tensor}'")
         return check_operand(operand, tensor, self.table.index)
 
     def _input_orders(
-        self, state: Binding, line: PatternNode, number: int
+        self, state: Binding, line: PatternLine, number: int
     ) -> Iterator[tuple[Sequence[str], tuple[str, ...]]]:
         """Yield a node's inputs, padded to the line's operands, and the inputs beyond, in each order."""
         inputs, count = self.table.inputs[number], len(line.operands)
-        if len(inputs) > count and not line.more:
+        if len(inputs) > count and not line.allows_more:
             reason = f"{self._describe(number)} has {len(inputs)} inputs, the pattern gives {count}"
             self._fail(state, line, number, reason)
             return
@@ -233,8 +233,8 @@ class Search:
 
     def _describe(self, number: int) -> str:
         """Describe a node for `on_failure`; empty without it, since describing is slow."""
-        return self.table.called(number) if self.on_failure is not None else ""
+        return self.table.describe(number) if self.on_failure is not None else ""
 
-    def _fail(self, state: Binding, line: PatternNode, number: int | None, reason: str) -> None:
+    def _fail(self, state: Binding, line: PatternLine, number: int | None, reason: str) -> None:
         if self.on_failure is not None:
             self.on_failure(state, line, number, reason)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-ANY = "*"
+ANY_OPERATOR = "*"
 """The operator that stands for any operator."""
 
 Number = int | float
@@ -29,7 +29,7 @@ _MOST_DIGITS = 20  # of a 64-bit number, and its sign
 
 
 @dataclass(frozen=True)
-class Operand:
+class PatternOperand:
     """An operand of a line: a name, or a literal.
 
     An `optional` operand may be left out; a `constant` one must be known before the model runs. A
@@ -56,7 +56,7 @@ class AttributeTest:
 
 
 @dataclass(frozen=True)
-class PatternNode:
+class PatternLine:
     """One line of a pattern.
 
     `outputs` has an empty name for an output written `_`. `line_number` is that in the text. With
@@ -65,10 +65,10 @@ class PatternNode:
 
     outputs: tuple[str, ...]
     ops: tuple[str, ...]
-    operands: tuple[Operand, ...]
-    line: int = 0
+    operands: tuple[PatternOperand, ...]
+    line_number: int = 0
     attributes: tuple[AttributeTest, ...] = ()
-    more: bool = False
+    allows_more: bool = False
     optional: bool = False
 
     @cached_property
@@ -77,18 +77,18 @@ class PatternNode:
         return next(filter(None, self.outputs), "")
 
     @cached_property
-    def any(self) -> bool:
+    def matches_any_operator(self) -> bool:
         """True if the line stands for any operator."""
-        return self.ops[0] == ANY
+        return self.ops[0] == ANY_OPERATOR
 
 
-def without_comment(line: str) -> str:
+def strip_comment(line: str) -> str:
     """Remove a `#` comment from a line. A `#` inside quotes does not begin a comment."""
     found = _COMMENT.fullmatch(line)
     return (found[1] if found else line).strip()
 
 
-def read_line(text: str, number: int) -> PatternNode:
+def parse_line(text: str, number: int) -> PatternLine:
     """Parse one line of a pattern. Raise ValueError, with one line for each mistake."""
     found = _LINE.fullmatch(text)
     if found is None:
@@ -98,23 +98,23 @@ def read_line(text: str, number: int) -> PatternNode:
     problems: list[str] = []
     if not name:
         problems.append("no output has a name")
-    operands: list[Operand] = []
-    parts = list(_parts(found["operands"], ","))
+    operands: list[PatternOperand] = []
+    parts = list(_split(found["operands"], ","))
     more = bool(parts) and parts[-1] == "..."
     for position, part in enumerate(parts[:-1] if more else parts):
         try:
-            operands.append(_operand(part, f"{name}_{position}"))
+            operands.append(_parse_operand(part, f"{name}_{position}"))
         except ValueError as error:
             problems.append(str(error))
     attributes: list[AttributeTest] = []
-    for part in _parts(found["attributes"] or "", ","):
+    for part in _split(found["attributes"] or "", ","):
         try:
-            attributes.append(_attribute(part))
+            attributes.append(_parse_attribute(part))
         except ValueError as error:
             problems.append(str(error))
     if problems:
         raise ValueError("\n".join(problems))
-    return PatternNode(
+    return PatternLine(
         tuple("" if output == "_" else output for output in outputs),
         tuple(op.strip() for op in found["ops"].split("|")),
         tuple(operands),
@@ -125,7 +125,7 @@ def read_line(text: str, number: int) -> PatternNode:
     )
 
 
-def _parts(text: str, separator: str) -> Iterator[str]:
+def _split(text: str, separator: str) -> Iterator[str]:
     """Yield the parts of a text between separators, except separators inside lists and quotes."""
     if not text.strip():
         return
@@ -145,21 +145,21 @@ def _parts(text: str, separator: str) -> Iterator[str]:
     yield part.strip()
 
 
-def _operand(text: str, literal_name: str) -> Operand:
+def _parse_operand(text: str, literal_name: str) -> PatternOperand:
     found = _NAME.fullmatch(text)
     if found is not None and found[1] != "_" and found[2] not in ("??", "!!"):
-        return Operand(found[1], "?" in found[2], "!" in found[2])
+        return PatternOperand(found[1], "?" in found[2], "!" in found[2])
     bare = text.removesuffix("?").strip()
     optional = bare != text
     if bare.startswith("[") and bare.endswith("]"):
-        elements = tuple(_number(part) for part in _parts(bare[1:-1], ","))
-        return Operand(literal_name, optional, True, elements, vector=True)
+        elements = tuple(_parse_number(part) for part in _split(bare[1:-1], ","))
+        return PatternOperand(literal_name, optional, True, elements, vector=True)
     if _FLOAT.fullmatch(bare):
-        return Operand(literal_name, optional, True, (_number(bare),))
+        return PatternOperand(literal_name, optional, True, (_parse_number(bare),))
     raise ValueError(f"'{text}' is not the name of an operand")
 
 
-def _attribute(text: str) -> AttributeTest:
+def _parse_attribute(text: str) -> AttributeTest:
     found = _ATTRIBUTE.fullmatch(text)
     if found is None:
         raise ValueError(f"'{text}' is not of the form attribute = value")
@@ -167,28 +167,28 @@ def _attribute(text: str) -> AttributeTest:
     values: list[Scalar | tuple[Scalar, ...]] = []
     ranges = []
     absent = False
-    for part in _parts(written, "|"):
+    for part in _split(written, "|"):
         low, dots, high = part.partition("..")
         if part == "absent":
             absent = True
         elif part.startswith("[") and part.endswith("]"):
-            values.append(tuple(map(_scalar, _parts(part[1:-1], ","))))
+            values.append(tuple(map(_parse_scalar, _split(part[1:-1], ","))))
         elif dots and not _TEXT.fullmatch(part):
-            ranges.append((_number(low.strip()), _number(high.strip())))
+            ranges.append((_parse_number(low.strip()), _parse_number(high.strip())))
             if ranges[-1][0] > ranges[-1][1]:
                 raise ValueError(f"{name}: the range {part} is empty")
         else:
-            values.append(_scalar(part))
+            values.append(_parse_scalar(part))
     if not (values or ranges or absent):
         raise ValueError(f"'{text}' is not of the form attribute = value")
     return AttributeTest(name, tuple(values), tuple(ranges), absent, written)
 
 
-def _scalar(text: str) -> Scalar:
-    return text[1:-1] if _TEXT.fullmatch(text) else _number(text)
+def _parse_scalar(text: str) -> Scalar:
+    return text[1:-1] if _TEXT.fullmatch(text) else _parse_number(text)
 
 
-def _number(text: str) -> Number:
+def _parse_number(text: str) -> Number:
     if _INTEGER.fullmatch(text) and len(text) <= _MOST_DIGITS:
         return int(text)
     if not _FLOAT.fullmatch(text):
@@ -197,7 +197,7 @@ def _number(text: str) -> Number:
     return float(text)
 
 
-def read_return(text: str) -> Sequence[str] | None:
+def parse_return(text: str) -> Sequence[str] | None:
     """Parse the names of a `return` line; None if the line is not a `return`."""
     if not re.match(r"return\b(?!\s*=)", text):
         return None

@@ -5,14 +5,14 @@ from typing import Literal, Protocol
 
 from onnx import NodeProto
 
-from byoc.graph.walk import describe
+from byoc.graph.walk import describe_node
 from byoc.patterns.match import Match
 from byoc.verdict import Mark, Verdict
 
 Kind = Literal["node", "composite", "qdq"]
 
 
-class HasNodes(Protocol):
+class NodeGroup(Protocol):
     """Anything that stands for some nodes of a graph."""
 
     @property
@@ -44,7 +44,7 @@ class Unit:
         return self.match.pattern.name if self.match else None
 
 
-def not_taken(node: NodeProto, mark: Mark) -> str:
+def describe_rejection(node: NodeProto, mark: Mark) -> str:
     """Describe why the rules do not accept a node, with the first of their reasons."""
     reason = next(iter(mark.verdict.reasons), "").removeprefix(f"{node.op_type}: ")
-    return f"{describe(node)} is not taken by the rules: {reason}"
+    return f"{describe_node(node)} is not taken by the rules: {reason}"

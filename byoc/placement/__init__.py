@@ -5,36 +5,36 @@ assigns each unit a device (0 = host), groups the units of accelerators into reg
 one, and states the cost and, if the strategy proves one, a lower bound of it.
 """
 
-from byoc.placement.ask import answer, settled, solve_problem
-from byoc.placement.canonical import canonical, placed_back
-from byoc.placement.check import objection
-from byoc.placement.limits import breach, repaired
-from byoc.placement.objective import Cost, evaluate, moved
+from byoc.placement.ask import run_strategy, normalize_placement, solve_problem
+from byoc.placement.canonical import order_canonically, restore_order
+from byoc.placement.check import find_violation
+from byoc.placement.limits import find_broken_limit, repair_labels
+from byoc.placement.objective import Cost, evaluate, count_transferred_bytes
 from byoc.placement.problem import UNLIMITED, Fusion, Problem
-from byoc.placement.regions import contraction_is_acyclic, form_regions
-from byoc.placement.strategy import EVERYTHING, Placement, Strategy, called, needs, unhonoured
+from byoc.placement.regions import is_contraction_acyclic, form_regions
+from byoc.placement.strategy import ALL_REQUIREMENTS, Placement, Strategy, strategy_display_name, find_requirements, describe_ignored
 
 __all__ = [
-    "EVERYTHING",
+    "ALL_REQUIREMENTS",
     "UNLIMITED",
     "Cost",
     "Fusion",
     "Placement",
     "Problem",
     "Strategy",
-    "answer",
-    "breach",
-    "called",
-    "canonical",
-    "contraction_is_acyclic",
+    "run_strategy",
+    "find_broken_limit",
+    "strategy_display_name",
+    "order_canonically",
+    "is_contraction_acyclic",
     "evaluate",
     "form_regions",
-    "moved",
-    "needs",
-    "objection",
-    "placed_back",
-    "repaired",
-    "settled",
+    "count_transferred_bytes",
+    "find_requirements",
+    "find_violation",
+    "restore_order",
+    "repair_labels",
+    "normalize_placement",
     "solve_problem",
-    "unhonoured",
+    "describe_ignored",
 ]

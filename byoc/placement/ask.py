@@ -6,12 +6,12 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from byoc.errors import InputError, described, goes_on, shortened
-from byoc.placement.canonical import canonical, placed_back
-from byoc.placement.check import objection
+from byoc.errors import InputError, describe_error, must_propagate, shorten_text
+from byoc.placement.canonical import order_canonically, restore_order
+from byoc.placement.check import find_violation
 from byoc.placement.objective import evaluate
 from byoc.placement.problem import Problem
-from byoc.placement.strategy import Placement, Strategy, called, unhonoured
+from byoc.placement.strategy import Placement, Strategy, strategy_display_name, describe_ignored
 
 _MOST_CHARACTERS = 1000
 _MOST_NOTES = 20
@@ -24,24 +24,24 @@ def solve_problem(problem: Problem, strategy: Strategy, names: Sequence[str]) ->
     them. The notes of the placement include a sentence on each requirement that the strategy ignores.
     Raises InputError if the strategy fails, or if its placement is invalid or breaks a limit.
     """
-    name = called(strategy)
-    ordered, order = canonical(problem, names)
-    ignored = unhonoured(strategy, ordered)
-    placement = answer(strategy, ordered)
-    wrong = objection(ordered, placement)
+    name = strategy_display_name(strategy)
+    ordered, order = order_canonically(problem, names)
+    ignored = describe_ignored(strategy, ordered)
+    placement = run_strategy(strategy, ordered)
+    wrong = find_violation(ordered, placement)
     if wrong or not isinstance(placement, Placement):
         in_order = [names[unit] for unit in order.tolist()]
         sentence = re.sub(r"\bunit (\d+)", lambda found: f"unit '{in_order[int(found[1])]}'", wrong)
         # A cost that the strategy ignores cannot be the reason.
         limits = replace(ordered, launch=np.zeros_like(ordered.launch), fusions=())
-        reasons = "; ".join(unhonoured(strategy, limits))
+        reasons = "; ".join(describe_ignored(strategy, limits))
         raise InputError(f"strategy {name}: {sentence}" + (f" ({reasons})" if reasons else ""))
-    placement = settled(ordered, placement)
+    placement = normalize_placement(ordered, placement)
     notes = (*placement.notes, *(f"strategy {name}: {sentence}" for sentence in ignored))
-    return replace(placed_back(ordered, placement, order), notes=tuple(dict.fromkeys(notes)))
+    return replace(restore_order(ordered, placement, order), notes=tuple(dict.fromkeys(notes)))
 
 
-def answer(strategy: Strategy, problem: Problem) -> object:
+def run_strategy(strategy: Strategy, problem: Problem) -> object:
     """Return a strategy's answer to a problem, unchecked (see `objection`).
 
     The strategy gets a read-only copy, so that it cannot change `problem`. Raises InputError if it
@@ -50,12 +50,12 @@ def answer(strategy: Strategy, problem: Problem) -> object:
     try:
         return strategy.solve(_read_only_copy(problem))
     except BaseException as error:  # a plug-in can fail in any way
-        if goes_on(error):
+        if must_propagate(error):
             raise
-        raise InputError(f"strategy {called(strategy)}: failed with {described(error)}") from error
+        raise InputError(f"strategy {strategy_display_name(strategy)}: failed with {describe_error(error)}") from error
 
 
-def settled(problem: Problem, placement: Placement) -> Placement:
+def normalize_placement(problem: Problem, placement: Placement) -> Placement:
     """Normalise a checked placement: recompute its cost, shorten long sentences, copy its arrays."""
     labels, regions = np.array(placement.labels), np.array(placement.regions)
     fusions = tuple(int(number) for number in placement.fusions)
@@ -65,8 +65,8 @@ def settled(problem: Problem, placement: Placement) -> Placement:
         regions=regions,
         cost=evaluate(problem, labels, regions, fusions),
         bound=None if placement.bound is None else float(placement.bound),
-        notes=tuple(shortened(note, _MOST_CHARACTERS) for note in placement.notes[:_MOST_NOTES]),
-        why_host=shortened(placement.why_host, _MOST_CHARACTERS),
+        notes=tuple(shorten_text(note, _MOST_CHARACTERS) for note in placement.notes[:_MOST_NOTES]),
+        why_host=shorten_text(placement.why_host, _MOST_CHARACTERS),
         fusions=fusions,
     )
 

@@ -12,7 +12,7 @@ from byoc.placement.problem import Fusion, Ints, Problem
 from byoc.placement.strategy import Placement
 
 
-def canonical(problem: Problem, keys: Sequence[str]) -> tuple[Problem, Ints]:
+def order_canonically(problem: Problem, keys: Sequence[str]) -> tuple[Problem, Ints]:
     """Return the problem in canonical order, and that order of its units, int64 (units,).
 
     `keys` are distinct names of the units (the first output, for example). Units are in topological
@@ -22,7 +22,7 @@ def canonical(problem: Problem, keys: Sequence[str]) -> tuple[Problem, Ints]:
     """
     if len(keys) != problem.units or len(set(keys)) < len(keys):
         raise ValueError(f"one distinct key for each of {problem.units} units is needed")
-    order = np.array(topological_order(problem.units, problem.edges, keys), np.int64)
+    order = np.array(sort_topologically(problem.units, problem.edges, keys), np.int64)
     position = np.empty(problem.units, np.int64)
     position[order] = np.arange(problem.units)
     producer = np.append(position, -1)[problem.producer]
@@ -55,7 +55,7 @@ def canonical(problem: Problem, keys: Sequence[str]) -> tuple[Problem, Ints]:
     return ordered, order
 
 
-def placed_back(problem: Problem, placement: Placement, order: Ints) -> Placement:
+def restore_order(problem: Problem, placement: Placement, order: Ints) -> Placement:
     """Convert a placement of the canonical problem to the original `problem` and its unit order."""
     labels, regions = np.empty_like(placement.labels), np.empty_like(placement.regions)
     labels[order], regions[order] = placement.labels, placement.regions
@@ -66,7 +66,7 @@ def placed_back(problem: Problem, placement: Placement, order: Ints) -> Placemen
     return replace(placement, labels=labels, regions=regions, fusions=fusions)
 
 
-def topological_order(
+def sort_topologically(
     count: int, edges: tuple[Ints, Ints], keys: Sequence[str] | Sequence[int]
 ) -> list[int]:
     """Return the nodes 0..count-1 in topological order, of those that are ready the smallest key first.

@@ -5,15 +5,15 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from byoc.placement.fusions import fusions_are_acyclic
-from byoc.placement.limits import breach
+from byoc.placement.fusions import are_fusions_acyclic
+from byoc.placement.limits import find_broken_limit
 from byoc.placement.objective import Cost, evaluate
 from byoc.placement.problem import Ints, Problem
-from byoc.placement.regions import components_within, contraction_is_acyclic
+from byoc.placement.regions import find_region_components, is_contraction_acyclic
 from byoc.placement.strategy import Placement
 
 
-def objection(problem: Problem, placement: object) -> str:
+def find_violation(problem: Problem, placement: object) -> str:
     """Return a sentence on the first fault of a strategy's answer to a problem; empty if it is valid."""
     if not isinstance(placement, Placement):
         return f"it gave a {type(placement).__name__} instead of a Placement"
@@ -85,7 +85,7 @@ def _check_regions(problem: Problem, placement: Placement) -> str:
         return "its regions are not numbered 0, 1, ..."
     if any(np.unique(labels[regions == region]).size > 1 for region in used):
         return "a region spans several devices"
-    if not contraction_is_acyclic(problem, regions):
+    if not is_contraction_acyclic(problem, regions):
         return "its regions wait for one another in a circle"
     return ""
 
@@ -93,12 +93,12 @@ def _check_regions(problem: Problem, placement: Placement) -> str:
 def _check_limits(problem: Problem, placement: Placement) -> str:
     scattered = np.append(False, problem.connected)[placement.labels]
     if scattered.any():
-        component = components_within(problem, placement.regions)
+        component = find_region_components(problem, placement.regions)
         regions: Ints = placement.regions[scattered]
         pieces = len(np.unique(component[scattered]))
         if pieces > len(np.unique(regions)):
             return "one of its regions is not connected, and the device takes connected ones alone"
-    return breach(problem, placement.labels, placement.regions)
+    return find_broken_limit(problem, placement.labels, placement.regions)
 
 
 def _check_fusions(problem: Problem, placement: Placement) -> str:
@@ -113,7 +113,7 @@ def _check_fusions(problem: Problem, placement: Placement) -> str:
         if not taken.isdisjoint(members):
             return f"it chose fusion {number}, which overlaps another that it chose"
         taken.update(members)
-    if placement.fusions and not fusions_are_acyclic(problem, list(placement.fusions)):
+    if placement.fusions and not are_fusions_acyclic(problem, list(placement.fusions)):
         return "the fusions it chose wait for one another in a circle"
     return ""
 

@@ -10,7 +10,7 @@ from byoc.placement.problem import Bools, Ints, Problem
 _MOST_PRUNED = 5_000
 
 
-def company(problem: Problem, open_to: Bools) -> list[int]:
+def find_compatible_units(problem: Problem, open_to: Bools) -> list[int]:
     """Return for each unit the set of units it can share a region with, itself included, as bits.
     `open_to`, bool (units,), marks the units that the device accepts. Two units are incompatible if a
     path between them passes a unit that the device does not accept: the region would wait for itself.
@@ -35,7 +35,7 @@ def company(problem: Problem, open_to: Bools) -> list[int]:
     return [every & ~apart[unit] | 1 << unit if accepted[unit] else 0 for unit in range(units)]
 
 
-def without_lonely(problem: Problem) -> Problem:
+def remove_isolated_units(problem: Problem) -> Problem:
     """Return the problem without units on devices where all their possible regions are too small.
     No placement that keeps the limits is lost. Raises ValueError if a unit that must be on an
     accelerator has no device left.
@@ -47,7 +47,7 @@ def without_lonely(problem: Problem) -> Problem:
         open_to = problem.allowed[:, 1 + d].copy()
         while True:
             least = int(problem.min_nodes[d])
-            sets = company(problem, open_to)
+            sets = find_compatible_units(problem, open_to)
             isolated = [
                 unit
                 for unit in np.flatnonzero(open_to).tolist()

@@ -5,14 +5,14 @@ from functools import cached_property
 
 import numpy as np
 
-from byoc.placement.decided import FREE
-from byoc.placement.flow import Network, minimum_cut
+from byoc.placement.decided import UNDECIDED
+from byoc.placement.flow import CutNetwork, find_minimum_cut
 from byoc.placement.problem import Bools, Floats, Ints, Problem
 
 _HOST, _DEVICE = 0, 1
 
 
-class Cuts:
+class HostDeviceCuts:
     """The network whose cuts are the placements on the host and accelerator `device`.
     Node 0, the source, is the host and node 1, the sink, the accelerator: an arc is cut, and paid for,
     when its tail is on the host and its head on the accelerator. The other nodes are the undecided
@@ -28,7 +28,7 @@ class Cuts:
         # With several accelerators, a unit that must be on one may be on another than this.
         host = problem.costs[:, 0] if problem.devices == 1 else problem.seconds[:, 0]
         self.seconds = np.column_stack([host, problem.costs[:, device]])
-        self.free = np.flatnonzero(side == FREE)
+        self.free = np.flatnonzero(side == UNDECIDED)
         self.node = side.copy()
         self.node[self.free] = 2 + np.arange(len(self.free))
         self._size = 2 + len(self.free)
@@ -45,7 +45,7 @@ class Cuts:
         source, target = self.problem.edges
         return self.node[source], self.node[target]
 
-    def best(
+    def solve(
         self,
         edge_price: Floats | None = None,
         entry_price: Floats | None = None,
@@ -62,7 +62,7 @@ class Cuts:
             extra += entry_price
         if unit_price is not None:
             extra += unit_price
-        decided = self.side != FREE
+        decided = self.side != UNDECIDED
         fixed = [self.seconds[decided, self.side[decided]], extra[self.side == _DEVICE]]
         tail, head, cost = [self.tail], [self.head], [self.cost]
         if edge_price is not None:
@@ -85,16 +85,16 @@ class Cuts:
         head.append(nodes[dearer_device])
         cost.append((on_device - cheapest)[dearer_device])
         arcs = np.concatenate(tail), np.concatenate(head), np.concatenate(cost)
-        network = Network(self._size, _HOST, _DEVICE, *arcs)
+        network = CutNetwork(self._size, _HOST, _DEVICE, *arcs)
         labels = self.side == _DEVICE
         value, sink_side = 0.0, np.zeros(self._size, np.bool_)
         ceiling = self._upper_bound(network)
         if ceiling > 0:
-            value, sink_side = minimum_cut(network, ceiling, bits)
+            value, sink_side = find_minimum_cut(network, ceiling, bits)
         labels[self.free] = sink_side[nodes]
         return math.fsum(np.concatenate(fixed)) + self.fixed + value, labels
 
-    def _upper_bound(self, network: Network) -> float:
+    def _upper_bound(self, network: CutNetwork) -> float:
         """Return the value of some cut; 0 only if everything on the host costs nothing."""
         host, device = (
             math.fsum(network.capacity[arcs])

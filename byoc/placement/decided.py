@@ -4,12 +4,12 @@ import numpy as np
 
 from byoc.placement.problem import Bools, Floats, Ints, Problem
 
-FREE = -1
+UNDECIDED = -1
 # More than the rounding errors of a few sums.
 _MARGIN = 2.0**-40
 
 
-def decided(problem: Problem, launch: float) -> Ints:
+def find_persistent_sides(problem: Problem, launch: float) -> Ints:
     """Return the side of each unit that is the same in every optimum, int64 (units,).
     1 = on the accelerator, 0 = on the host, -1 = not decided. A unit is decided if it gains more than
     the move can cost whatever the other units do: the transfers of its tensors, and one launch, as
@@ -18,12 +18,12 @@ def decided(problem: Problem, launch: float) -> Ints:
     neither limits nor fusions.
     """
     gain = problem.costs[:, 0] - problem.costs[:, 1]
-    side = np.full(problem.units, FREE, np.int64)
+    side = np.full(problem.units, UNDECIDED, np.int64)
     transfers = _TransferBounds(problem)
     while True:
         joining, leaving = transfers.bounds(side)
         margin = _MARGIN * np.abs(np.where(np.isfinite(gain), gain, 0.0))
-        free = side == FREE
+        free = side == UNDECIDED
         joins = free & (gain > joining + launch + margin)
         stays = free & (-gain > leaving + launch + margin)
         if not (joins | stays).any():

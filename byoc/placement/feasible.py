@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from byoc.placement.limits import exceeds_capacity, repaired
+from byoc.placement.limits import exceeds_capacity, repair_labels
 from byoc.placement.problem import Bools, Floats, Ints, Problem
-from byoc.placement.regions import connected_parts
+from byoc.placement.regions import find_components
 
 # Each round sends units to the host; few are needed.
 _MOST_ROUNDS = 8
 
 
-def feasible(problem: Problem, labels: Ints) -> Ints:
+def make_feasible(problem: Problem, labels: Ints) -> Ints:
     """Return labels, int64 (units,), that keep the hard limits and split no inseparable units.
     Units connected by a tensor that cannot be transferred go to the device that is fastest for all of
     them. Units that exceed an accelerator's memory go, in topological order so that neighbours stay
@@ -18,12 +18,12 @@ def feasible(problem: Problem, labels: Ints) -> Ints:
     that break a limit are dissolved (`limits.repaired`).
     """
     group = _inseparable_groups(problem)
-    costs = _costs_of_groups(problem, group)
+    costs = _group_costs(problem, group)
     labels = _unite_groups(group, costs, labels)
     if exceeds_capacity(problem, labels).any():
         labels = _fit_memory(problem, group, costs, labels)
     for _ in range(_MOST_ROUNDS):
-        labels = repaired(problem, labels)
+        labels = repair_labels(problem, labels)
         split = _is_split(group, labels)
         if not split.any():
             break
@@ -37,10 +37,10 @@ def _inseparable_groups(problem: Problem) -> Ints:
     stuck &= (problem.producer >= 0) & (problem.devices > 0)
     entry = stuck[problem.consumed]
     source, target = problem.producer[problem.consumed][entry], problem.consumers[entry]
-    return connected_parts(problem.units, source, target, "weak")[1]
+    return find_components(problem.units, source, target, "weak")[1]
 
 
-def _costs_of_groups(problem: Problem, group: Ints) -> Floats:
+def _group_costs(problem: Problem, group: Ints) -> Floats:
     """Return the execution time of each group on each device, float64 (groups, 1 + devices)."""
     costs = np.zeros((int(group.max(initial=-1)) + 1, problem.devices + 1))
     np.add.at(costs, group, problem.costs)

@@ -18,7 +18,7 @@ _INFINITE = 2**62
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class CutNetwork:
     """Arcs from node to node; parallel arcs add up."""
 
     size: int
@@ -32,7 +32,7 @@ class Network:
     """float64 (arcs,): 0 or more, inf where the arc must not be cut."""
 
 
-def minimum_cut(network: Network, ceiling: float, bits: int = _GRAIN_BITS) -> tuple[float, Bools]:
+def find_minimum_cut(network: CutNetwork, ceiling: float, bits: int = _GRAIN_BITS) -> tuple[float, Bools]:
     """Return the value of a minimum cut and the nodes on its sink side, bool (size,).
     `ceiling` > 0 is the value of any known cut. Among all minimum cuts it is the one with the fewest
     nodes on the sink side, which is unique and so independent of the numbering.
@@ -46,11 +46,11 @@ def minimum_cut(network: Network, ceiling: float, bits: int = _GRAIN_BITS) -> tu
     found = math.fsum(network.capacity[cut])
     # The known cut was far above the minimum, so the grains were too coarse.
     if 0 < found < ceiling / 2**8:
-        return minimum_cut(network, found, bits)
+        return find_minimum_cut(network, found, bits)
     return value, sink_side
 
 
-def _solve_in_grains(network: Network, ceiling: float, bits: int) -> tuple[float, Bools]:
+def _solve_in_grains(network: CutNetwork, ceiling: float, bits: int) -> tuple[float, Bools]:
     """Solve with capacities rounded down to `2**(1 - bits) * ceiling` or finer.
     The precision beyond int32 comes from scaling (Gabow, Journal of Computer and System Sciences 31,
     1985): solve for the leading bits, then for the next bits of the residual capacities.
@@ -79,7 +79,7 @@ def _solve_in_grains(network: Network, ceiling: float, bits: int) -> tuple[float
 
 
 def _round_to_grains(
-    network: Network, exponent: int, ceiling: int, bits: int
+    network: CutNetwork, exponent: int, ceiling: int, bits: int
 ) -> "csr_array[np.int64, tuple[int, int]]":
     # Twice the known cut is as good as infinite and does not overflow.
     bounded = np.minimum(network.capacity, math.ldexp(1, exponent + 1))

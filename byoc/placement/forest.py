@@ -13,11 +13,11 @@ from byoc.placement.neighbours import Neighbours
 # With more accelerators, only sets of up to two are tried for a tensor.
 _MOST_DEVICES_TRIED = 5
 
-Choice = tuple[int, tuple[int, ...]]
+CopyChoice = tuple[int, tuple[int, ...]]
 """The home of a tensor, and all devices that hold a copy."""
-Sets = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+CopySets = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 """Sets of devices that hold a tensor, each with the accelerators that it is sent to."""
-Option = tuple[float, int, tuple[int, ...]]
+CopyOption = tuple[float, int, tuple[int, ...]]
 """Seconds, and the choice that costs them."""
 
 
@@ -35,7 +35,7 @@ class Forest:
     """Whether all units are free and no connection is left out."""
 
 
-def spanning(around: Neighbours) -> Forest:
+def build_spanning_forest(around: Neighbours) -> Forest:
     """Return a forest of all units without the connections that are the cheapest to cut."""
     sets = DisjointSet(range(len(around.seconds) + len(around.producer)))
     units = len(around.seconds)
@@ -58,7 +58,7 @@ def spanning(around: Neighbours) -> Forest:
     return Forest(frozenset(range(units)), kept, [frozenset(d) for d in dropped], not any(dropped))
 
 
-def induced(around: Neighbours, order: Sequence[int]) -> Forest:
+def build_induced_forest(around: Neighbours, order: Sequence[int]) -> Forest:
     """Return a forest of as many units as possible, in the given order, with all their connections."""
     units = len(around.seconds)
     sets = DisjointSet(range(units + len(around.producer)))
@@ -73,7 +73,7 @@ def induced(around: Neighbours, order: Sequence[int]) -> Forest:
     return Forest(frozenset(free), kept, [frozenset()] * len(kept), len(free) == units)
 
 
-class Trees:
+class ForestSolver:
     """Minimises execution plus transfer over a forest."""
 
     def __init__(self, around: Neighbours) -> None:
@@ -84,12 +84,12 @@ class Trees:
         self.exact = not many
         """Whether every set of devices is tried for each tensor."""
 
-    def solved(self, forest: Forest, labels: Sequence[int]) -> list[int]:
+    def solve(self, forest: Forest, labels: Sequence[int]) -> list[int]:
         """Return labels that are optimal for the free units; the others keep theirs."""
-        return _Pass(self._around, self._device_sets, forest, labels).labels()
+        return _ForestPass(self._around, self._device_sets, forest, labels).compute_labels()
 
 
-def _device_sets(devices: int, level: int, home: int, held: frozenset[int]) -> Sets:
+def _device_sets(devices: int, level: int, home: int, held: frozenset[int]) -> CopySets:
     """Return the possible sets of devices that hold a tensor, and the accelerators it is sent to.
     `level` consumers (2 means two or more) choose their device; `home` and `held` hold a copy in any
     case.
@@ -106,13 +106,13 @@ def _device_sets(devices: int, level: int, home: int, held: frozenset[int]) -> S
     return tuple(found.items())
 
 
-class _Pass:
+class _ForestPass:
     """One pass up the trees and one pass down."""
 
     def __init__(
         self,
         around: Neighbours,
-        sets: Callable[[int, int, frozenset[int]], Sets],
+        sets: Callable[[int, int, frozenset[int]], CopySets],
         forest: Forest,
         labels: Sequence[int],
     ) -> None:
@@ -124,9 +124,9 @@ class _Pass:
         self._parent_tensor: dict[int, int] = {}
         self._roots: list[int] = []
         # The best choice for each label of the parent unit.
-        self._best: dict[int, list[Choice]] = {}
+        self._best: dict[int, list[CopyChoice]] = {}
 
-    def labels(self) -> list[int]:
+    def compute_labels(self) -> list[int]:
         order = self._root_trees()
         for tensor in reversed(order):
             above = self._parent_unit[tensor]
@@ -163,7 +163,7 @@ class _Pass:
         free = [producer] if producer in self._forest.free else []
         return [unit for unit in (*free, *self._forest.kept[tensor]) if unit != above]
 
-    def _options(self, tensor: int) -> list[Option]:
+    def _options(self, tensor: int) -> list[CopyOption]:
         """Return the cost of a tensor and its subtree for each home and each set of devices."""
         around, above = self._around, self._parent_unit[tensor]
         producer = around.producer[tensor]
@@ -194,10 +194,10 @@ class _Pass:
                 options.append((cost, home, there))
         return options
 
-    def _message(self, tensor: int) -> tuple[list[float], list[Choice]]:
+    def _message(self, tensor: int) -> tuple[list[float], list[CopyChoice]]:
         """Return the least seconds for each label of the parent unit, and the choices that give them."""
         least = [inf] * (self._around.devices + 1)
-        best: list[Choice] = [(0, (0,))] * len(least)
+        best: list[CopyChoice] = [(0, (0,))] * len(least)
         made_above = self._around.producer[tensor] == self._parent_unit[tensor]
         for cost, home, there in self._options(tensor):
             for device in (home,) if made_above else there:

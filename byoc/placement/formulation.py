@@ -4,16 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from byoc.placement.company import company
+from byoc.placement.company import find_compatible_units
 from byoc.placement.problem import UNLIMITED, Bools, Floats, Ints, Problem
-from byoc.placement.rows import Program
+from byoc.placement.rows import MilpBuilder
 
 # Rows on compatible units need memory for this number of units squared.
 _MOST_PAIRED = 700
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class PlacementColumns:
     """The column numbers of a placement program's variables."""
 
     placed: Ints
@@ -24,9 +24,9 @@ class Columns:
     """int64 (fusions,): 1 = chosen."""
 
 
-def placement_program(
+def build_placement_milp(
     problem: Problem, most_levels: int, count_launches: bool = True
-) -> tuple[Program, Columns, float]:
+) -> tuple[MilpBuilder, PlacementColumns, float]:
     """Return the program of a problem, its columns, and the constant part of its cost.
     Without `count_launches` it has neither launches nor limits on regions nor fusions.
 
@@ -39,28 +39,28 @@ def placement_program(
     edges: `r[v] >= r[u]`, `r[v] >= r[u] + x[v] - x[u]`, `R >= r[v] >= x[v]`. No big-M constants are
     needed, and the levels are continuous: rounded down they remain feasible.
     """
-    program = Program()
+    program = MilpBuilder()
     extra = problem.seconds[:, 1:] - problem.seconds[:, :1]
     open_to = problem.allowed[:, 1:]
-    placed = program.add(np.where(open_to, extra, 0.0), open_to, True)
+    placed = program.add_columns(np.where(open_to, extra, 0.0), open_to, True)
     constant = float(problem.seconds[:, 0].sum())
     if problem.devices > 1:
-        program.at_most(1, *((placed[:, d], 1) for d in range(problem.devices)))
+        program.add_rows(1, *((placed[:, d], 1) for d in range(problem.devices)))
     musts = np.flatnonzero(problem.must)
     if musts.size:
-        program.at_most(-1, *((placed[musts, d], -1) for d in range(problem.devices)))
+        program.add_rows(-1, *((placed[musts, d], -1) for d in range(problem.devices)))
     level = np.full(placed.shape, -1, np.int64)
     for d in range(problem.devices):
         transfers = _Transfers(program, problem, placed[:, d])
         transfers.add(open_to[:, d], problem.to_device[:, d], problem.to_host[:, d])
         if np.isfinite(problem.capacity[d]) and problem.memory[open_to[:, d], d].sum() > 0:
-            program.sum_at_most(problem.capacity[d], placed[:, d], problem.memory[:, d])
+            program.add_row(problem.capacity[d], placed[:, d], problem.memory[:, d])
         if count_launches and _regions_matter(problem, d):
             level[:, d] = _add_levels(program, problem, placed[:, d], d, most_levels)
     fused = np.zeros(0, np.int64)
     if count_launches:
         fused = _add_fusions(program, problem, placed, level, most_levels)
-    return program, Columns(placed, level, fused), constant
+    return program, PlacementColumns(placed, level, fused), constant
 
 
 def _regions_matter(problem: Problem, d: int) -> bool:
@@ -74,7 +74,7 @@ def _regions_matter(problem: Problem, d: int) -> bool:
 class _Transfers:
     """Adds the transfers of one device to a program."""
 
-    program: Program
+    program: MilpBuilder
     problem: Problem
     placed: Ints
     """int64 (units,): the columns of the units on the device."""
@@ -95,9 +95,9 @@ class _Transfers:
     def _charge_units(self, columns: Ints, cost: Floats) -> None:
         """Charge units for being on the device, through columns that are at least theirs."""
         barred = np.isinf(cost)
-        self.program.at_most(0, (columns[barred], 1))
-        extra = self.program.add(cost[~barred], 1, False)
-        self.program.at_most(0, (columns[~barred], 1), (extra, -1))
+        self.program.add_rows(0, (columns[barred], 1))
+        extra = self.program.add_columns(cost[~barred], 1, False)
+        self.program.add_rows(0, (columns[~barred], 1), (extra, -1))
 
     def _charge_tensors(self, which: Bools, cost: Floats, *, up: bool) -> None:
         """Charge tensors once for a direction if at least one consumer is on the other side."""
@@ -108,7 +108,7 @@ class _Transfers:
         forbidden = np.isinf(cost[tensors])
         number = np.full(len(cost), -1, np.int64)
         paid = np.unique(tensors[~forbidden])
-        number[paid] = self.program.add(cost[paid], 1, False)
+        number[paid] = self.program.add_columns(cost[paid], 1, False)
         sign = -1 if up else 1
         for made in (False, True):
             for finite in (False, True):
@@ -118,61 +118,61 @@ class _Transfers:
                     terms.append((self.placed[makers[here]], -sign))
                 if finite:
                     terms.append((number[tensors[here]], -1))
-                self.program.at_most(0, *terms)
+                self.program.add_rows(0, *terms)
 
 
-def _add_levels(program: Program, problem: Problem, placed: Ints, d: int, most_levels: int) -> Ints:
+def _add_levels(program: MilpBuilder, problem: Problem, placed: Ints, d: int, most_levels: int) -> Ints:
     source, target = problem.edges
     most = min(most_levels, int(problem.max_regions[d]))
-    level = program.add(np.zeros(problem.units), most, False)
-    count = program.add(problem.launch[d], most, False)
+    level = program.add_columns(np.zeros(problem.units), most, False)
+    count = program.add_columns(problem.launch[d], most, False)
     # With a limit of size there may be more phases than levels, never fewer.
     if problem.min_nodes[d] > 1:
         _require_compatible(program, problem, placed, d)
-        program.sum_at_most(0, [*placed, count], [*(-problem.size).tolist(), int(problem.min_nodes[d])])
+        program.add_row(0, [*placed, count], [*(-problem.size).tolist(), int(problem.min_nodes[d])])
     if problem.max_nodes[d] < UNLIMITED:
-        program.sum_at_most(0, [*placed, count], [*problem.size.tolist(), -int(problem.max_nodes[d])])
-    program.at_most(0, (level[source], 1), (level[target], -1))
+        program.add_row(0, [*placed, count], [*problem.size.tolist(), -int(problem.max_nodes[d])])
+    program.add_rows(0, (level[source], 1), (level[target], -1))
     # A unit that the device refuses never starts a region.
     starts = problem.allowed[target, 1 + d]
     source, target = source[starts], target[starts]
-    program.at_most(
+    program.add_rows(
         0, (level[source], 1), (placed[target], 1), (placed[source], -1), (level[target], -1)
     )
-    program.at_most(0, (placed, 1), (level, -1))
-    program.at_most(0, (level, 1), (np.repeat(count, len(level)), -1))
+    program.add_rows(0, (placed, 1), (level, -1))
+    program.add_rows(0, (level, 1), (np.repeat(count, len(level)), -1))
     return level
 
 
-def _require_compatible(program: Program, problem: Problem, placed: Ints, d: int) -> None:
+def _require_compatible(program: MilpBuilder, problem: Problem, placed: Ints, d: int) -> None:
     """Require enough compatible units on the device for each unit placed there."""
     if problem.units > _MOST_PAIRED:
         return
     least = int(problem.min_nodes[d])
-    for unit, members in enumerate(company(problem, problem.allowed[:, 1 + d])):
+    for unit, members in enumerate(find_compatible_units(problem, problem.allowed[:, 1 + d])):
         others = [other for other in range(problem.units) if members >> other & 1]
         if others:
             factors = -np.minimum(problem.size[others], least)
-            program.sum_at_most(0, [*placed[others], placed[unit]], [*factors.tolist(), least])
+            program.add_row(0, [*placed[others], placed[unit]], [*factors.tolist(), least])
 
 
 def _add_fusions(
-    program: Program, problem: Problem, placed: Ints, level: Ints, most_levels: int
+    program: MilpBuilder, problem: Problem, placed: Ints, level: Ints, most_levels: int
 ) -> Ints:
     """Require a fusion's members to be on its device and on one level, and each in one fusion only."""
     saving = np.array([fusion.saving for fusion in problem.fusions], np.float64)
-    fused = program.add(-saving, 1, True)
+    fused = program.add_columns(-saving, 1, True)
     fusions_of: dict[int, list[int]] = {}
     for number, fusion in zip(fused.tolist(), problem.fusions, strict=True):
         d = fusion.device - 1
         members = np.array(fusion.members)
-        program.at_most(0, (np.full(len(members), number), 1), (placed[members, d], -1))
+        program.add_rows(0, (np.full(len(members), number), 1), (placed[members, d], -1))
         first, others = np.repeat(level[members[0], d], len(members) - 1), level[members[1:], d]
         for one, two in ((first, others), (others, first)):
-            program.at_most(most_levels, (one, 1), (two, -1), (np.full(len(one), number), most_levels))
+            program.add_rows(most_levels, (one, 1), (two, -1), (np.full(len(one), number), most_levels))
         for member in fusion.members:
             fusions_of.setdefault(member, []).append(number)
     for numbers in fusions_of.values():
         if len(numbers) > 1:
-            program.sum_at_most(1, numbers, 1)
+            program.add_row(1, numbers, 1)
     return fused

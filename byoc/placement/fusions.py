@@ -3,13 +3,13 @@
 import numpy as np
 
 from byoc.placement.problem import Ints, Problem
-from byoc.placement.regions import contraction_is_acyclic
+from byoc.placement.regions import is_contraction_acyclic
 
 # Up to so many candidates are searched exhaustively: at most 2**12 choices.
 _MOST_CANDIDATES = 12
 
 
-def best_fusions(problem: Problem, labels: Ints, regions: Ints) -> tuple[int, ...]:
+def choose_fusions(problem: Problem, labels: Ints, regions: Ints) -> tuple[int, ...]:
     """Return the fusions that save most: disjoint, each in one region, acyclic together.
     Optimal if at most 12 candidates depend on one another (weighted set packing, NP-hard); for more,
     greedy by saving per member (Hurkens and Schrijver, SIAM Journal on Discrete Mathematics 2, 1989:
@@ -26,19 +26,19 @@ def best_fusions(problem: Problem, labels: Ints, regions: Ints) -> tuple[int, ..
         return ()
     groups = _group_overlapping(problem, open_to)
     chosen = sorted(number for group in groups for number in _choose(problem, group))
-    if fusions_are_acyclic(problem, chosen):
+    if are_fusions_acyclic(problem, chosen):
         return tuple(chosen)
     if len(open_to) <= _MOST_CANDIDATES:
         return tuple(sorted(_choose(problem, open_to, acyclic=True)))
     return tuple(sorted(_choose_greedily(problem, chosen, acyclic=True)))
 
 
-def fusions_are_acyclic(problem: Problem, chosen: list[int]) -> bool:
+def are_fusions_acyclic(problem: Problem, chosen: list[int]) -> bool:
     """Return whether the graph stays acyclic when each chosen fusion is contracted to one node."""
     groups = np.full(problem.units, -1, np.int64)
     for place, number in enumerate(chosen):
         groups[list(problem.fusions[number].members)] = place
-    return contraction_is_acyclic(problem, groups)
+    return is_contraction_acyclic(problem, groups)
 
 
 def _group_overlapping(problem: Problem, numbers: list[int]) -> list[list[int]]:
@@ -69,7 +69,7 @@ def _choose(problem: Problem, numbers: list[int], acyclic: bool = False) -> list
         fusion = problem.fusions[order[place]]
         if members.isdisjoint(fusion.members):
             more = [*taken, order[place]]
-            if not acyclic or fusions_are_acyclic(problem, more):
+            if not acyclic or are_fusions_acyclic(problem, more):
                 search(place + 1, more, members.union(fusion.members), saved + fusion.saving)
         search(place + 1, taken, members, saved)
 
@@ -87,7 +87,7 @@ def _choose_greedily(problem: Problem, numbers: list[int], acyclic: bool) -> lis
     for number in sorted(numbers, key=worth):
         if not members.isdisjoint(problem.fusions[number].members):
             continue
-        if acyclic and not fusions_are_acyclic(problem, [*chosen, number]):
+        if acyclic and not are_fusions_acyclic(problem, [*chosen, number]):
             continue
         chosen.append(number)
         members.update(problem.fusions[number].members)

@@ -29,17 +29,17 @@ from typing import Any
 import numpy as np
 
 from byoc.errors import InputError
-from byoc.placement.canonical import topological_order
-from byoc.placement.instance_checks import Edge, Node, checked
+from byoc.placement.canonical import sort_topologically
+from byoc.placement.instance_checks import InstanceEdge, InstanceNode, check_instance
 from byoc.placement.problem import Ints, Problem
-from byoc.placement.regions import connected_parts
+from byoc.placement.regions import find_components
 
 _SECONDS = 1e-3
 """Seconds per unit of time of the format."""
 
 
 @dataclass(frozen=True, eq=False)
-class Instance:
+class PlacementInstance:
     """An instance of the benchmark: the problem, and the nodes of each unit."""
 
     problem: Problem
@@ -51,7 +51,7 @@ class Instance:
     """Sentences on parts of the instance that the problem expresses differently."""
 
 
-def read_instance(path: Path) -> Instance:
+def read_instance(path: Path) -> PlacementInstance:
     """Read an instance from a file.
 
     Raises InputError with a line for each mistake, and OSError if the file cannot be read.
@@ -63,7 +63,7 @@ def read_instance(path: Path) -> Instance:
     return parse_instance(text, str(path))
 
 
-def parse_instance(text: str, source: str) -> Instance:
+def parse_instance(text: str, source: str) -> PlacementInstance:
     """Parse the JSON text of an instance; `source` names it in error messages.
 
     The result does not depend on the order of nodes and edges in the text: units are in topological
@@ -77,7 +77,7 @@ def parse_instance(text: str, source: str) -> Instance:
         raise InputError(f"{source}: not an instance: nested too deeply") from None
     except ValueError as error:
         raise InputError(f"{source}: not JSON: {error}") from None
-    return _build_instance(*checked(document, source))
+    return _build_instance(*check_instance(document, source))
 
 
 class _DuplicateKeyError(Exception):
@@ -94,11 +94,11 @@ def _object_without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, An
 
 
 def _build_instance(
-    header: Mapping[str, float], nodes: Sequence[Node], edges: Sequence[Edge]
-) -> Instance:
+    header: Mapping[str, float], nodes: Sequence[InstanceNode], edges: Sequence[InstanceEdge]
+) -> PlacementInstance:
     devices = int(header["maxFPGAs"])
     unit_of, split_classes = _assign_units(nodes, edges)
-    members: list[list[Node]] = [[] for _ in range(int(unit_of.max(initial=-1)) + 1)]
+    members: list[list[InstanceNode]] = [[] for _ in range(int(unit_of.max(initial=-1)) + 1)]
     for node, unit in zip(nodes, unit_of.tolist(), strict=True):
         members[unit].append(node)
     unit_of_id = {node.id: unit for unit, group in enumerate(members) for node in group}
@@ -117,7 +117,7 @@ def _build_instance(
         seconds[unit, 0] = math.fsum(node.host for node in group) * _SECONDS
         seconds[unit, 1:] = on_device if supported else np.inf
         memory[unit] = math.fsum(node.size for node in group)
-    tensors = [*_tensors(edges, unit_of_id), *_ties(split_classes, unit_of_id)]
+    tensors = [*_find_tensors(edges, unit_of_id), *_tie_split_classes(split_classes, unit_of_id)]
     cost = np.array([tensor[2] for tensor in tensors], np.float64)[:, np.newaxis]
     transfer = np.broadcast_to(cost * _SECONDS, (len(tensors), devices))
     problem = Problem.build(
@@ -133,10 +133,10 @@ def _build_instance(
         capacity=np.full(devices, header["maxSizePerFPGA"]),
     )
     ids = tuple(tuple(sorted(node.id for node in group)) for group in members)
-    return Instance(problem, ids, int(header["maxCPUs"]), _notes(split_classes))
+    return PlacementInstance(problem, ids, int(header["maxCPUs"]), _describe_split_classes(split_classes))
 
 
-def _assign_units(nodes: Sequence[Node], edges: Sequence[Edge]) -> tuple[Ints, list[list[Node]]]:
+def _assign_units(nodes: Sequence[InstanceNode], edges: Sequence[InstanceEdge]) -> tuple[Ints, list[list[InstanceNode]]]:
     """Return the unit of each node, int64 (nodes,), and the classes that are split into several units.
 
     A class is one unit, unless contracting it would make the graph cyclic (classes of training
@@ -155,10 +155,10 @@ def _assign_units(nodes: Sequence[Node], edges: Sequence[Edge]) -> tuple[Ints, l
     ends = np.array([(number[e.source], number[e.target]) for e in edges], np.int64).reshape(-1, 2)
     source, target = of_class[ends.T]
     between = source != target
-    _, component = connected_parts(len(nodes), source[between], target[between], "strong")
+    _, component = find_components(len(nodes), source[between], target[between], "strong")
     classes_in = np.bincount(component[np.unique(of_class)], minlength=len(nodes) + 1)
     is_split = classes_in[component[of_class]] > 1
-    split: dict[int, list[Node]] = {}
+    split: dict[int, list[InstanceNode]] = {}
     for position in np.flatnonzero(is_split).tolist():
         split.setdefault(int(of_class[position]), []).append(nodes[position])
     unit_of = np.where(is_split, np.arange(len(nodes)), of_class)
@@ -168,17 +168,17 @@ def _assign_units(nodes: Sequence[Node], edges: Sequence[Edge]) -> tuple[Ints, l
     np.minimum.at(smallest, unit_of, np.array([node.id for node in nodes], np.int64))
     source, target = unit_of[ends.T]
     between = source != target
-    order = topological_order(count, (source[between], target[between]), smallest.tolist())
+    order = sort_topologically(count, (source[between], target[between]), smallest.tolist())
     position_of = np.empty(count, np.int64)
     position_of[order] = np.arange(count)
     return position_of[unit_of], [group for group in split.values() if len(group) > 1]
 
 
-Tensor = tuple[int, list[int], float]
+InstanceTensor = tuple[int, list[int], float]
 """Producer, consumers, and the time to move it."""
 
 
-def _tensors(edges: Sequence[Edge], unit_of_id: Mapping[int, int]) -> list[Tensor]:
+def _find_tensors(edges: Sequence[InstanceEdge], unit_of_id: Mapping[int, int]) -> list[InstanceTensor]:
     """Return the results of nodes that other units read, in the order of the units."""
     readers: dict[int, set[int]] = {}
     cost: dict[int, float] = {}
@@ -190,7 +190,7 @@ def _tensors(edges: Sequence[Edge], unit_of_id: Mapping[int, int]) -> list[Tenso
     return [(unit_of_id[node], sorted(readers[node]), cost[node]) for node in order]
 
 
-def _ties(split_classes: Sequence[Sequence[Node]], unit_of_id: Mapping[int, int]) -> list[Tensor]:
+def _tie_split_classes(split_classes: Sequence[Sequence[InstanceNode]], unit_of_id: Mapping[int, int]) -> list[InstanceTensor]:
     """Return tensors that cannot be moved, which keep the units of a class on one device."""
     ties = []
     for group in split_classes:
@@ -199,7 +199,7 @@ def _ties(split_classes: Sequence[Sequence[Node]], unit_of_id: Mapping[int, int]
     return ties
 
 
-def _notes(split_classes: Sequence[Sequence[Node]]) -> tuple[str, ...]:
+def _describe_split_classes(split_classes: Sequence[Sequence[InstanceNode]]) -> tuple[str, ...]:
     if not split_classes:
         return ()
     count = sum(map(len, split_classes))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from byoc.errors import InputError, nearest
-from byoc.placement.regions import connected_parts
+from byoc.errors import InputError, suggest_nearest
+from byoc.placement.regions import find_components
 
 _MOST_DEVICES = 256
 _MOST_NODES = 1_000_000
@@ -20,7 +20,7 @@ _SAME_COST = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class InstanceNode:
     """A node of the file, times in the file's unit."""
 
     id: int
@@ -32,7 +32,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class InstanceEdge:
     """An edge of the file."""
 
     source: int
@@ -40,7 +40,7 @@ class Edge:
     cost: float
 
 
-def checked(document: Any, source: str) -> tuple[dict[str, float], list[Node], list[Edge]]:
+def check_instance(document: Any, source: str) -> tuple[dict[str, float], list[InstanceNode], list[InstanceEdge]]:
     """Return the numbers of the header, the nodes sorted by id, and the edges, an acyclic graph.
 
     Raises InputError with a line for each mistake, up to 20.
@@ -99,7 +99,7 @@ class _Checks:
             return []
         return entries
 
-    def node(self, entry: Any, path: str) -> Node:
+    def node(self, entry: Any, path: str) -> InstanceNode:
         if not isinstance(entry, dict):
             self._wrong(path, "", f"an object is expected, not {_describe(entry)}")
             entry = dict.fromkeys(("id", "supportedOnFpga", "cpuLatency", "fpgaLatency"), 0)
@@ -107,7 +107,7 @@ class _Checks:
         if "isBackwardNode" in entry:
             self._flag(entry, "isBackwardNode", path)
         timed = supported or "fpgaLatency" in entry
-        return Node(
+        return InstanceNode(
             id=self.whole(entry, "id", path),
             supported=supported,
             host=self.number(entry, "cpuLatency", path),
@@ -116,17 +116,17 @@ class _Checks:
             color=None if entry.get("colorClass") is None else self.whole(entry, "colorClass", path),
         )
 
-    def edge(self, entry: Any, path: str) -> Edge:
+    def edge(self, entry: Any, path: str) -> InstanceEdge:
         if not isinstance(entry, dict):
             self._wrong(path, "", f"an object is expected, not {_describe(entry)}")
-            return Edge(0, 0, 0.0)
-        return Edge(
+            return InstanceEdge(0, 0, 0.0)
+        return InstanceEdge(
             self.whole(entry, "sourceId", path),
             self.whole(entry, "destId", path),
             self.number(entry, "cost", path),
         )
 
-    def ids(self, nodes: Sequence[Node], edges: Sequence[Edge]) -> None:
+    def ids(self, nodes: Sequence[InstanceNode], edges: Sequence[InstanceEdge]) -> None:
         """Refuse ids that occur twice, and edges that name no node."""
         first: dict[int, int] = {}
         for number, node in enumerate(nodes):
@@ -138,7 +138,7 @@ class _Checks:
                 if end not in first:
                     self._wrong(f"edges[{number}]", key, f"there is no node {end}")
 
-    def costs(self, edges: Sequence[Edge]) -> None:
+    def costs(self, edges: Sequence[InstanceEdge]) -> None:
         """Refuse different costs for the edges of one source."""
         first: dict[int, int] = {}
         for number, edge in enumerate(edges):
@@ -151,7 +151,7 @@ class _Checks:
                     f"{edges[other].cost:g}: what a node makes has one cost",
                 )
 
-    def acyclic(self, nodes: Sequence[Node], edges: Sequence[Edge]) -> None:
+    def acyclic(self, nodes: Sequence[InstanceNode], edges: Sequence[InstanceEdge]) -> None:
         """Refuse edges that form a cycle."""
         cycle = _find_cycle(nodes, edges)
         if cycle:
@@ -204,7 +204,7 @@ class _Checks:
     def _value(self, entry: Mapping[str, Any], key: str, path: str) -> Any:
         if key not in entry:
             strange = entry.keys() - _KNOWN
-            self._wrong(path, "", f"there is no {key}{nearest(key, strange)}")
+            self._wrong(path, "", f"there is no {key}{suggest_nearest(key, strange)}")
         elif entry[key] is None:
             self._wrong(path, key, "null; a value is expected")
         return entry.get(key)
@@ -221,14 +221,14 @@ _KNOWN = {
 }  # fmt: skip
 
 
-def _find_cycle(nodes: Sequence[Node], edges: Sequence[Edge]) -> list[int]:
+def _find_cycle(nodes: Sequence[InstanceNode], edges: Sequence[InstanceEdge]) -> list[int]:
     """Return up to five ids of nodes in one strongly connected component; empty if there is no cycle."""
     loops = sorted(edge.source for edge in edges if edge.source == edge.target)
     if loops or not edges:
         return loops[:1]
     number = {node.id: position for position, node in enumerate(nodes)}
     ends = np.array([(number[edge.source], number[edge.target]) for edge in edges]).T
-    count, component = connected_parts(len(nodes), ends[0], ends[1], "strong")
+    count, component = find_components(len(nodes), ends[0], ends[1], "strong")
     if count == len(nodes):
         return []
     members: dict[int, list[int]] = {}

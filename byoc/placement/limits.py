@@ -8,7 +8,7 @@ from byoc.placement.problem import Bools, Floats, Ints, Problem
 from byoc.placement.regions import form_regions
 
 
-def breach(problem: Problem, labels: Ints, regions: Ints) -> str:
+def find_broken_limit(problem: Problem, labels: Ints, regions: Ints) -> str:
     """Return a sentence on the first hard limit that is broken; empty if none is."""
     stray = np.flatnonzero(problem.must & (labels == 0))
     if stray.size:
@@ -37,7 +37,7 @@ def exceeds_capacity(problem: Problem, labels: Ints) -> Bools:
     return np.array(taken, np.float64) > problem.capacity * (1 + 2.0**-40)
 
 
-def repaired(problem: Problem, labels: Ints) -> Ints:
+def repair_labels(problem: Problem, labels: Ints) -> Ints:
     """Return labels whose regions keep the limits, int64 (units,), by moving units to the host.
     Regions that are too small go first, then those that lose least (per byte if memory is short) until
     the rest fits. Units that must be on an accelerator are not moved, so limits that they break stay

@@ -7,28 +7,28 @@ from typing import Self
 
 import numpy as np
 
-from byoc.placement.limits import breach
-from byoc.placement.makespan import Schedule, Scheduler, labels_and_regions
+from byoc.placement.limits import find_broken_limit
+from byoc.placement.makespan import InferenceSchedule, ListScheduler, renumber_regions
 from byoc.placement.neighbours import Neighbours
 from byoc.placement.problem import Problem
-from byoc.placement.regions import components_within
-from byoc.placement.strategy import needs
+from byoc.placement.regions import find_region_components
+from byoc.placement.strategy import find_requirements
 
 # A smaller relative gain may be a rounding error.
 _LEAST_GAIN = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class SearchState:
     """A candidate placement: labels, arbitrary region numbers (-1 = host), and its makespan."""
 
     labels: list[int]
     regions: list[int]
     seconds: float
-    schedule: Schedule | None
+    schedule: InferenceSchedule | None
 
     @classmethod
-    def of(cls, scheduler: Scheduler, labels: list[int], regions: list[int]) -> Self:
+    def from_labels(cls, scheduler: ListScheduler, labels: list[int], regions: list[int]) -> Self:
         """Schedule a placement; its makespan is inf if its regions form a cycle."""
         schedule = scheduler.schedule(labels, regions)
         return cls(labels, regions, schedule.makespan if schedule else inf, schedule)
@@ -38,29 +38,29 @@ Move = tuple[tuple[int, ...], int, int | None]
 """Units, the device they move to, and the region they join there: None = a new one."""
 
 
-def improved(problem: Problem, scheduler: Scheduler, state: State, most: int) -> tuple[State, int]:
+def improve_state(problem: Problem, scheduler: ListScheduler, state: SearchState, most: int) -> tuple[SearchState, int]:
     """Return a state that no single move improves, and the number of schedules computed.
     Stops after `most` schedules with the best state so far. Each move that helps is made at once. Units
     that end late come first, since they are likely to be on the critical path.
     """
-    search = _Search(problem, scheduler, most)
+    search = _LocalSearch(problem, scheduler, most)
     while True:
-        found = search.round(state)
+        found = search.try_all_moves(state)
         if found is state or search.tried >= most:
             return found, search.tried
         state = found
 
 
-class _Search:
-    def __init__(self, problem: Problem, scheduler: Scheduler, most: int) -> None:
+class _LocalSearch:
+    def __init__(self, problem: Problem, scheduler: ListScheduler, most: int) -> None:
         self._problem, self._scheduler, self._most = problem, scheduler, most
         self._around = Neighbours(problem)
         self._allowed: list[list[bool]] = problem.allowed.tolist()
-        self._limited = bool(needs(problem) - {"launch", "fusions", "several devices"})
-        self._members_of: tuple[State | None, dict[int, tuple[int, ...]]] = None, {}
+        self._limited = bool(find_requirements(problem) - {"launch", "fusions", "several devices"})
+        self._members_of: tuple[SearchState | None, dict[int, tuple[int, ...]]] = None, {}
         self.tried = 0
 
-    def round(self, state: State) -> State:
+    def try_all_moves(self, state: SearchState) -> SearchState:
         """Try the moves of every unit and region once."""
         assert state.schedule is not None
         ends: list[float] = state.schedule.end.tolist()
@@ -74,7 +74,7 @@ class _Search:
                     break  # the remaining moves belong to the previous state
         return state
 
-    def _moves(self, state: State, unit: int) -> Iterator[Move]:
+    def _moves(self, state: SearchState, unit: int) -> Iterator[Move]:
         """Yield the moves of a unit in its current state."""
         labels, regions = state.labels, state.regions
         near = sorted(self._neighbours(unit))
@@ -96,7 +96,7 @@ class _Search:
                     if join != region:
                         yield group, device, join
 
-    def _members(self, state: State) -> dict[int, tuple[int, ...]]:
+    def _members(self, state: SearchState) -> dict[int, tuple[int, ...]]:
         """Return the units of each region, computed once for each state."""
         if self._members_of[0] is not state:
             members: dict[int, list[int]] = {}
@@ -111,7 +111,7 @@ class _Search:
             near.update(self._around.consumers[tensor])
         return near - {unit, -1}
 
-    def _apply(self, state: State, move: Move) -> State:
+    def _apply(self, state: SearchState, move: Move) -> SearchState:
         """Return the state after a move if it helps and is allowed, else the given state."""
         units, device, join = move
         labels, regions = list(state.labels), list(state.regions)
@@ -122,20 +122,20 @@ class _Search:
         if labels == state.labels and regions == state.regions:
             return state
         self.tried += 1
-        found = State.of(self._scheduler, labels, regions)
+        found = SearchState.from_labels(self._scheduler, labels, regions)
         if found.seconds < state.seconds * (1 - _LEAST_GAIN) and self._is_allowed(found):
             return found
         return state
 
-    def _is_allowed(self, state: State) -> bool:
+    def _is_allowed(self, state: SearchState) -> bool:
         return not self._limited or keeps_limits(self._problem, state.labels, state.regions)
 
 
 def keeps_limits(problem: Problem, labels: Sequence[int], regions: Sequence[int]) -> bool:
     """Return whether a placement keeps the hard limits, including connected regions."""
-    placed, grouped = labels_and_regions(labels, regions)
-    if breach(problem, placed, grouped):
+    placed, grouped = renumber_regions(labels, regions)
+    if find_broken_limit(problem, placed, grouped):
         return False
     bound = np.append(False, problem.connected)[placed]
-    pieces = np.unique(components_within(problem, grouped)[bound])
+    pieces = np.unique(find_region_components(problem, grouped)[bound])
     return len(pieces) == len(np.unique(grouped[bound]))

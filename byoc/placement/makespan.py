@@ -22,13 +22,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from byoc.placement.fusions import best_fusions
+from byoc.placement.fusions import choose_fusions
 from byoc.placement.neighbours import Neighbours
 from byoc.placement.problem import Floats, Ints, Problem
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class InferenceSchedule:
     """Start and end of each unit's job; its device is in the labels."""
 
     start: Floats
@@ -39,7 +39,7 @@ class Schedule:
     """Seconds until the last job has ended and the last output is on the host."""
 
 
-class Scheduler:
+class ListScheduler:
     """List scheduling of placements of one problem."""
 
     def __init__(self, problem: Problem) -> None:
@@ -49,25 +49,25 @@ class Scheduler:
         self._seconds: list[list[float]] = problem.seconds.tolist()
         self._launch: list[float] = problem.launch.tolist()
 
-    def schedule(self, labels: Sequence[int], regions: Sequence[int]) -> Schedule | None:
+    def schedule(self, labels: Sequence[int], regions: Sequence[int]) -> InferenceSchedule | None:
         """Return a list schedule of a placement; None if its regions form a cycle.
         Jobs are taken by upward rank, the longest path from their start to the end, and each goes into
         the earliest gap of its device that it fits in (Topcuoglu et al., section 5.1).
         """
-        jobs = _Jobs(self._problem, self._around, self._seconds, self._launch, labels, regions)
-        order = jobs.by_rank()
+        jobs = _ScheduledJobs(self._problem, self._around, self._seconds, self._launch, labels, regions)
+        order = jobs.order_by_rank()
         if order is None:
             return None
-        start, end, makespan = jobs.run(order)
+        start, end, makespan = jobs.assign_times(order)
         of_unit = jobs.of_unit
-        return Schedule(
+        return InferenceSchedule(
             np.array([start[job] for job in of_unit], np.float64),
             np.array([end[job] for job in of_unit], np.float64),
             makespan,
         )
 
 
-class _Jobs:
+class _ScheduledJobs:
     """The jobs of a placement and their dependencies."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - lists of a problem, and a placement
@@ -94,7 +94,7 @@ class _Jobs:
             self.seconds[job] += seconds[unit][label]
         if problem.fusions:
             placed = np.array(labels, np.int64), np.array(regions, np.int64)
-            for chosen in best_fusions(problem, *placed):
+            for chosen in choose_fusions(problem, *placed):
                 fusion = problem.fusions[chosen]
                 job = self.of_unit[fusion.members[0]]
                 self.seconds[job] = max(0.0, self.seconds[job] - fusion.saving)
@@ -123,7 +123,7 @@ class _Jobs:
                 else:
                     self.following[source].append((job, moving))
 
-    def by_rank(self) -> list[int] | None:
+    def order_by_rank(self) -> list[int] | None:
         """Return the jobs by falling upward rank; None if they form a cycle."""
         waits = [0] * len(self.device)
         for following in self.following:
@@ -146,7 +146,7 @@ class _Jobs:
         # Sorting is stable: of equal ranks, a job comes before those that wait for it.
         return sorted(order, key=lambda job: -rank[job])
 
-    def run(self, order: Sequence[int]) -> tuple[list[float], list[float], float]:
+    def assign_times(self, order: Sequence[int]) -> tuple[list[float], list[float], float]:
         """Return the start and end of every job, and the makespan."""
         ready = list(self.release)
         start, end = [0.0] * len(ready), [0.0] * len(ready)
@@ -183,7 +183,7 @@ class _IdleIntervals:
         return begin
 
 
-def labels_and_regions(labels: Sequence[int], regions: Sequence[int]) -> tuple[Ints, Ints]:
+def renumber_regions(labels: Sequence[int], regions: Sequence[int]) -> tuple[Ints, Ints]:
     """Return both as int64 (units,), the regions renumbered 0, 1, ... in order of appearance."""
     number: dict[int, int] = {}
     renumbered = [number.setdefault(region, len(number)) if region >= 0 else -1 for region in regions]

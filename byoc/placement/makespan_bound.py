@@ -12,7 +12,7 @@ from byoc.placement.problem import Problem
 _ROUNDING = 2.0**-36
 
 
-def lower_bound(problem: Problem) -> float:
+def makespan_lower_bound(problem: Problem) -> float:
     """Return a lower bound in seconds on the makespan, in the model of `byoc.placement.makespan`.
     The larger of two values: the longest path, with each unit and tensor where it is cheapest for the
     path, and the least load of the busiest device, where units may be divided between devices.

@@ -33,7 +33,7 @@ class Neighbours:
             for unit in self.consumers[tensor]:
                 self.read[unit].append(tensor)
 
-    def levels(self) -> list[list[int]]:
+    def group_by_depth(self) -> list[list[int]]:
         """Return the units by depth: the largest number of units before them on a path."""
         depth = [0] * self._problem.units
         for unit, target in zip(*(side.tolist() for side in self._problem.edges), strict=True):
@@ -43,7 +43,7 @@ class Neighbours:
             levels[level].append(unit)
         return levels
 
-    def moving(self, tensor: int, home: int, wanted: set[int]) -> float:
+    def transfer_seconds(self, tensor: int, home: int, wanted: set[int]) -> float:
         """Return the seconds that bring a tensor from the device `home` to all of `wanted`."""
         elsewhere = wanted - {home}
         if not elsewhere:
@@ -51,7 +51,7 @@ class Neighbours:
         leaving = self.to_host[tensor][home - 1] if home else 0.0
         return leaving + sum(self.to_device[tensor][d - 1] for d in sorted(elsewhere) if d)
 
-    def with_transfers(self, unit: int, labels: Sequence[int]) -> list[float]:
+    def seconds_with_transfers(self, unit: int, labels: Sequence[int]) -> list[float]:
         """Return the seconds of a unit on each device including the transfers of its tensors.
         `labels` holds the device of every unit, or -1 if unknown: such a unit needs no transfers and its
         results cost nothing to bring. The unit's own label has no effect.
@@ -62,7 +62,7 @@ class Neighbours:
             if self.is_output[tensor]:
                 wanted.add(0)
             for device in range(len(total)):
-                total[device] += self.moving(tensor, device, wanted)
+                total[device] += self.transfer_seconds(tensor, device, wanted)
         for tensor in self.read[unit]:
             producer = self.producer[tensor]
             home = labels[producer] if producer >= 0 else 0
@@ -72,5 +72,5 @@ class Neighbours:
             if self.is_output[tensor]:
                 others.add(0)
             for device in range(len(total)):
-                total[device] += self.moving(tensor, home, others | {device})
+                total[device] += self.transfer_seconds(tensor, home, others | {device})
         return total

@@ -45,7 +45,7 @@ def evaluate(problem: Problem, labels: Ints, regions: Ints, fusions: tuple[int, 
     )
 
 
-def moved(problem: Problem, labels: Ints, sizes: Ints) -> int:
+def count_transferred_bytes(problem: Problem, labels: Ints, sizes: Ints) -> int:
     """Return the bytes transferred between devices, each tensor once per direction and device.
 
     `labels` is int64 (units,), `sizes` int64 (tensors, devices) in bytes.

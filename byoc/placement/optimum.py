@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from byoc.placement.company import without_lonely
-from byoc.placement.formulation import placement_program
-from byoc.placement.fusions import fusions_are_acyclic
-from byoc.placement.incumbents import incumbents, of_labels, the_better
-from byoc.placement.limits import breach
+from byoc.placement.company import remove_isolated_units
+from byoc.placement.formulation import build_placement_milp
+from byoc.placement.fusions import are_fusions_acyclic
+from byoc.placement.incumbents import find_incumbent, build_incumbent, select_best
+from byoc.placement.limits import find_broken_limit
 from byoc.placement.problem import UNLIMITED, Floats, Ints, Problem
-from byoc.placement.regions import connected_parts, form_regions, levelled_regions
-from byoc.placement.rows import Program, Solution
-from byoc.placement.sequence import sequence_program
+from byoc.placement.regions import find_components, form_regions, form_levelled_regions
+from byoc.placement.rows import MilpBuilder, MilpSolution
+from byoc.placement.sequence import build_launch_milp
 from byoc.placement.strategy import CHEAPER_ON_HOST, Placement
 
 # A relative gap that the tolerances of the solver may hide; below it a placement is optimal.
-PROVEN = 1e-9
+OPTIMALITY_GAP = 1e-9
 # Entries of the launch program's largest variable: beyond that it is too slow to be useful.
 _MOST_MEMBERS = 1200
 
@@ -29,7 +29,7 @@ _UNPROVEN = "launches and limits of regions are proven in part only: the bound l
 _STOPPED = "the search was stopped before the optimum was proven"
 
 
-def optimum(
+def solve_exactly(
     problem: Problem, known: Placement | None, seconds: float | None, nodes: int | None
 ) -> Placement | None:
     """Return the best placement found with its lower bound; None if there is none or none was found.
@@ -37,17 +37,17 @@ def optimum(
     branch-and-bound nodes of each program; None = no limit.
     """
     try:
-        problem = without_lonely(problem)
+        problem = remove_isolated_units(problem)
     except ValueError:  # no region is possible for a unit that must be on an accelerator
         return None
-    search = _Search(problem, seconds, nodes, time.monotonic())
+    search = _MilpSearch(problem, seconds, nodes, time.monotonic())
     best, solution = search.solve_by_levels(known)
     bound = solution.bound
     exact = _is_exact(problem)
     if _can_improve(best, solution) and (problem.min_nodes > 1).any():
         best = search.avoid_small_regions(best)
     if not exact and _can_improve(best, solution):
-        launches = search.most_launches(best)
+        launches = search.bound_launches(best)
         if problem.units * problem.devices * launches <= _MOST_MEMBERS:
             best, solution = search.solve_by_launches(best, launches)
             bound, exact = max(bound, solution.bound), True
@@ -70,19 +70,19 @@ def _is_exact(problem: Problem) -> bool:
     return problem.devices == 1 and not problem.connected[0] and not sized[0]
 
 
-def _can_improve(best: Placement | None, solution: Solution) -> bool:
+def _can_improve(best: Placement | None, solution: MilpSolution) -> bool:
     """Return whether a better placement may exist, within tolerances."""
     if best is None:
         return solution.bound < np.inf
-    return best.cost.total - solution.bound - solution.slack > PROVEN * best.cost.total
+    return best.cost.total - solution.bound - solution.slack > OPTIMALITY_GAP * best.cost.total
 
 
-def _total(best: Placement | None) -> float:
+def _total_cost(best: Placement | None) -> float:
     return np.inf if best is None else best.cost.total
 
 
 @dataclass(frozen=True, eq=False)
-class _Search:
+class _MilpSearch:
     """A problem and its search budget: seconds in all, branch-and-bound nodes for each program."""
 
     problem: Problem
@@ -90,18 +90,18 @@ class _Search:
     nodes: int | None
     start: float
 
-    def solve_by_levels(self, best: Placement | None) -> tuple[Placement | None, Solution]:
+    def solve_by_levels(self, best: Placement | None) -> tuple[Placement | None, MilpSolution]:
         """Return the better placement and the solution of the program over levels."""
         problem = self.problem
-        program, columns, constant = placement_program(problem, _most_levels(problem))
+        program, columns, constant = build_placement_milp(problem, _count_placeable_units(problem))
         solution, chosen = self._solve_with_acyclic_fusions(
-            program, columns.fused, constant, _total(best)
+            program, columns.fused, constant, _total_cost(best)
         )
         if solution.values is None:
             return best, solution
         labels = _read_labels(solution.values[columns.placed])
-        found = [of_labels(problem, labels), _keep_fusions_together(problem, labels, chosen)]
-        return the_better([best, *found]), solution
+        found = [build_incumbent(problem, labels), _keep_fusions_together(problem, labels, chosen)]
+        return select_best([best, *found]), solution
 
     def avoid_small_regions(self, best: Placement | None) -> Placement | None:
         """Return the better placement after avoiding regions that are too small, in two ways.
@@ -109,14 +109,14 @@ class _Search:
         are refused by their device, and the rest is placed again.
         """
         problem = self.problem
-        best = the_better([best, incumbents(problem)])
+        best = select_best([best, find_incumbent(problem)])
         for factor in _LAUNCH_FACTORS:
             variant = replace(problem, launch=problem.launch * factor)
             labels = self._solve_labels(variant)
             for _ in range(_MOST_TRIES):
                 if labels is None:
                     break
-                best = the_better([best, of_labels(problem, labels)])
+                best = select_best([best, build_incumbent(problem, labels)])
                 movable = _units_of_small_regions(problem, labels)
                 if not movable.size:
                     break
@@ -127,52 +127,52 @@ class _Search:
         return best
 
     def _solve_labels(self, problem: Problem) -> Ints | None:
-        program, columns, constant = placement_program(problem, _most_levels(problem))
+        program, columns, constant = build_placement_milp(problem, _count_placeable_units(problem))
         solution, _ = self._solve_with_acyclic_fusions(program, columns.fused, constant, np.inf)
         return None if solution.values is None else _read_labels(solution.values[columns.placed])
 
     def solve_by_launches(
         self, best: Placement | None, launches: int
-    ) -> tuple[Placement | None, Solution]:
+    ) -> tuple[Placement | None, MilpSolution]:
         """Return the better placement and the solution of the program over a sequence of launches."""
-        program, columns, constant = sequence_program(self.problem, launches)
+        program, columns, constant = build_launch_milp(self.problem, launches)
         solution, chosen = self._solve_with_acyclic_fusions(
-            program, columns.fused, constant, _total(best)
+            program, columns.fused, constant, _total_cost(best)
         )
         if solution.values is None:
             return best, solution
-        found = Placement.of(
+        found = Placement.from_labels(
             self.problem,
             _read_labels(solution.values[columns.placed]),
             why_host=CHEAPER_ON_HOST,
-            regions=columns.regions(solution.values),
+            regions=columns.read_regions(solution.values),
             fusions=chosen,
         )
-        if breach(self.problem, found.labels, found.regions):
+        if find_broken_limit(self.problem, found.labels, found.regions):
             return best, solution
-        return the_better([best, found]), solution
+        return select_best([best, found]), solution
 
-    def most_launches(self, best: Placement | None) -> int:
+    def bound_launches(self, best: Placement | None) -> int:
         """Return a number of launches that no better placement exceeds."""
         problem = self.problem
-        most = _most_levels(problem)
+        most = _count_placeable_units(problem)
         most = min(most, int(np.minimum(problem.max_regions, UNLIMITED // (1 + problem.devices)).sum()))
         cheapest = float(problem.launch.min(initial=np.inf))
         if best is None or not cheapest > 0 or problem.fusions:
             return most
-        program, _, constant = placement_program(problem, most, count_launches=False)
+        program, _, constant = build_placement_milp(problem, most, count_launches=False)
         least = program.solve(constant, np.inf, self._remaining_seconds(), self.nodes).bound
         if not np.isfinite(least):
             return most
-        return max(1, min(most, int((best.cost.total - least) / cheapest * (1 + PROVEN)) + 1))
+        return max(1, min(most, int((best.cost.total - least) / cheapest * (1 + OPTIMALITY_GAP)) + 1))
 
     def _remaining_seconds(self) -> float | None:
         """Return the remaining seconds, None if there is no limit."""
         return None if self.seconds is None else max(0.0, self.seconds - time.monotonic() + self.start)
 
     def _solve_with_acyclic_fusions(
-        self, program: Program, fused: Ints, constant: float, most: float
-    ) -> tuple[Solution, tuple[int, ...]]:
+        self, program: MilpBuilder, fused: Ints, constant: float, most: float
+    ) -> tuple[MilpSolution, tuple[int, ...]]:
         """Solve a program, and again while the chosen fusions form a cycle."""
         while True:
             solution = program.solve(constant, most, self._remaining_seconds(), self.nodes)
@@ -180,23 +180,23 @@ class _Search:
                 return solution, ()
             values = solution.values[fused].reshape(len(fused), -1)
             chosen = np.flatnonzero(values.max(axis=1) > 0.5).tolist()
-            if fusions_are_acyclic(self.problem, chosen):
+            if are_fusions_acyclic(self.problem, chosen):
                 return solution, tuple(chosen)
             for cycle in _fusion_cycles(self.problem, chosen):
-                program.sum_at_most(len(cycle) - 1, fused[cycle].ravel(), 1)
+                program.add_row(len(cycle) - 1, fused[cycle].ravel(), 1)
 
 
 def _keep_fusions_together(problem: Problem, labels: Ints, chosen: tuple[int, ...]) -> Placement | None:
     """Return the placement with each chosen fusion in one region, None if that is impossible."""
     if not chosen or problem.devices > 1 or problem.connected.any():
         return None
-    regions = levelled_regions(problem, labels, [problem.fusions[i].members for i in chosen])
-    if regions is None or breach(problem, labels, regions):
+    regions = form_levelled_regions(problem, labels, [problem.fusions[i].members for i in chosen])
+    if regions is None or find_broken_limit(problem, labels, regions):
         return None
     # A phase with too many nodes may have been divided.
     if any(np.ptp(regions[list(problem.fusions[number].members)]) for number in chosen):
         return None
-    return Placement.of(problem, labels, why_host=CHEAPER_ON_HOST, regions=regions, fusions=chosen)
+    return Placement.from_labels(problem, labels, why_host=CHEAPER_ON_HOST, regions=regions, fusions=chosen)
 
 
 def _units_of_small_regions(problem: Problem, labels: Ints) -> Ints:
@@ -225,7 +225,7 @@ def _fusion_cycles(problem: Problem, chosen: list[int]) -> list[list[int]]:
         node[members] = members[0]
     source, target = (node[side] for side in problem.edges)
     crossing = source != target
-    _, component = connected_parts(problem.units, source[crossing], target[crossing], "strong")
+    _, component = find_components(problem.units, source[crossing], target[crossing], "strong")
     sizes = np.bincount(component)
     cycles: dict[int, list[int]] = {}
     for number in chosen:
@@ -235,6 +235,6 @@ def _fusion_cycles(problem: Problem, chosen: list[int]) -> list[list[int]]:
     return list(cycles.values())
 
 
-def _most_levels(problem: Problem) -> int:
+def _count_placeable_units(problem: Problem) -> int:
     """Return a number of regions that no device needs to exceed."""
     return max(1, int(problem.allowed[:, 1:].any(axis=1).sum()))

@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 
-from byoc.placement.fusions import best_fusions
+from byoc.placement.fusions import choose_fusions
 from byoc.placement.problem import UNLIMITED, Ints, Problem
 
 
@@ -21,7 +21,7 @@ class _Continuation:
 _IMPOSSIBLE = _Continuation(inf)
 
 
-def best_regions(problem: Problem, labels: Ints) -> tuple[float, Ints] | None:
+def find_best_regions(problem: Problem, labels: Ints) -> tuple[float, Ints] | None:
     """Return launches minus savings of the best regions for labels, and the regions, int64 (units,).
     None if no regions keep the limits. Tries every order of launches and, where it matters which units
     are launched together, every choice of them: regions that can be launched one after another are
@@ -125,6 +125,6 @@ class _RegionSearch:
             return 0.0
         if launch not in self.savings:
             members = np.array([launch >> unit & 1 for unit in range(self.problem.units)], np.int64)
-            chosen = best_fusions(self.problem, np.array(self.labels) * members, members - 1)
+            chosen = choose_fusions(self.problem, np.array(self.labels) * members, members - 1)
             self.savings[launch] = sum(self.problem.fusions[number].saving for number in chosen)
         return self.savings[launch]

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from byoc.placement.cuts import Cuts
-from byoc.placement.decided import FREE, decided
+from byoc.placement.cuts import HostDeviceCuts
+from byoc.placement.decided import UNDECIDED, find_persistent_sides
 from byoc.placement.problem import UNLIMITED, Bools, Floats, Ints, Problem
 
 # Precision of the cuts while multipliers are sought; the last round uses full precision.
@@ -18,7 +18,7 @@ _LENGTH_BITS = 24
 
 
 @dataclass(eq=False)
-class Prices:
+class LagrangianRelaxation:
     """The Lagrangian relaxation of a placement problem, solved by minimum cuts.
     For any multipliers the minimum cuts give a lower bound.
 
@@ -66,7 +66,7 @@ class Prices:
             np.zeros(problem.devices),
         )
 
-    def rounds(self, count: int, least: float) -> Iterator[Ints]:
+    def iterate_labels(self, count: int, least: float) -> Iterator[Ints]:
         """Yield the labels of each round, int64 (units,), and raise `bound`.
 
         `least` is the cost of a known placement.
@@ -89,14 +89,14 @@ class Prices:
         self.bound = max(self.bound, value)
         yield self._choose_labels(on_device)
 
-    def _cuts(self, d: int) -> Cuts:
+    def _cuts(self, d: int) -> HostDeviceCuts:
         problem = self.problem
         if not self.has_multipliers and not problem.fusions:
-            return Cuts(problem, d, decided(problem, float(problem.launch[0])))
-        side = np.where(problem.allowed[:, d], FREE, 0)
+            return HostDeviceCuts(problem, d, find_persistent_sides(problem, float(problem.launch[0])))
+        side = np.where(problem.allowed[:, d], UNDECIDED, 0)
         if problem.devices == 1:
             side[problem.must] = 1
-        return Cuts(problem, d, side)
+        return HostDeviceCuts(problem, d, side)
 
     def _solve_cuts(self, bits: int) -> tuple[float, list[Bools]]:
         problem = self.problem
@@ -109,7 +109,7 @@ class Prices:
                 + self.byte_multiplier[d] * problem.memory[:, d]
                 - self.fusion_share[d]
             )
-            part, on_device = cuts.best(
+            part, on_device = cuts.solve(
                 launch[d] * self.launch_flow[d], launch[d] * self.entry_flow[d], unit, bits
             )
             value += part - host

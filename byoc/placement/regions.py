@@ -7,7 +7,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from byoc.placement.problem import UNLIMITED, Bools, Ints, Problem
-from byoc.placement.turns import patient_slots
+from byoc.placement.turns import schedule_launches
 
 
 def form_regions(problem: Problem, labels: Ints) -> Ints:
@@ -39,14 +39,14 @@ def form_regions(problem: Problem, labels: Ints) -> Ints:
     used = np.unique(labels[labels > 0])
     if not used.size:
         return np.full(problem.units, -1, np.int64)
-    slots = [_slots(problem, labels, np.roll(used, -start)) for start in range(len(used))]
+    slots = [_assign_slots(problem, labels, np.roll(used, -start)) for start in range(len(used))]
     if used.size > 1:
-        slots.append(patient_slots(problem, labels))
+        slots.append(schedule_launches(problem, labels))
     candidates = (_number_regions(problem, labels, each) for each in slots)
     return min(candidates, key=lambda regions: _launch_cost(problem, labels, regions))
 
 
-def levelled_regions(problem: Problem, labels: Ints, together: list[tuple[int, ...]]) -> Ints | None:
+def form_levelled_regions(problem: Problem, labels: Ints, together: list[tuple[int, ...]]) -> Ints | None:
     """Return the fewest phases of one accelerator that keep given units together, int64 (units,).
 
     Each tuple of `together` shares one level of the closed form of `form_regions`. None if that is
@@ -69,7 +69,7 @@ def levelled_regions(problem: Problem, labels: Ints, together: list[tuple[int, .
     return None
 
 
-def contraction_is_acyclic(problem: Problem, regions: Ints) -> bool:
+def is_contraction_acyclic(problem: Problem, regions: Ints) -> bool:
     """Return whether the graph stays acyclic when each region is contracted to one node.
 
     `regions` is int64 (units,); units of region -1 stay single. Computed from strongly connected
@@ -79,19 +79,19 @@ def contraction_is_acyclic(problem: Problem, regions: Ints) -> bool:
     node = np.where(regions >= 0, regions, count + np.arange(problem.units))
     source, target = (node[side] for side in problem.edges)
     crossing = source != target
-    return connected_parts(count + problem.units, source[crossing], target[crossing], "strong")[0] == (
+    return find_components(count + problem.units, source[crossing], target[crossing], "strong")[0] == (
         count + problem.units
     )
 
 
-def components_within(problem: Problem, regions: Ints) -> Ints:
+def find_region_components(problem: Problem, regions: Ints) -> Ints:
     """Return the connected component of its region that each unit is in, int64 (units,)."""
     source, target = problem.edges
     joined = (regions[source] >= 0) & (regions[source] == regions[target])
-    return connected_parts(problem.units, source[joined], target[joined], "weak")[1]
+    return find_components(problem.units, source[joined], target[joined], "weak")[1]
 
 
-def _slots(problem: Problem, labels: Ints, schedule: Ints) -> Ints:
+def _assign_slots(problem: Problem, labels: Ints, schedule: Ints) -> Ints:
     """Return the slot of every unit; `schedule` are the devices in the order of their slots."""
     first_of_device = np.zeros(1 + problem.devices, np.int64)
     first_of_device[schedule] = 1 + np.arange(len(schedule))
@@ -122,7 +122,7 @@ def _number_regions(problem: Problem, labels: Ints, slots: Ints) -> Ints:
     needs_connection = np.append(False, problem.connected)[labels]
     joined: Bools = needs_connection[source] & (labels[source] == labels[target])
     joined &= slots[source] == slots[target]
-    _, component = connected_parts(problem.units, source[joined], target[joined], "weak")
+    _, component = find_components(problem.units, source[joined], target[joined], "weak")
     placed = np.flatnonzero(labels > 0)
     # One key per region: components count from 1, and unsplit phases have component 0.
     key = slots * (problem.units + 1) + np.where(needs_connection, component + 1, 0)
@@ -159,7 +159,7 @@ def _split_large_phases(problem: Problem, labels: Ints, key: Ints, placed: Ints)
     finer[placed] = region * (problem.units + 1) + part[placed]
     source, target = problem.edges
     joined = np.append(False, problem.connected)[labels][source] & (finer[source] == finer[target])
-    _, component = connected_parts(problem.units, source[joined], target[joined], "weak")
+    _, component = find_components(problem.units, source[joined], target[joined], "weak")
     # Parts that need not be connected are not split into components.
     apart = np.where(np.append(False, problem.connected)[labels], component + 1, 0)
     _, dense = np.unique(finer, return_inverse=True)
@@ -173,7 +173,7 @@ def _launch_cost(problem: Problem, labels: Ints, regions: Ints) -> tuple[float, 
     return float(per_device @ problem.launch), len(device)
 
 
-def connected_parts(
+def find_components(
     nodes: int, source: Ints, target: Ints, connection: Literal["weak", "strong"]
 ) -> tuple[int, Ints]:
     """Return the number of weakly or strongly connected components, and each node's, int64 (nodes,).

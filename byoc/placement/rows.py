@@ -9,7 +9,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from byoc.placement.problem import Bools, Floats, Ints
-from byoc.quiet import stdout_kept_clean
+from byoc.quiet import redirect_stdout_to_stderr
 
 # HiGHS stops at an absolute gap of 1e-6, which scipy cannot set. Costs scaled to this sum make it
 # 1e-13 of the possible gain.
@@ -21,7 +21,7 @@ _LIFT = 2.0**400
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
+class MilpSolution:
     """The solution that HiGHS found, and the bound that it proved."""
 
     values: Floats | None
@@ -35,7 +35,7 @@ class Solution:
 
 
 @dataclass(eq=False)
-class Program:
+class MilpBuilder:
     """Minimises cost @ x subject to 0 <= x <= high, integrality, and rows `a @ x <= b`."""
 
     cost: list[Floats] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Program:
     _value: list[Floats] = field(default_factory=list)
     _most: list[Floats] = field(default_factory=list)
 
-    def add(self, cost: ArrayLike, high: ArrayLike, integral: bool) -> Ints:
+    def add_columns(self, cost: ArrayLike, high: ArrayLike, integral: bool) -> Ints:
         """Add columns between 0 and `high`; return their numbers in the shape of `cost`."""
         costs = np.asarray(cost, np.float64)
         numbers: Ints = self.columns + np.arange(costs.size)
@@ -58,7 +58,7 @@ class Program:
         self.columns += costs.size
         return numbers.reshape(costs.shape)
 
-    def at_most(self, most: ArrayLike, *terms: tuple[ArrayLike, ArrayLike]) -> None:
+    def add_rows(self, most: ArrayLike, *terms: tuple[ArrayLike, ArrayLike]) -> None:
         """Add one row `sum of factor * x[column] <= most` for each entry of the columns.
 
         Columns of a term are int64 (rows,), its factors a number or one for each row.
@@ -72,7 +72,7 @@ class Program:
         self._most.append(np.broadcast_to(np.asarray(most, np.float64), (count,)).copy())
         self.rows += count
 
-    def sum_at_most(self, most: float, columns: ArrayLike, factors: ArrayLike) -> None:
+    def add_row(self, most: float, columns: ArrayLike, factors: ArrayLike) -> None:
         """Add the single row `sum of factors * x[columns] <= most`."""
         entries = np.asarray(columns, np.int64).ravel()
         self._row.append(np.full(entries.size, self.rows))
@@ -83,13 +83,13 @@ class Program:
 
     def solve(
         self, constant: float, most: float, seconds: float | None = None, nodes: int | None = None
-    ) -> Solution:
+    ) -> MilpSolution:
         """Minimise `constant` + cost @ x within so many seconds and branch-and-bound nodes.
         `most` is the cost of a known solution, inf if none is known. A better solution cannot contain a
         cost above `most` minus all possible gains, so larger costs are reduced to that.
         """
         if not self.columns:
-            return Solution(np.zeros(0), constant, True)
+            return MilpSolution(np.zeros(0), constant, True)
         cost, high = np.concatenate(self.cost), np.concatenate(self.high)
         integral = np.concatenate(self.integral)
         gains = np.minimum(cost, 0) @ high
@@ -104,7 +104,7 @@ class Program:
             options["time_limit"] = seconds
         if nodes is not None:
             options["node_limit"] = nodes
-        with stdout_kept_clean():
+        with redirect_stdout_to_stderr():
             result = milp(
                 cost * scale,
                 integrality=integral.astype(np.int64),
@@ -113,12 +113,12 @@ class Program:
                 options=options,  # type: ignore[arg-type]
             )
         if result.status == 2:
-            return Solution(None, np.inf, True)
+            return MilpSolution(None, np.inf, True)
         dual_bound = result.mip_dual_bound
         bound, slack = -np.inf, _SLACK * (stake / lift + abs(constant))
         if dual_bound is not None and np.isfinite(dual_bound):
             bound = constant + dual_bound / scale / lift - slack
-        return Solution(result.x, bound, result.status == 0, slack)
+        return MilpSolution(result.x, bound, result.status == 0, slack)
 
     def _constraints(self) -> list[LinearConstraint]:
         if not self.rows:

@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from byoc.errors import InputError, shortened
-from byoc.placement.fusions import best_fusions
+from byoc.errors import InputError, shorten_text
+from byoc.placement.fusions import choose_fusions
 from byoc.placement.objective import Cost, evaluate
 from byoc.placement.problem import UNLIMITED, Ints, Problem
 from byoc.placement.regions import form_regions
@@ -35,7 +35,7 @@ class Placement:
     """The chosen fusions of the problem, in rising order."""
 
     @classmethod
-    def of(  # noqa: PLR0913, PLR0917 - the parts of a placement
+    def from_labels(  # noqa: PLR0913, PLR0917 - the parts of a placement
         cls,
         problem: Problem,
         labels: Ints,
@@ -52,7 +52,7 @@ class Placement:
         if regions is None:
             regions = form_regions(problem, labels)
         if fusions is None:
-            fusions = best_fusions(problem, labels, regions)
+            fusions = choose_fusions(problem, labels, regions)
         cost = evaluate(problem, labels, regions, fusions)
         proven = None if bound is None else max(bound * (1 - _ROUNDING), 0.0)
         return cls(labels, regions, cost, proven, notes, why_host, fusions)
@@ -68,7 +68,7 @@ CAPACITY = "capacity"
 FUSIONS = "fusions"
 SEVERAL_DEVICES = "several devices"
 CONNECTED = "connected"
-EVERYTHING = frozenset(
+ALL_REQUIREMENTS = frozenset(
     {LAUNCH, MUST, REGION_SIZE, REGION_COUNT, CAPACITY, FUSIONS, SEVERAL_DEVICES, CONNECTED}
 )
 """All requirements that a strategy can take into account beyond execution and transfer."""
@@ -109,16 +109,16 @@ _SENTENCES = {
 }
 
 
-def called(strategy: object) -> str:
+def strategy_display_name(strategy: object) -> str:
     """Return the name of a strategy for messages."""
     own = type(strategy).__name__
     try:
-        return shortened(str(getattr(strategy, "name", own)), _LONGEST_NAME) or own
+        return shorten_text(str(getattr(strategy, "name", own)), _LONGEST_NAME) or own
     except Exception:  # a property of a plug-in can fail
         return own
 
 
-def needs(problem: Problem) -> frozenset[str]:
+def find_requirements(problem: Problem) -> frozenset[str]:
     """Return the requirements of a problem beyond execution and transfer, a subset of `EVERYTHING`."""
     requirements = {
         LAUNCH: problem.launch.any(),
@@ -133,7 +133,7 @@ def needs(problem: Problem) -> frozenset[str]:
     return frozenset(name for name, present in requirements.items() if present)
 
 
-def unhonoured(strategy: Strategy, problem: Problem) -> tuple[str, ...]:
+def describe_ignored(strategy: Strategy, problem: Problem) -> tuple[str, ...]:
     """Return a sentence for each requirement of the problem that the strategy ignores.
 
     Raises InputError if `honours` is not a set of names.
@@ -142,5 +142,5 @@ def unhonoured(strategy: Strategy, problem: Problem) -> tuple[str, ...]:
     with suppress(Exception):  # a property of a plug-in can fail
         honours = getattr(strategy, "honours", frozenset())
     if not isinstance(honours, (frozenset, set, tuple, list)):
-        raise InputError(f"strategy {called(strategy)}: its honours are not a set of names")
-    return tuple(_SENTENCES[need] for need in sorted(needs(problem)) if need not in honours)
+        raise InputError(f"strategy {strategy_display_name(strategy)}: its honours are not a set of names")
+    return tuple(_SENTENCES[need] for need in sorted(find_requirements(problem)) if need not in honours)

@@ -7,7 +7,7 @@ import numpy as np
 from byoc.placement.problem import Ints, Problem
 
 
-def patient_slots(problem: Problem, labels: Ints) -> Ints:
+def schedule_launches(problem: Problem, labels: Ints) -> Ints:
     """Return the launch that each unit is part of or follows, int64 (units,), from 1 on.
     A launch takes all units that its device can run by then. The next launch goes to a device on which
     all units are ready that still have the most launches of that device ahead: such a launch is needed
@@ -15,7 +15,7 @@ def patient_slots(problem: Problem, labels: Ints) -> Ints:
     largest share of them ready is launched (majority merge, as for shortest common supersequences: Jiang
     and Li, SIAM Journal on Computing 24, 1995).
     """
-    return _LaunchSchedule(problem, labels).slots()
+    return _LaunchSchedule(problem, labels).assign_slots()
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class _LaunchSchedule:
                     height[unit] = most + 1
         return height
 
-    def slots(self) -> Ints:
+    def assign_slots(self) -> Ints:
         devices = range(1, 1 + self.problem.devices)
         most = max(self.height, default=0) + 1
         left = [[0] * (most + 1) for _ in range(1 + self.problem.devices)]

@@ -6,25 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from byoc.costs.pose import Alternative, Posed
-from byoc.costs.trips import partitionable, trips
+from byoc.costs.pose import AlternativeComposite, GraphProblem
+from byoc.costs.trips import can_partition_bodies, count_trips
 from byoc.graph.index import GraphIndex
-from byoc.graph.interface import interface
-from byoc.graph.places import body_place
+from byoc.graph.interface import find_boundary
+from byoc.graph.places import make_body_path
 from byoc.patterns.joint import JointUnit
 from byoc.patterns.unit import Unit
 from byoc.placement import Placement, evaluate
-from byoc.plan._graph_problem import Graph, GraphProblems
+from byoc.plan._graph_problem import GraphToPlace, PlacementProblems
 from byoc.plan._graph_units import GraphUnits
-from byoc.plan._memory_fit import Arenas, Constraints, FittedPlacement, describe_excess, fit_memory
+from byoc.plan._memory_fit import RegionArenas, Constraints, FittedPlacement, describe_excess, fit_memory
 from byoc.plan.data import GraphPlan, PlannedRegion
-from byoc.plan.saved import Pins
-from byoc.plan.settings import Settings
-from byoc.plan.solve import keys, solve
+from byoc.plan.saved import PinnedNodes
+from byoc.plan.settings import PlanSettings
+from byoc.plan.solve import name_units, run_strategy
 
 
 def plan_graphs(
-    index: GraphIndex, settings: Settings, units: Mapping[int, GraphUnits], pins: Pins | None = None
+    index: GraphIndex, settings: PlanSettings, units: Mapping[int, GraphUnits], pins: PinnedNodes | None = None
 ) -> GraphPlan:
     """Return the plan of a model's graphs, `index` being that of the main one; regions have no names.
 
@@ -42,9 +42,9 @@ def plan_graphs(
             bodies = {
                 node: tuple(plans[id(body.index)] for body in inner)
                 for node, inner in graph.bodies.items()
-                if cut_bodies and partitionable(graph, node)
+                if cut_bodies and can_partition_bodies(graph, node)
             }
-            own = Graph(graph, path, runs, units[id(graph)], bodies)
+            own = GraphToPlace(graph, path, runs, units[id(graph)], bodies)
             plans[id(graph)] = place_graph(own, settings, pins)
         plan = plans[id(index)]
         if excess:
@@ -68,34 +68,34 @@ def _bodies_first(
     `given` says how often some Loops and Scans run, by node name.
     """
     for node, bodies in index.bodies.items() if cut_bodies else ():
-        if partitionable(index, node):
-            inside = runs * trips(index, node, given).each
+        if can_partition_bodies(index, node):
+            inside = runs * count_trips(index, node, given).count
             for body in bodies:
-                inner = body_place(index, node, body.attribute, path)
+                inner = make_body_path(index, node, body.attribute, path)
                 yield from _bodies_first(body.index, given, cut_bodies, inner, inside)
     yield index, path.rstrip("/"), runs
 
 
-def place_graph(graph: Graph, settings: Settings, pins: Pins | None) -> GraphPlan:
+def place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes | None) -> GraphPlan:
     """Return the plan of a graph, whose regions have no names yet.
 
     Raises InputError when a cost that is needed is not known, the strategy fails, or a unit that has to
     be on an accelerator does not fit there.
     """
-    problems = GraphProblems(graph, settings, pins)
-    names = keys(graph.index, graph.units.units)
-    search = fit_memory(Arenas(graph.index, graph.units.units), settings.devices)
+    problems = PlacementProblems(graph, settings, pins)
+    names = name_units(graph.index, graph.units.units)
+    search = fit_memory(RegionArenas(graph.index, graph.units.units), settings.devices)
     found = next(search)
     while isinstance(found, Constraints):
         posed = problems.build(found)
         problem, fusions = problems.restrict(posed, found)
-        placement = solve(settings.strategy, problem, names)
+        placement = run_strategy(settings.strategy, problem, names)
         placement = replace(placement, fusions=tuple(fusions[n] for n in placement.fusions))
         found = search.send((placement, posed.problem))
     return _make_graph_plan(graph, problems, found)
 
 
-def _make_graph_plan(graph: Graph, problems: GraphProblems, fitted: FittedPlacement) -> GraphPlan:
+def _make_graph_plan(graph: GraphToPlace, problems: PlacementProblems, fitted: FittedPlacement) -> GraphPlan:
     settings, posed = problems.settings, problems.build(fitted.constraints)
     placement = replace(fitted.placement, bound=_lower_bound(graph, problems, fitted.placement.bound))
     labels, regions, fusions = placement.labels, placement.regions, placement.fusions
@@ -111,10 +111,10 @@ def _make_graph_plan(graph: Graph, problems: GraphProblems, fitted: FittedPlacem
     return GraphPlan(
         targets=settings.targets,
         index=graph.index,
-        place=graph.path,
+        path=graph.path,
         trips=graph.runs,
         units=tuple(units),
-        posed=posed,
+        graph_problem=posed,
         placement=placement,
         cost=evaluate(posed.latency, labels, regions, fusions),
         joules=joules,
@@ -126,11 +126,11 @@ def _make_graph_plan(graph: Graph, problems: GraphProblems, fitted: FittedPlacem
             *fitted.notes,
             *placement.notes,
         ),
-        pinned={row: label for row, label in problems.find_pinned(posed).items() if label == 0},
+        pins={row: label for row, label in problems.find_pinned(posed).items() if label == 0},
     )
 
 
-def _lower_bound(graph: Graph, problems: GraphProblems, bound: float | None) -> float | None:
+def _lower_bound(graph: GraphToPlace, problems: PlacementProblems, bound: float | None) -> float | None:
     """Return the lower bound of a graph: that of its problem, less what its bodies may yet improve.
 
     In the problem a body costs what its placement does, and that may be more than it has to.
@@ -139,12 +139,12 @@ def _lower_bound(graph: Graph, problems: GraphProblems, bound: float | None) -> 
         for plan in plans:
             if bound is None or plan.placement.bound is None:
                 return None
-            bound -= problems.trips[node].each * (plan.placement.cost.total - plan.placement.bound)
+            bound -= problems.trips[node].count * (plan.placement.cost.total - plan.placement.bound)
     return None if bound is None else max(0.0, bound)
 
 
 def _find_regions(
-    graph: Graph, settings: Settings, posed: Posed, placement: Placement
+    graph: GraphToPlace, settings: PlanSettings, posed: GraphProblem, placement: Placement
 ) -> Iterator[PlannedRegion]:
     """Yield the regions of a placement, without names, in launch order."""
     latency = posed.latency
@@ -168,20 +168,20 @@ def _find_regions(
             target=settings.targets[device - 1],
             index=graph.index,
             units=members,
-            border=interface(graph.index, sorted(node for unit in members for node in unit.nodes)),
+            interface=find_boundary(graph.index, sorted(node for unit in members for node in unit.nodes)),
             seconds=float(seconds),
             trips=graph.runs,
         )
 
 
 def _region_units(
-    units: Sequence[JointUnit], rows: Sequence[int], device: int, fused: Mapping[int, Alternative]
+    units: Sequence[JointUnit], rows: Sequence[int], device: int, fused: Mapping[int, AlternativeComposite]
 ) -> tuple[Unit, ...]:
     """Return the units of a region as they are on its device; those that run as one as one composite."""
     members: list[Unit] = []
     for row in rows:
         if row not in fused:
-            members += units[row].on[device - 1]
+            members += units[row].on_device[device - 1]
         elif row == fused[row].rows[0]:
             members.append(fused[row].unit)
     return tuple(members)

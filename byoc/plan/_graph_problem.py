@@ -8,20 +8,20 @@ from functools import cached_property
 import numpy as np
 
 from byoc.costs.model import Price
-from byoc.costs.pose import BodyCost, Posed, pose
-from byoc.costs.trips import Trips, trips
-from byoc.costs.whole import whole_bodies
+from byoc.costs.pose import BodyCost, GraphProblem, pose
+from byoc.costs.trips import TripCount, count_trips
+from byoc.costs.whole import price_bodies
 from byoc.graph.index import GraphIndex
 from byoc.placement import Problem
 from byoc.plan._graph_units import GraphUnits
 from byoc.plan._memory_fit import Constraints
 from byoc.plan.data import GraphPlan
-from byoc.plan.saved import Pins
-from byoc.plan.settings import Settings
+from byoc.plan.saved import PinnedNodes
+from byoc.plan.settings import PlanSettings
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class GraphToPlace:
     """A graph to be placed: the main one, or a body of an If, Loop or Scan.
 
     `path` is its graph path (`Loop_0/body`), empty for the main graph. `runs` is how often it is
@@ -36,34 +36,34 @@ class Graph:
 
 
 @dataclass(frozen=True, eq=False)
-class GraphProblems:
+class PlacementProblems:
     """The placement problems of a graph, one for each set of constraints.
 
     `pins` are what a given placement wants of the graph's nodes.
     """
 
-    graph: Graph
-    settings: Settings
-    pins: Pins | None
-    _built: dict[tuple[frozenset[int], ...], Posed] = field(default_factory=dict)
+    graph: GraphToPlace
+    settings: PlanSettings
+    pins: PinnedNodes | None
+    _built: dict[tuple[frozenset[int], ...], GraphProblem] = field(default_factory=dict)
 
     @cached_property
-    def trips(self) -> dict[int, Trips]:
+    def trips(self) -> dict[int, TripCount]:
         """The trip count of each node with bodies, for one run of the node."""
         index = self.graph.index
-        return {node: trips(index, node, self.settings.trips) for node in index.bodies}
+        return {node: count_trips(index, node, self.settings.trips) for node in index.bodies}
 
-    def build(self, constraints: Constraints) -> Posed:
+    def build(self, constraints: Constraints) -> GraphProblem:
         """Return the problem within some constraints; capacities count in `restrict` alone."""
         key = tuple(frozenset(rows) for rows in constraints.refused)
         if key not in self._built:
             self._built[key] = self._build(constraints)
         return self._built[key]
 
-    def _build(self, constraints: Constraints) -> Posed:
+    def _build(self, constraints: Constraints) -> GraphProblem:
         graph, settings = self.graph, self.settings
         known = (
-            settings.known.refused_rows(graph.index, graph.path, graph.units.units, target.name)
+            settings.known_limits.refused_rows(graph.index, graph.path, graph.units.units, target.name)
             for target in settings.targets
         )
         refused = [{**own, **rows} for own, rows in zip(constraints.refused, known, strict=True)]
@@ -73,19 +73,19 @@ class GraphProblems:
             settings.host,
             settings.devices,
             self.body_costs,
-            settings.unknown,
+            settings.unknown_costs,
             settings.objective,
             graph.units.alternatives,
             refused,
         )
 
-    def find_pinned(self, posed: Posed) -> Mapping[int, int]:
+    def find_pinned(self, posed: GraphProblem) -> Mapping[int, int]:
         """Return the device of each unit, by number, that a given placement decides."""
         if self.pins is None:
             return {}
-        return self.pins.of(self.graph.index, self.graph.units.units, posed.problem)
+        return self.pins.find_devices(self.graph.index, self.graph.units.units, posed.problem)
 
-    def restrict(self, posed: Posed, constraints: Constraints) -> tuple[Problem, list[int]]:
+    def restrict(self, posed: GraphProblem, constraints: Constraints) -> tuple[Problem, list[int]]:
         """Return the problem to solve: pinned units where they have to be, less room for constants.
 
         With it come the numbers of the fusions that are left: those whose members can be together.
@@ -111,8 +111,8 @@ class GraphProblems:
     def cost_bodies_on_host(self, node: int) -> tuple[Price, float]:
         """Return the cost and the operations of a node's bodies with everything on the host."""
         settings = self.settings
-        on_host = settings.unknown.on_host
-        return whole_bodies(self.graph.index, node, settings.host, settings.trips, on_host)
+        on_host = settings.unknown_costs.on_host
+        return price_bodies(self.graph.index, node, settings.host, settings.trips, on_host)
 
     @cached_property
     def body_costs(self) -> dict[int, BodyCost]:
@@ -124,12 +124,12 @@ class GraphProblems:
         host, operations = self.cost_bodies_on_host(node)
         plans = self.graph.bodies.get(node)
         if plans:
-            each = self.trips[node].each
+            each = self.trips[node].count
             seconds = each * sum(plan.cost.total for plan in plans)
             joules = sum(math.nan if plan.joules is None else plan.joules for plan in plans)
             host = Price(seconds, each * joules)
         devices = tuple(
-            whole_bodies(self.graph.index, node, costs, settings.trips, settings.unknown)[0]
+            price_bodies(self.graph.index, node, costs, settings.trips, settings.unknown_costs)[0]
             for costs in settings.costs
         )
         return BodyCost(host, devices, operations)

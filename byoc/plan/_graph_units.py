@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from byoc.costs.pose import Alternative
-from byoc.costs.trips import partitionable
+from byoc.costs.pose import AlternativeComposite
+from byoc.costs.trips import can_partition_bodies
 from byoc.graph.index import GraphIndex
-from byoc.patterns.group import group
-from byoc.patterns.joint import JointUnit, joint
-from byoc.patterns.overlap import with_alternatives
+from byoc.patterns.group import group_units
+from byoc.patterns.joint import JointUnit, join_units
+from byoc.patterns.overlap import group_with_alternatives
 from byoc.patterns.unit import Unit
-from byoc.rules.annotate import annotate
+from byoc.rules.annotate import annotate_graph
 from byoc.rules.load import Target
 from byoc.verdict import Mark
 
@@ -20,21 +20,21 @@ class GraphUnits:
     """The units of a graph in topological order, and overlapping composites that are left open."""
 
     units: list[JointUnit]
-    alternatives: list[Alternative]
+    alternatives: list[AlternativeComposite]
 
 
 def find_graphs(index: GraphIndex) -> Iterator[GraphIndex]:
     """Yield the graphs in which regions may form: a graph, and bodies inside it that may be cut."""
     yield index
     for node, bodies in index.bodies.items():
-        if partitionable(index, node):
+        if can_partition_bodies(index, node):
             for body in bodies:
                 yield from find_graphs(body.index)
 
 
 def annotate_graphs(index: GraphIndex, targets: Sequence[Target]) -> dict[int, list[list[Mark]]]:
     """Return the marks of the nodes of each graph: by the id of its index, then target, then node."""
-    return {id(graph): [annotate(graph, target) for target in targets] for graph in find_graphs(index)}
+    return {id(graph): [annotate_graph(graph, target) for target in targets] for graph in find_graphs(index)}
 
 
 def group_graphs(
@@ -50,18 +50,18 @@ def _group(index: GraphIndex, targets: Sequence[Target], marks: Sequence[Sequenc
     rivals: list[tuple[int, Unit]] = []
     for device, (target, own) in enumerate(zip(targets, marks, strict=True), 1):
         if target.rules.overlaps == "placement":
-            units, overlapping = with_alternatives(index, target.patterns, own)
+            units, overlapping = group_with_alternatives(index, target.patterns, own)
             rivals += [(device, unit) for unit in overlapping]
         else:
-            units = group(index, target.patterns, own)
+            units = group_units(index, target.patterns, own)
         each.append(units)
-    joined = joint(index, each, marks)
+    joined = join_units(index, each, marks)
     return GraphUnits(joined, [*_find_alternatives(joined, rivals)])
 
 
 def _find_alternatives(
     units: Sequence[JointUnit], rivals: Sequence[tuple[int, Unit]]
-) -> Iterator[Alternative]:
+) -> Iterator[AlternativeComposite]:
     """Yield the composites whose nodes are whole units, as the rows of these."""
     row_of = {node: row for row, unit in enumerate(units) for node in unit.nodes}
     for device, unit in rivals:
@@ -70,6 +70,6 @@ def _find_alternatives(
         if (
             len(rows) > 1
             and covered == len(unit.nodes)
-            and all(units[row].taken(device - 1) for row in rows)
+            and all(units[row].is_supported(device - 1) for row in rows)
         ):
-            yield Alternative(device, rows, unit)
+            yield AlternativeComposite(device, rows, unit)

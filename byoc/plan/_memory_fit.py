@@ -15,12 +15,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from byoc.costs.problem import Device
+from byoc.costs.problem import PlacementDevice
 from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
-from byoc.memory.live import live
-from byoc.memory.model import CONVENTIONS, MemoryModel, read_memory
-from byoc.memory.plan import plan
+from byoc.memory.live import find_live_ranges
+from byoc.memory.model import CONVENTIONS, MemoryModel, read_memory_model
+from byoc.memory.plan import plan_buffers
 from byoc.patterns.joint import JointUnit
 from byoc.placement import Placement, Problem
 from byoc.plan.data import GraphPlan
@@ -65,7 +65,7 @@ class FittedPlacement:
 
 Solved = tuple[Placement, Problem]
 """A placement with the problem it solves; `memory` of that has the bytes of constants."""
-Search = Generator[Constraints | FittedPlacement, Solved, None]
+MemorySearch = Generator[Constraints | FittedPlacement, Solved, None]
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class RegionArena:
     """The bytes of a region's activations at most, and the unit, by number, that runs at that time."""
 
     size: int
-    row: int
+    fullest_row: int
 
 
 @dataclass(frozen=True, eq=False)
-class Arenas:
+class RegionArenas:
     """The arenas of parts of a graph with some units; tensors of unknown size count as 0 bytes."""
 
     index: GraphIndex
@@ -89,7 +89,7 @@ class Arenas:
         """Why activations are not counted, empty where they are."""
         return "" if isinstance(self._model, MemoryModel) else str(self._model)
 
-    def of(self, rows: Sequence[int]) -> RegionArena:
+    def plan_arena(self, rows: Sequence[int]) -> RegionArena:
         """Return the arena of a region of some units, by number."""
         key = frozenset(rows)
         if key not in self._planned:
@@ -101,9 +101,9 @@ class Arenas:
         steps = sorted(step for row in rows for step in self._steps.get(row, ()))
         if not isinstance(model, MemoryModel) or not steps:
             return RegionArena(0, min(rows))
-        part = model.problem.part(steps)
-        found = plan(part, "exact" if len(steps) <= _LARGE else "by-size")
-        bytes_at = live(part, found.order).bytes_at
+        part = model.problem.subproblem(steps)
+        found = plan_buffers(part, "exact" if len(steps) <= _LARGE else "by-size")
+        bytes_at = find_live_ranges(part, found.order).bytes_at
         fullest = steps[found.order[max(range(len(bytes_at)), key=bytes_at.__getitem__)]]
         return RegionArena(found.size, next(row for row in rows if fullest in self._steps[row]))
 
@@ -111,7 +111,7 @@ class Arenas:
     def _model(self) -> MemoryModel | InputError:
         groups = [unit.nodes for unit in self.units if len(unit.nodes) > 1]
         try:
-            return read_memory(self.index, _CONVENTION, groups=groups)
+            return read_memory_model(self.index, _CONVENTION, groups=groups)
         except InputError as error:
             return error
 
@@ -126,7 +126,7 @@ class Arenas:
         return found
 
 
-def fit_memory(arenas: Arenas, devices: Sequence[Device]) -> Search:
+def fit_memory(arenas: RegionArenas, devices: Sequence[PlacementDevice]) -> MemorySearch:
     """Yield constraints to place within, each answered (`send`) with the placement; then the result.
 
     The regions of the result fit into the memory of their accelerators. Where those of the first
@@ -158,14 +158,14 @@ def fit_memory(arenas: Arenas, devices: Sequence[Device]) -> Search:
 
 
 def _refuse_too_large(
-    constraints: Constraints, problem: Problem, arenas: Arenas, devices: Sequence[Device]
+    constraints: Constraints, problem: Problem, arenas: RegionArenas, devices: Sequence[PlacementDevice]
 ) -> Constraints:
     """Return constraints without the units that do not fit even by themselves."""
     for number, device in enumerate(devices):
         if device.memory == inf:
             continue
         rows = np.flatnonzero(problem.allowed[:, 1 + number]).tolist()
-        needs = {row: (problem.memory[row, number], arenas.of([row]).size) for row in rows}
+        needs = {row: (problem.memory[row, number], arenas.plan_arena([row]).size) for row in rows}
         too_large = {
             row: f"limits.memory: it needs {_describe_need(*need)}, and {device.name} has "
             f"{device.memory:.0f} bytes"
@@ -177,7 +177,7 @@ def _refuse_too_large(
 
 
 def _fit(
-    constraints: Constraints, arenas: Arenas, devices: Sequence[Device], fewer_constants: bool
+    constraints: Constraints, arenas: RegionArenas, devices: Sequence[PlacementDevice], fewer_constants: bool
 ) -> Generator[Constraints | FittedPlacement, Solved, FittedPlacement]:
     """Tighten constraints until regions fit: room for constants first, or units first."""
     for rounds in range(_ROUNDS + len(devices)):
@@ -197,13 +197,13 @@ def _fit(
         elif fewer_constants and constants and arena.size < device.memory:
             constraints = constraints.with_capacity(number, device.memory - arena.size)
         else:
-            constraints = constraints.without(number, {arena.row: why})
+            constraints = constraints.without(number, {arena.fullest_row: why})
     placement, _ = yield constraints
     return FittedPlacement(placement, constraints)
 
 
 def _find_too_full(
-    placement: Placement, problem: Problem, arenas: Arenas, devices: Sequence[Device]
+    placement: Placement, problem: Problem, arenas: RegionArenas, devices: Sequence[PlacementDevice]
 ) -> tuple[int, float, RegionArena] | None:
     """Return the first accelerator, by position, with too little memory: constants, largest arena."""
     for number, device in enumerate(devices):
@@ -212,7 +212,7 @@ def _find_too_full(
         here = placement.labels == 1 + number
         constants = fsum(problem.memory[here, number])
         regions = np.unique(placement.regions[here]).tolist()
-        each = [arenas.of(np.flatnonzero(placement.regions == region).tolist()) for region in regions]
+        each = [arenas.plan_arena(np.flatnonzero(placement.regions == region).tolist()) for region in regions]
         if each:
             largest = max(each, key=lambda arena: arena.size)
             if constants + largest.size > device.memory:
@@ -224,7 +224,7 @@ def _describe_need(constants: float, activations: float) -> str:
     return f"{constants:.0f} bytes for constants and {activations:.0f} bytes for activations"
 
 
-def describe_excess(plan: GraphPlan, devices: Sequence[Device]) -> str:
+def describe_excess(plan: GraphPlan, devices: Sequence[PlacementDevice]) -> str:
     """Return the limit that all graphs of a plan together exceed, as a sentence; empty for none."""
     graphs = list(plan.walk())
     for number, device in enumerate(devices, 1):
@@ -243,8 +243,8 @@ def describe_excess(plan: GraphPlan, devices: Sequence[Device]) -> str:
 def _measure_memory(graph: GraphPlan, number: int) -> tuple[float, int]:
     """Return the bytes of a graph's constants on an accelerator, and of the largest arena there."""
     here = graph.placement.labels == number
-    constants = float(graph.posed.problem.memory[here, number - 1].sum())
-    arenas = Arenas(graph.index, graph.units)
+    constants = float(graph.graph_problem.problem.memory[here, number - 1].sum())
+    arenas = RegionArenas(graph.index, graph.units)
     regions = np.unique(graph.placement.regions[here]).tolist()
     each = (np.flatnonzero(graph.placement.regions == region).tolist() for region in regions)
-    return constants, max((arenas.of(rows).size for rows in each), default=0)
+    return constants, max((arenas.plan_arena(rows).size for rows in each), default=0)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from byoc.boundary.border import Border
-from byoc.boundary.bound import Bounded, bound
+from byoc.boundary.border import RegionBoundary
+from byoc.boundary.bound import ConvertedModel, convert_boundary
 from byoc.graph.index import GraphIndex
-from byoc.graph.outline import Cut, GraphCuts, Group, outline
-from byoc.graph.spatial import images
+from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
+from byoc.graph.spatial import find_images
 from byoc.patterns.unit import Unit
 from byoc.plan.data import GraphPlan, PlannedRegion
-from byoc.plan.wants import wants_of
+from byoc.plan.wants import read_requirements
 
 
 def name_regions(root: GraphPlan) -> GraphPlan:
@@ -54,8 +54,8 @@ def _describe_cuts(plan: GraphPlan) -> GraphCuts:
     )
 
 
-def _describe_cut(index: GraphIndex, region: PlannedRegion) -> Cut:
-    return Cut(
+def _describe_cut(index: GraphIndex, region: PlannedRegion) -> RegionCut:
+    return RegionCut(
         name=region.name,
         domain=region.target.domain,
         groups=tuple(_describe_group(index, unit) for unit in region.units),
@@ -67,33 +67,33 @@ def _describe_cut(index: GraphIndex, region: PlannedRegion) -> Cut:
     )
 
 
-def _describe_group(index: GraphIndex, unit: Unit) -> Group:
+def _describe_group(index: GraphIndex, unit: Unit) -> OutlineGroup:
     """Return a unit as it is in its region; the nodes of a QDQ group bear its name."""
     metadata = {"byoc.rules": ", ".join(unit.rules)}
     if unit.kind == "qdq":
         metadata["byoc.qdq"] = unit.name
     if unit.match is None:
-        return Group(unit.nodes, metadata=metadata)
+        return OutlineGroup(unit.nodes, metadata=metadata)
     inside = [index.nodes[i] for i in sorted(unit.match.nodes.values())]
     metadata["byoc.nodes"] = ", ".join(node.name or node.output[0] for node in inside)
-    return Group(unit.nodes, unit.match.as_composite(index), metadata)
+    return OutlineGroup(unit.nodes, unit.match.make_composite(index), metadata)
 
 
-def convert_boundaries(root: GraphPlan, outlined: ModelProto, folder: Path | None) -> Bounded:
+def convert_boundaries(root: GraphPlan, outlined: ModelProto, folder: Path | None) -> ConvertedModel:
     """Return the outlined model of a plan with conversions at its boundaries; it is edited in place.
 
     `folder` is where the model's external data lies. Raises InputError as `bound` does.
     """
     boundaries = [boundary for graph in root.walk() for boundary in _region_boundaries(graph)]
-    return bound(outlined, boundaries, folder)
+    return convert_boundary(outlined, boundaries, folder)
 
 
-def _region_boundaries(graph: GraphPlan) -> list[Border]:
+def _region_boundaries(graph: GraphPlan) -> list[RegionBoundary]:
     """Return the boundaries of a graph's own regions, without those of bodies."""
     if not graph.regions:
         return []
-    spatial = images(graph.index)
+    spatial = find_images(graph.index)
     return [
-        Border(region.name, region.target.domain, wants_of(region.target), spatial, graph.index.values)
+        RegionBoundary(region.name, region.target.domain, read_requirements(region.target), spatial, graph.index.type_protos)
         for region in graph.regions
     ]

@@ -10,10 +10,10 @@ from types import MappingProxyType
 
 from byoc.codegen.refusal import Refusal
 from byoc.graph.index import GraphIndex
-from byoc.graph.marks import is_ours
-from byoc.graph.places import node_names
+from byoc.graph.marks import is_inserted
+from byoc.graph.places import name_nodes
 from byoc.patterns.joint import JointUnit
-from byoc.plan.data import Plan, PlannedRegion, Refused
+from byoc.plan.data import Plan, PlannedRegion, RefusedRegion
 
 # Rounds in which a codegen may name single nodes, then in which whole regions go; then the target does.
 _ROUNDS_BY_NODE = 24
@@ -62,7 +62,7 @@ class KnownLimits:
         if not refused and limit is None:
             return {}
         found = {}
-        names = node_names(index, path) if refused else {}
+        names = name_nodes(index, path) if refused else {}
         for row, unit in enumerate(units):
             keys = (k for node in unit.nodes for k in (names.get(node), _output(index, path, node)))
             why = next((refused[key] for key in keys if key and key in refused), None)
@@ -82,7 +82,7 @@ class RefusalHistory:
     """
 
     known: KnownLimits = field(default_factory=KnownLimits)
-    told: tuple[Refused, ...] = ()
+    told: tuple[RefusedRegion, ...] = ()
     rounds: int = 0
 
     def add(self, plan: Plan, refusals: Sequence[Refusal]) -> "RefusalHistory":
@@ -94,7 +94,7 @@ class RefusalHistory:
         rounds = self.rounds + 1
         history = replace(self, rounds=rounds)
         regions = {region.name: region for region in plan.regions}
-        paths = {region.name: graph.place for graph in plan.root.walk() for region in graph.regions}
+        paths = {region.name: graph.path for graph in plan.root.walk() for region in graph.regions}
         too_large: dict[str, list[Refusal]] = {}
         for refusal in refusals:
             region = regions[refusal.region]
@@ -113,13 +113,13 @@ class RefusalHistory:
 
     def _refuse(self, refusal: Refusal, nodes: tuple[str, ...]) -> "RefusalHistory":
         """Return the history with nodes refused, all of the target's where none are given."""
-        told = Refused(refusal.target, refusal.region, refusal.codegen, refusal.reason, nodes)
+        told = RefusedRegion(refusal.target, refusal.region, refusal.codegen, refusal.reason, nodes)
         known = self.known.with_refused(refusal.target, nodes or (_EVERYTHING,), told.why)
         return replace(self, known=known, told=(*self.told, told))
 
     def _split(self, target: str, refusals: Sequence[Refusal], most: int) -> "RefusalHistory":
         """Return the history with regions of a target limited to a number of nodes."""
-        told = [Refused(target, each.region, each.codegen, each.reason, split=most) for each in refusals]
+        told = [RefusedRegion(target, each.region, each.codegen, each.reason, split=most) for each in refusals]
         known = self.known.with_size(target, SizeLimit(most, told[0].why))
         return replace(self, known=known, told=(*self.told, *told))
 
@@ -144,9 +144,9 @@ def find_faulty_nodes(region: PlannedRegion, path: str, named: Sequence[str]) ->
     index = region.index
     wanted = set(named)
     blamed = [unit for unit in region.units if wanted & {unit.name, *_all_names(index, unit.nodes)}]
-    names = node_names(index, path)
+    names = name_nodes(index, path)
     nodes = [node for unit in blamed or region.units for node in unit.nodes]
-    users = [node for node in nodes if not is_ours(index.nodes[node])]
+    users = [node for node in nodes if not is_inserted(index.nodes[node])]
     keys = (names.get(node) or _output(index, path, node) for node in users or nodes)
     return tuple(dict.fromkeys(filter(None, keys)))
 

@@ -7,7 +7,7 @@ from byoc.plan.data import GraphPlan, PlannedRegion
 
 
 @dataclass(frozen=True, slots=True)
-class Border:
+class RegionNeighbour:
     """A tensor that enters or leaves a region, and a unit on the other side with why it is not inside.
 
     `neighbour` and `operator` are empty where the tensor is an input or an output of the graph.
@@ -21,31 +21,31 @@ class Border:
     reason: str
 
 
-def borders(plan: GraphPlan, region: PlannedRegion) -> Iterator[Border]:
+def find_neighbours(plan: GraphPlan, region: PlannedRegion) -> Iterator[RegionNeighbour]:
     """Yield the tensors at a region's boundary with the units on the other side, inputs first."""
     index = plan.index
     rows = _rows_of_nodes(plan)
     inside = set(region.nodes)
-    for tensor in region.border.inputs:
-        maker = index.producer.get(tensor)
+    for tensor in region.interface.inputs:
+        maker = index.producers.get(tensor)
         if maker is None:
-            yield Border(tensor, True, "", "", "host", "the graph's input")
+            yield RegionNeighbour(tensor, True, "", "", "host", "the graph's input")
         elif maker in rows:
             yield _describe_neighbour(plan, rows[maker], maker, tensor, enters=True)
-    for tensor in region.border.outputs:
+    for tensor in region.interface.outputs:
         readers = [n for n in index.consumers.get(tensor, ()) if n not in inside and n in rows]
         if tensor in index.outputs:
-            yield Border(tensor, False, "", "", "host", "the graph's output")
+            yield RegionNeighbour(tensor, False, "", "", "host", "the graph's output")
         for row in dict.fromkeys(rows[reader] for reader in readers):
             reader = next(n for n in readers if rows[n] == row)
             yield _describe_neighbour(plan, row, reader, tensor, enters=False)
 
 
-def _describe_neighbour(plan: GraphPlan, row: int, node: int, tensor: str, *, enters: bool) -> Border:
+def _describe_neighbour(plan: GraphPlan, row: int, node: int, tensor: str, *, enters: bool) -> RegionNeighbour:
     label = int(plan.placement.labels[row])
     device = plan.targets[label - 1].name if label else "host"
     reason = "another region" if label else str(plan.host_reason(row))
-    return Border(tensor, enters, plan.units[row].name, plan.index.nodes[node].op_type, device, reason)
+    return RegionNeighbour(tensor, enters, plan.units[row].name, plan.index.nodes[node].op_type, device, reason)
 
 
 def _rows_of_nodes(plan: GraphPlan) -> dict[int, int]:

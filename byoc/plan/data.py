@@ -8,9 +8,9 @@ from typing import Any
 
 import onnx
 
-from byoc.costs.pose import Posed
+from byoc.costs.pose import GraphProblem
 from byoc.graph.index import GraphIndex
-from byoc.graph.interface import Interface
+from byoc.graph.interface import BoundaryNames
 from byoc.graph.load import Model
 from byoc.patterns.joint import JointUnit
 from byoc.patterns.unit import Unit
@@ -31,7 +31,7 @@ class PlannedRegion:
     target: Target
     index: GraphIndex
     units: tuple[Unit, ...]
-    border: Interface
+    interface: BoundaryNames
     seconds: float
     trips: float
 
@@ -54,10 +54,10 @@ class GraphPlan:
 
     targets: tuple[Target, ...]
     index: GraphIndex
-    place: str
+    path: str
     trips: float
     units: tuple[JointUnit, ...]
-    posed: Posed
+    graph_problem: GraphProblem
     placement: Placement
     cost: Cost
     joules: float | None
@@ -65,7 +65,7 @@ class GraphPlan:
     regions: tuple[PlannedRegion, ...]
     bodies: Mapping[int, tuple["GraphPlan", ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    pinned: Mapping[int, int] = field(default_factory=dict)
+    pins: Mapping[int, int] = field(default_factory=dict)
 
     def walk(self) -> Iterator["GraphPlan"]:
         """Yield this plan and those of all bodies inside, in the order of the nodes."""
@@ -84,11 +84,11 @@ class GraphPlan:
         """Return the reason why a unit is on the host."""
         verdicts = [
             refuse(kept[row]) if row in kept else verdict
-            for kept, verdict in zip(self.posed.kept, self.units[row].verdicts, strict=True)
+            for kept, verdict in zip(self.graph_problem.kept_on_host, self.units[row].verdicts, strict=True)
         ]
         if any(verdicts):
             given = "the placement that was given has it on the host"
-            return refuse(f"supported, but {given if row in self.pinned else self.placement.why_host}")
+            return refuse(f"supported, but {given if row in self.pins else self.placement.why_host}")
         if len(self.targets) == 1:
             return verdicts[0]
         told = zip(self.targets, verdicts, strict=True)
@@ -98,7 +98,7 @@ class GraphPlan:
     def operations(self) -> tuple[float, float]:
         """The operations of one run on accelerators, and all of them; a body counts in its own plan."""
         done = total = 0.0
-        rows = zip(self.units, self.placement.labels, self.posed.operations, strict=True)
+        rows = zip(self.units, self.placement.labels, self.graph_problem.operations, strict=True)
         for unit, label, count in rows:
             if label == 0 and unit.nodes[0] in self.bodies:
                 continue
@@ -124,7 +124,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
-class InFloat:
+class FloatUnit:
     """A unit left in floating point, its device, and the accuracy with it alone quantized.
 
     `alone` is in the measure of the accuracy budget: dB, or a share of equal classes.
@@ -136,7 +136,7 @@ class InFloat:
 
 
 @dataclass(frozen=True, eq=False)
-class Lowered:
+class LoweredPrecision:
     """A lowered precision: regions compute in another dtype than the given model, `original`.
 
     `dtype` is that of activations, None for what each target's file says. `source` names the data or the
@@ -158,13 +158,13 @@ class Lowered:
     budget: str = ""
     reached: float = nan
     all_quantized: float = nan
-    in_float: tuple[InFloat, ...] = ()
+    in_float: tuple[FloatUnit, ...] = ()
     measured: int = 0
     measured_on: str = ""
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedRegion:
     """A region of an earlier plan that its codegen refused, and why.
 
     `codegen` says it as users are told. `nodes` are those that this target does not get any more, by
@@ -203,10 +203,10 @@ class Plan:
     proto: onnx.ModelProto
     what_ifs: tuple[WhatIf, ...] = ()
     values: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
-    lowered: Lowered | None = None
+    lowered: LoweredPrecision | None = None
     notes: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
-    refusals: tuple[Refused, ...] = ()
+    refusals: tuple[RefusedRegion, ...] = ()
 
     @property
     def target(self) -> Target:
@@ -219,9 +219,9 @@ class Plan:
         return self.root.units
 
     @property
-    def posed(self) -> Posed:
+    def graph_problem(self) -> GraphProblem:
         """The numbers that were solved for the main graph."""
-        return self.root.posed
+        return self.root.graph_problem
 
     @property
     def placement(self) -> Placement:

@@ -15,12 +15,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from byoc.errors import InputError, nearest
+from byoc.errors import InputError, suggest_nearest
 from byoc.graph.index import GraphIndex
-from byoc.graph.places import graphs_of, node_names
+from byoc.graph.places import walk_graph_paths, name_nodes
 from byoc.patterns.joint import JointUnit
 from byoc.placement import Problem
-from byoc.yamlfile import Strict, read_yaml
+from byoc.yamlfile import StrictModel, read_yaml
 
 HOST = "host"
 _HEAD = """\
@@ -32,7 +32,7 @@ _MOST_TOLD = 5
 _STEPS = 16
 
 
-class SavedFile(Strict):
+class SavedPlacementFile(StrictModel):
     """The file: the device of each node by its name, in a body behind its place (`Loop_0/body/add`)."""
 
     format: Literal[1]
@@ -42,7 +42,7 @@ class SavedFile(Strict):
 
 
 @dataclass(frozen=True, eq=False)
-class Pins:
+class PinnedNodes:
     """The nodes that a given placement decides: their names in the file and devices, by node number.
 
     `wanted` has them for each graph by the id of its index; `notes` says what did not fit.
@@ -52,7 +52,7 @@ class Pins:
     wanted: Mapping[int, Mapping[int, tuple[str, int]]]
     notes: list[str]
 
-    def of(self, index: GraphIndex, units: Sequence[JointUnit], problem: Problem) -> dict[int, int]:
+    def find_devices(self, index: GraphIndex, units: Sequence[JointUnit], problem: Problem) -> dict[int, int]:
         """Return the device of each unit of a graph that has to be somewhere, by number.
 
         What cannot be as it was wanted is noted.
@@ -78,13 +78,13 @@ class Pins:
 
 
 @dataclass(frozen=True, eq=False)
-class Saved:
+class SavedPlacement:
     """A placement that the user gave: the path of its file, and its content."""
 
     source: str
-    file: SavedFile
+    file: SavedPlacementFile
 
-    def resolve(self, index: GraphIndex, devices: Sequence[str]) -> Pins:
+    def resolve(self, index: GraphIndex, devices: Sequence[str]) -> PinnedNodes:
         """Return the device of each node that the file decides; `devices` are the accelerators' names.
 
         Raises InputError when the file names another device.
@@ -92,13 +92,13 @@ class Saved:
         labels = {HOST: 0, **{name: number for number, name in enumerate(devices, 1)}}
         for node, device in self.file.nodes.items():
             if device not in labels:
-                hint = f"{nearest(device, labels)}; there are {', '.join(labels)}"
+                hint = f"{suggest_nearest(device, labels)}; there are {', '.join(labels)}"
                 raise InputError(f"{self.source}: nodes.{node}: no device '{device}' here{hint}")
-        graphs = list(graphs_of(index))
+        graphs = list(walk_graph_paths(index))
         names = {
             name: (inner, node)
             for place, inner in graphs
-            for node, name in node_names(inner, place).items()
+            for node, name in name_nodes(inner, place).items()
         }
         found = {name: names[name] for name in self.file.nodes if name in names}
         renamed, several = self._find_renamed(names, [inner for _, inner in graphs])
@@ -110,7 +110,7 @@ class Saved:
         gone = [name for name in self.file.nodes if name not in found and name not in several]
         _add_note(notes, self.source, "not in the model by name, and several nodes are like it", several)
         _add_note(notes, self.source, "not in the model", gone)
-        return Pins(self.source, wanted, notes)
+        return PinnedNodes(self.source, wanted, notes)
 
     def _find_renamed(
         self, names: Mapping[str, tuple[GraphIndex, int]], graphs: Sequence[GraphIndex]
@@ -128,7 +128,7 @@ class Saved:
         fresh = {
             (id(index), node): (index, node, sign)
             for index in graphs
-            for node, sign in signatures_of(index).items()
+            for node, sign in sign_nodes(index).items()
             if (id(index), node) not in known
         }
         found: dict[str, tuple[GraphIndex, int]] = {}
@@ -150,18 +150,18 @@ class Saved:
         return found, [name for name in lost if name in several and name not in found]
 
 
-def read_saved(path: Path) -> Saved:
+def read_placement(path: Path) -> SavedPlacement:
     """Return the placement in a file. Raises InputError with a line for every mistake in it."""
-    return Saved(str(path), read_yaml(path, SavedFile))
+    return SavedPlacement(str(path), read_yaml(path, SavedPlacementFile))
 
 
-def saved_text(model: str, graphs: Iterable[tuple[GraphIndex, str, Mapping[int, str]]]) -> str:
+def format_placement(model: str, graphs: Iterable[tuple[GraphIndex, str, Mapping[int, str]]]) -> str:
     """Return the text of a file for some graphs: each with its place and its nodes' devices."""
     nodes: dict[str, str] = {}
     signatures: dict[str, str] = {}
     for index, place, devices in graphs:
-        signs = signatures_of(index)
-        for node, name in node_names(index, place).items():
+        signs = sign_nodes(index)
+        for node, name in name_nodes(index, place).items():
             if node in devices:
                 nodes[name] = devices[node]
                 signatures[name] = signs[node]
@@ -183,7 +183,7 @@ def _quote(text: str) -> str:
     return text if plain else json.dumps(text)
 
 
-def signatures_of(index: GraphIndex) -> dict[int, str]:
+def sign_nodes(index: GraphIndex) -> dict[int, str]:
     """Return signatures of nodes that do not depend on names: `Conv-NEAR-FAR`, two hashes of 12 digits.
 
     The first is of operator, attributes, types and the operators around it. The second has seen as far
@@ -193,7 +193,7 @@ def signatures_of(index: GraphIndex) -> dict[int, str]:
     nodes = [number for number in range(len(index.nodes)) if number not in index.constant_nodes]
     near = {number: _hash(_describe_node(index, number)) for number in nodes}
     before = {
-        number: [index.producer.get(name, -1) for name in index.nodes[number].input] for number in nodes
+        number: [index.producers.get(name, -1) for name in index.nodes[number].input] for number in nodes
     }
     after = {
         number: [user for name in index.nodes[number].output for user in index.consumers.get(name, ())]
@@ -228,7 +228,7 @@ def _describe_node(index: GraphIndex, number: int) -> tuple[object, ...]:
         for name in node.output
     ]
     before = [
-        index.nodes[index.producer[name]].op_type if name in index.producer else "-"
+        index.nodes[index.producers[name]].op_type if name in index.producers else "-"
         for name in node.input
     ]
     kinds = [str(index.types.get(name)) for name in (*node.input, *node.output) if name]

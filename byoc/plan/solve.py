@@ -8,42 +8,42 @@ import numpy as np
 
 from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
-from byoc.patterns.unit import HasNodes
+from byoc.patterns.unit import NodeGroup
 from byoc.placement import (
     Placement,
     Problem,
     Strategy,
-    answer,
-    called,
-    canonical,
-    objection,
-    placed_back,
-    settled,
-    unhonoured,
+    run_strategy,
+    strategy_display_name,
+    order_canonically,
+    find_violation,
+    restore_order,
+    normalize_placement,
+    describe_ignored,
 )
 
 
-def solve(strategy: Strategy, problem: Problem, keys: Sequence[str]) -> Placement:
+def run_strategy(strategy: Strategy, problem: Problem, keys: Sequence[str]) -> Placement:
     """Return a strategy's placement of a problem, the same whatever the order of its units.
 
     `keys` name the units, distinct. What the strategy does not take into account is among the notes.
     Raises InputError when it fails, or its placement breaks what must hold.
     """
-    name = called(strategy)
-    ordered, order = canonical(problem, keys)
-    ignored = unhonoured(strategy, ordered)
-    placement = answer(strategy, ordered)
-    wrong = objection(ordered, placement)
+    name = strategy_display_name(strategy)
+    ordered, order = order_canonically(problem, keys)
+    ignored = describe_ignored(strategy, ordered)
+    placement = run_strategy(strategy, ordered)
+    wrong = find_violation(ordered, placement)
     if wrong or not isinstance(placement, Placement):
         limits = replace(ordered, launch=np.zeros_like(ordered.launch), fusions=())
-        untold = unhonoured(strategy, limits)  # a cost that it ignores breaks nothing
+        untold = describe_ignored(strategy, limits)  # a cost that it ignores breaks nothing
         because = f" ({'; '.join(untold)})" if untold else ""
         names = [keys[unit] for unit in order.tolist()]
         raise InputError(f"strategy {name}: {_name_units_in(wrong, names)}{because}")
     told = [f"strategy {name}: {sentence}" for sentence in ignored]
-    placement = settled(ordered, placement)
+    placement = normalize_placement(ordered, placement)
     notes = tuple(dict.fromkeys((*placement.notes, *told)))
-    return replace(placed_back(ordered, placement, order), notes=notes)
+    return replace(restore_order(ordered, placement, order), notes=notes)
 
 
 def _name_units_in(sentence: str, names: Sequence[str]) -> str:
@@ -51,7 +51,7 @@ def _name_units_in(sentence: str, names: Sequence[str]) -> str:
     return re.sub(r"\bunit (\d+)", lambda found: f"unit '{names[int(found[1])]}'", sentence)
 
 
-def keys(index: GraphIndex, units: Sequence[HasNodes]) -> list[str]:
+def name_units(index: GraphIndex, units: Sequence[NodeGroup]) -> list[str]:
     """Return a distinct name for each unit that does not depend on the order of the nodes."""
     names = []
     for unit in units:

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from byoc.errors import ByocError
-from byoc.graph.marks import is_ours
+from byoc.graph.marks import is_inserted
 from byoc.placement import Problem, Strategy
 from byoc.placement.strategies.launch_aware import LaunchAware
 from byoc.plan.data import GraphPlan, WhatIf
-from byoc.plan.solve import keys, solve
-from byoc.rules.operators import name_of
+from byoc.plan.solve import name_units, run_strategy
+from byoc.rules.operators import get_operator_name
 
 _MOST_TRIED = 24
 _MOST_UNITS = 2_000
@@ -22,7 +22,7 @@ _SHOWN = 10
 _QUICK = LaunchAware(small=0)
 
 
-def what_ifs(plan: GraphPlan, strategy: Strategy = _QUICK) -> list[WhatIf]:
+def estimate_gains(plan: GraphPlan, strategy: Strategy = _QUICK) -> list[WhatIf]:
     """Return the ten best answers to "what if it were supported", the largest gain first.
 
     Units that are refused for the same reason count together. Those with the most time on the host, and
@@ -31,19 +31,19 @@ def what_ifs(plan: GraphPlan, strategy: Strategy = _QUICK) -> list[WhatIf]:
     """
     if len(plan.units) > _MOST_UNITS:
         return []
-    names = keys(plan.index, plan.units)
-    problem = plan.posed.problem
+    names = name_units(plan.index, plan.units)
+    problem = plan.graph_problem.problem
     candidates = sorted(_find_candidates(plan), key=lambda each: -each[1])[:_MOST_TRIED]
     if not candidates:
         return []
     try:
-        base = solve(strategy, problem, names)
+        base = run_strategy(strategy, problem, names)
     except ByocError:
         return []
     found = []
     for (device, operator, reason, rows), _ in candidates:
         try:
-            placement = solve(strategy, _allow_units(plan, rows, device), names)
+            placement = run_strategy(strategy, _allow_units(plan, rows, device), names)
         except ByocError:
             continue
         gain = base.cost.total - placement.cost.total
@@ -63,15 +63,15 @@ def _find_candidates(plan: GraphPlan) -> Iterable[tuple[_Candidate, float]]:
     groups: dict[tuple[int, str, str], list[int]] = {}
     nodes = plan.index.nodes
     for row, unit in enumerate(plan.units):
-        if all(is_ours(nodes[number]) for number in unit.nodes):
+        if all(is_inserted(nodes[number]) for number in unit.nodes):
             continue  # what byoc puts at borders costs nothing by itself, and goes with its neighbours
         for device, verdict in enumerate(unit.verdicts, 1):
-            if not verdict and np.isfinite(plan.posed.willing[row, device - 1]):
+            if not verdict and np.isfinite(plan.graph_problem.device_cost[row, device - 1]):
                 key = device, _name_unit(plan, row, device), str(verdict)
                 groups.setdefault(key, []).append(row)
-    moving = _cost_moves(plan.posed.problem)
+    moving = _cost_moves(plan.graph_problem.problem)
     for (device, operator, reason), rows in groups.items():
-        stake = float(plan.posed.problem.seconds[rows, 0].sum() + moving[rows, device - 1].sum())
+        stake = float(plan.graph_problem.problem.seconds[rows, 0].sum() + moving[rows, device - 1].sum())
         yield (device, operator, reason, rows), stake
 
 
@@ -89,15 +89,15 @@ def _cost_moves(problem: Problem) -> "np.ndarray[tuple[int, int], np.dtype[np.fl
 def _name_unit(plan: GraphPlan, row: int, device: int) -> str:
     """Return the composite of a unit on a device, or the operators that it is made of there."""
     names = []
-    for unit in plan.units[row].on[device - 1]:
+    for unit in plan.units[row].on_device[device - 1]:
         node = plan.index.nodes[unit.nodes[-1]]
-        names.append(unit.composite or name_of(node))
+        names.append(unit.composite or get_operator_name(node))
     return " and ".join(dict.fromkeys(names))
 
 
 def _allow_units(plan: GraphPlan, rows: Sequence[int], device: int) -> Problem:
     """Return the problem with some units allowed on a device, at the cost that its model gives."""
-    problem = plan.posed.problem
+    problem = plan.graph_problem.problem
     seconds = problem.seconds.copy()
-    seconds[rows, device] = plan.posed.willing[rows, device - 1]
+    seconds[rows, device] = plan.graph_problem.device_cost[rows, device - 1]
     return replace(problem, seconds=seconds)

@@ -2,20 +2,20 @@
 
 from byoc.precision._accuracy import AccuracyTest, prepare_accuracy_test
 from byoc.precision.budget import Budget, read_budget, search_float_units
-from byoc.precision.conclude import FLOATS, NATIVE, Concluded, Precision, conclude, requantize
-from byoc.precision.sensitivity import Kept
+from byoc.precision.conclude import FLOATS, NATIVE, ChosenPrecision, Precision, choose_precision, quantize_for_targets
+from byoc.precision.sensitivity import KeptAccuracy
 
 __all__ = [
     "FLOATS",
     "NATIVE",
     "AccuracyTest",
     "Budget",
-    "Concluded",
-    "Kept",
+    "ChosenPrecision",
+    "KeptAccuracy",
     "Precision",
-    "conclude",
+    "choose_precision",
     "prepare_accuracy_test",
     "read_budget",
-    "requantize",
+    "quantize_for_targets",
     "search_float_units",
 ]

@@ -7,12 +7,12 @@ from itertools import islice
 
 from onnx import ModelProto
 
-from byoc.calibrate.door import data_of
+from byoc.calibrate.door import find_samples
 from byoc.errors import InputError
 from byoc.graph.load import Model
 from byoc.precision.budget import Budget
-from byoc.precision.conclude import Concluded, Precision
-from byoc.precision.sensitivity import Kept, Values, kept, outputs, sensitivities
+from byoc.precision.conclude import ChosenPrecision, Precision
+from byoc.precision.sensitivity import KeptAccuracy, SampleValues, measure_accuracy, run_samples, measure_sensitivities
 from byoc.support import report_step
 
 # Accuracy is held to this many samples, and units are ranked by this many: one run of the model each.
@@ -29,28 +29,28 @@ class AccuracyTest:
 
     budget: Budget
     source: str
-    samples: Sequence[Values]
-    expected: Sequence[Values]
-    concluded: Concluded
+    samples: Sequence[SampleValues]
+    expected: Sequence[SampleValues]
+    precision: ChosenPrecision
 
-    def measure(self, proto: ModelProto, model: Model) -> Kept:
+    def measure(self, proto: ModelProto, model: Model) -> KeptAccuracy:
         """Return the accuracy of a partitioned model, whose external data is that of `model`."""
         report_step("measure the accuracy")
-        return kept(self.expected, outputs(proto, model, self.samples))
+        return measure_accuracy(self.expected, run_samples(proto, model, self.samples))
 
-    def is_met(self, accuracy: Kept) -> bool:
+    def is_met(self, accuracy: KeptAccuracy) -> bool:
         """Return whether an accuracy is within the budget."""
-        return self.budget.met(accuracy)
+        return self.budget.is_met(accuracy)
 
     @cached_property
-    def ranking(self) -> Mapping[str, Kept]:
+    def ranking(self) -> Mapping[str, KeptAccuracy]:
         """The accuracy with one unit alone quantized, for each unit by name."""
         few = slice(_RANKED)
-        model, units = self.concluded.model, self.concluded.units
-        return sensitivities(model, units, self.expected[few], self.samples[few], report_step)
+        model, units = self.precision.model, self.precision.units
+        return measure_sensitivities(model, units, self.expected[few], self.samples[few], report_step)
 
 
-def prepare_accuracy_test(model: Model, concluded: Concluded, precision: Precision) -> AccuracyTest:
+def prepare_accuracy_test(model: Model, concluded: ChosenPrecision, precision: Precision) -> AccuracyTest:
     """Run the original model on the samples that its accuracy budget is measured on.
 
     Raises InputError when there are no samples.
@@ -59,10 +59,10 @@ def prepare_accuracy_test(model: Model, concluded: Concluded, precision: Precisi
     assert budget is not None
     if data is None:
         raise InputError(f"accuracy budget {budget}: it is measured on samples (--data FOLDER)")
-    source = data_of(data, model, precision.images, _MEASURED)
-    samples = [sample.inputs for sample in islice(source.start(0), _MEASURED)]
+    source = find_samples(data, model, precision.images, _MEASURED)
+    samples = [sample.inputs for sample in islice(source.read_from(0), _MEASURED)]
     if not samples:
         raise InputError(f"{source.name}: there are no samples to measure the accuracy on")
     report_step("run the original")
-    expected = outputs(model.proto, model, samples)
+    expected = run_samples(model.proto, model, samples)
     return AccuracyTest(budget, source.name, samples, expected, concluded)

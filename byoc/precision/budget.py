@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from byoc.errors import InputError
-from byoc.precision.sensitivity import Kept
+from byoc.precision.sensitivity import KeptAccuracy
 
 _TEXT = re.compile(r"(?:snr=)?(?P<db>[0-9]+(?:\.[0-9]+)?) ?dB|top1=(?P<share>[01](?:\.[0-9]+)?)", re.I)
 
@@ -22,11 +22,11 @@ class Budget:
         """Return it as it is written on the command line."""
         return f"{self.least:g}dB" if self.measure == "signal_to_noise" else f"top1={self.least:g}"
 
-    def met(self, found: Kept) -> bool:
+    def is_met(self, found: KeptAccuracy) -> bool:
         """Return whether an accuracy is within the budget."""
-        return self.of(found) >= self.least
+        return self.measure_of(found) >= self.least
 
-    def of(self, found: Kept) -> float:
+    def measure_of(self, found: KeptAccuracy) -> float:
         """Return an accuracy in the measure of the budget."""
         value: float = getattr(found, self.measure)
         return value
@@ -44,11 +44,11 @@ def read_budget(text: str) -> Budget:
     return Budget("same_class", float(match["share"]))
 
 
-Proposals = Generator[tuple[str, ...] | None, Kept, None]
+Proposals = Generator[tuple[str, ...] | None, KeptAccuracy, None]
 """Units to leave in floating point, each answered (`send`) with the accuracy; None at the end."""
 
 
-def search_float_units(budget: Budget, rank: Callable[[], Mapping[str, Kept]]) -> Proposals:
+def search_float_units(budget: Budget, rank: Callable[[], Mapping[str, KeptAccuracy]]) -> Proposals:
     """Propose units to leave in floating point, until the fewest that meet a budget are found.
 
     The last proposal that met the budget is the answer. The first is to leave none; `rank`, called only
@@ -57,12 +57,12 @@ def search_float_units(budget: Budget, rank: Callable[[], Mapping[str, Kept]]) -
     but for chance, beginning with what is enough if noise powers add up. Raises InputError when
     leaving out all units is not enough.
     """
-    if budget.met((yield ())):
+    if budget.is_met((yield ())):
         yield None
         return
     each = rank()
     order = sorted(each, key=lambda name: (each[name].signal_to_noise, name))
-    if not budget.met((yield tuple(order))):
+    if not budget.is_met((yield tuple(order))):
         raise InputError(f"accuracy budget {budget}: not met even with nothing quantized")
     too_few, enough = 0, len(order)
     guess = _guess_number(budget, [each[name].noise for name in order])
@@ -70,7 +70,7 @@ def search_float_units(budget: Budget, rank: Callable[[], Mapping[str, Kept]]) -
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         number = next((number for number in guesses if too_few < number < enough), middle)
-        if budget.met((yield tuple(order[:number]))):
+        if budget.is_met((yield tuple(order[:number]))):
             enough = number
         else:
             too_few = number

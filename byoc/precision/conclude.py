@@ -13,9 +13,9 @@ from byoc.calibrate.images import Preprocessing
 from byoc.errors import InputError
 from byoc.graph.load import Model
 from byoc.precision.budget import Budget, read_budget
-from byoc.quantize.quantize import Quantized, quantize
+from byoc.quantize.quantize import QuantizedModel, quantize
 from byoc.quantize.ranges import Ranges, read_ranges
-from byoc.rules.load import Target, require_compute
+from byoc.rules.load import Target, require_dtype
 from byoc.support import Flag, Syntax, declare, report_step
 
 FLOATS = ("float16", "bfloat16")
@@ -78,7 +78,7 @@ class Precision:
             raise InputError(f"quantize: {self.quantize} is not among {known}")
 
     @property
-    def asked(self) -> dict[str, str | None]:
+    def record(self) -> dict[str, str | None]:
         """The precision as the manifest records it, files by their names alone."""
         given = self.calibration
         file = given.name if isinstance(given, Path) else "ranges in memory" if given else None
@@ -96,7 +96,7 @@ NATIVE = Precision()
 
 
 @dataclass(frozen=True, eq=False)
-class Concluded:
+class ChosenPrecision:
     """A model in the precision that was asked for, and the targets as they then compute.
 
     `floats` is the model before it was quantized, None where it was not; `units` what was quantized, by
@@ -105,13 +105,13 @@ class Concluded:
 
     model: Model
     targets: tuple[Target, ...]
-    floats: Model | None = None
+    float_model: Model | None = None
     ranges: Ranges | None = None
     units: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
-def conclude(model: Model, targets: Sequence[Target], wanted: Precision) -> Concluded:
+def choose_precision(model: Model, targets: Sequence[Target], wanted: Precision) -> ChosenPrecision:
     """Return a model ready to be annotated in the precision that is wanted.
 
     Raises InputError when no target can compute so, when there is nothing to conclude scales from, and
@@ -119,35 +119,35 @@ def conclude(model: Model, targets: Sequence[Target], wanted: Precision) -> Conc
     """
     if wanted.quantize in FLOATS:
         computing = _choose_float_targets(targets, wanted.quantize)
-        return Concluded(model, computing, notes=_note_unused(wanted))
-    integer = [target for target in targets if target.quantized]
+        return ChosenPrecision(model, computing, notes=_note_unused(wanted))
+    integer = [target for target in targets if target.has_quantized_rules]
     if wanted.quantize is None:
         integer = [target for target in integer if not has_float_mode(target)]
     elif not integer:
         names = " and ".join(target.source for target in targets)
         raise InputError(f"{names}: no rule has `quantized: true`, so nothing can be quantized")
     if not integer:
-        return Concluded(model, tuple(targets), notes=_note_unused(wanted))
+        return ChosenPrecision(model, tuple(targets), notes=_note_unused(wanted))
     if wanted.calibration is None and wanted.data is None:
         return _leave_unquantized(model, targets, integer, wanted)
     ranges = _find_ranges(model, wanted)
     report_step("quantize")
-    done = requantize(model, targets, ranges, wanted)
+    done = quantize_for_targets(model, targets, ranges, wanted)
     notes = (*_note_random(ranges), *done.notes)
     if not done.units:
         notes += ("nothing is quantized",)
-    return Concluded(done.model, tuple(targets), done.floats, ranges, done.units, notes)
+    return ChosenPrecision(done.model, tuple(targets), done.floats, ranges, done.units, notes)
 
 
-def requantize(
+def quantize_for_targets(
     model: Model,
     targets: Sequence[Target],
     ranges: Ranges,
     wanted: Precision,
     exclude: Collection[str] = (),
-) -> Quantized:
+) -> QuantizedModel:
     """Return a model quantized for those targets that it has to be, but for the units to `exclude`."""
-    integer = [target for target in targets if target.quantized]
+    integer = [target for target in targets if target.has_quantized_rules]
     if wanted.quantize is None:
         integer = [target for target in integer if not has_float_mode(target)]
     return quantize(model, integer, ranges, wanted.quantize, exclude)
@@ -167,7 +167,7 @@ def _choose_float_targets(targets: Sequence[Target], dtype: str) -> tuple[Target
     errors = []
     for target in targets:
         try:
-            require_compute(target, dtype)
+            require_dtype(target, dtype)
             found.append(replace(target, compute=dtype))
         except InputError as error:
             found.append(target)
@@ -179,15 +179,15 @@ def _choose_float_targets(targets: Sequence[Target], dtype: str) -> tuple[Target
 
 def _leave_unquantized(
     model: Model, targets: Sequence[Target], integer: Sequence[Target], wanted: Precision
-) -> Concluded:
+) -> ChosenPrecision:
     names = " and ".join(target.name for target in integer)
     how = "the ranges of tensors (--calibration FILE, or --data FOLDER to measure them)"
     if wanted.quantize is not None:
         raise InputError(f"quantize {wanted.quantize}: {names} needs {how}")
     if _is_quantized(model):
-        return Concluded(model, tuple(targets))
+        return ChosenPrecision(model, tuple(targets))
     note = f"{names} computes in integers alone, and floating point stays on the host: give {how}"
-    return Concluded(model, tuple(targets), notes=(note,))
+    return ChosenPrecision(model, tuple(targets), notes=(note,))
 
 
 def _note_unused(wanted: Precision) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ def _find_ranges(model: Model, wanted: Precision) -> Ranges:
         return wanted.calibration
     if wanted.calibration is not None:
         found = read_ranges(wanted.calibration)
-        found.require(model.index, wanted.calibration)
+        found.check_names(model.index, wanted.calibration)
         return found
     report_step("calibrate")
     assert wanted.data is not None

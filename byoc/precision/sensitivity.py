@@ -15,17 +15,17 @@ from onnx import ModelProto, NodeProto, helper
 
 from byoc.graph.copying import copy_without
 from byoc.graph.load import Model
-from byoc.graph.marks import FLOAT, is_ours, noted
+from byoc.graph.marks import WEIGHT_KEY, is_inserted, get_metadata
 from byoc.graph.unshare import is_dequantize, is_quantize
-from byoc.graph.walk import reads
-from byoc.numerics import powers, ratio_in_db, same_class
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.graph.walk import list_reads
+from byoc.numerics import compute_powers, convert_to_db, compute_same_class_share
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
 
-Values = Mapping[str, Any]
+SampleValues = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptAccuracy:
     """The accuracy that a variant of a model keeps, over some samples.
 
     `signal_to_noise` (dB) is that of the worst output, with the powers of all samples added up;
@@ -42,34 +42,34 @@ class Kept:
         return float(10 ** (-self.signal_to_noise / 10))
 
 
-def outputs(proto: ModelProto, model: Model, samples: Iterable[Values]) -> list[Values]:
+def run_samples(proto: ModelProto, model: Model, samples: Iterable[SampleValues]) -> list[SampleValues]:
     """Run a model, or one made of it, on some samples, without optimizations; return the outputs."""
-    with unoptimized():
+    with without_optimizations():
         session = open_session(proto, model.folder)
     return [run_session(session, sample) for sample in samples]
 
 
-def kept(expected: Sequence[Values], actual: Sequence[Values]) -> Kept:
+def measure_accuracy(expected: Sequence[SampleValues], actual: Sequence[SampleValues]) -> KeptAccuracy:
     """Return the accuracy of outputs against those expected, sample by sample; only floats count."""
     ratios, classes = [np.inf], [1.0]
     for name, first in expected[0].items():
         if not isinstance(first, np.ndarray) or first.dtype.kind != "f":
             continue
         pairs = [(one[name], other[name]) for one, other in zip(expected, actual, strict=True)]
-        signal, noise = np.sum([powers(*pair) for pair in pairs], axis=0)
-        ratios.append(ratio_in_db(float(signal), float(noise)))
-        classes.append(float(np.mean([same_class(*pair) for pair in pairs])))
+        signal, noise = np.sum([compute_powers(*pair) for pair in pairs], axis=0)
+        ratios.append(convert_to_db(float(signal), float(noise)))
+        classes.append(float(np.mean([compute_same_class_share(*pair) for pair in pairs])))
     known = [share for share in classes if not np.isnan(share)]
-    return Kept(float(np.min(ratios)), min(known))
+    return KeptAccuracy(float(np.min(ratios)), min(known))
 
 
-def sensitivities(
+def measure_sensitivities(
     quantized: Model,
     units: Mapping[str, Sequence[str]],
-    expected: Sequence[Values],
-    samples: Sequence[Values],
+    expected: Sequence[SampleValues],
+    samples: Sequence[SampleValues],
     progress: Callable[[str], None],
-) -> dict[str, Kept]:
+) -> dict[str, KeptAccuracy]:
     """Return for each unit the accuracy with it alone quantized.
 
     `units` have the names of their nodes; `expected` is what the float model gives for the samples.
@@ -78,27 +78,27 @@ def sensitivities(
     every = {node for nodes in units.values() for node in nodes}
     for number, (name, nodes) in enumerate(units.items(), 1):
         progress(f"sensitivity of unit {number} of {len(units)}")
-        variant = only(quantized.proto, set(nodes), every)
-        found[name] = kept(expected, outputs(variant, quantized, samples))
+        variant = quantize_only(quantized.proto, set(nodes), every)
+        found[name] = measure_accuracy(expected, run_samples(variant, quantized, samples))
     return found
 
 
-def only(proto: ModelProto, nodes: Collection[str], every: Collection[str]) -> ModelProto:
+def quantize_only(proto: ModelProto, nodes: Collection[str], every: Collection[str]) -> ModelProto:
     """Return a model that was quantized here with floating point for all but the nodes named.
 
     `every` names the nodes of all quantized units. A node without a name goes by its first output.
     """
     makers = {name: node for node in proto.graph.node for name in node.output}
-    read = {name for node in proto.graph.node if _name_node(node) not in every for name in reads(node)}
+    read = {name for node in proto.graph.node if _name_node(node) not in every for name in list_reads(node)}
     read.update(value.name for value in proto.graph.output)
     result = copy_without(proto, "node")
     rewritten: list[NodeProto] = []
     for node in proto.graph.node:
-        if is_ours(node) and is_quantize(node):
+        if is_inserted(node) and is_quantize(node):
             continue
-        if is_ours(node) and is_dequantize(node):
+        if is_inserted(node) and is_dequantize(node):
             source = _find_floats(node, makers)
-            if noted(node, FLOAT):
+            if get_metadata(node, WEIGHT_KEY):
                 continue  # who reads it gets the weight itself: kernels differ for what is constant
             if node.output[0] in read and source in makers and _name_node(makers[source]) in nodes:
                 rewritten += (makers[node.input[0]], node)
@@ -109,13 +109,13 @@ def only(proto: ModelProto, nodes: Collection[str], every: Collection[str]) -> M
         changed.CopyFrom(node)
         for position, name in enumerate(node.input):
             maker = makers.get(name)
-            if maker is None or not is_ours(maker) or not is_dequantize(maker):
+            if maker is None or not is_inserted(maker) or not is_dequantize(maker):
                 continue
             if _name_node(node) in nodes:
                 rewritten += _copy_pair(maker, makers, f"{node.output[0]}_{position}")
                 changed.input[position] = rewritten[-1].output[0]
-            elif noted(maker, FLOAT):
-                changed.input[position] = noted(maker, FLOAT)
+            elif get_metadata(maker, WEIGHT_KEY):
+                changed.input[position] = get_metadata(maker, WEIGHT_KEY)
         rewritten.append(changed)
     result.graph.node.extend(rewritten)
     return result
@@ -123,12 +123,12 @@ def only(proto: ModelProto, nodes: Collection[str], every: Collection[str]) -> M
 
 def _name_node(node: NodeProto) -> str:
     """Return the name of a node among units; empty for a node put in by byoc, which is in none."""
-    return "" if is_ours(node) else node.name or node.output[0]
+    return "" if is_inserted(node) else node.name or node.output[0]
 
 
 def _find_floats(node: NodeProto, makers: Mapping[str, NodeProto]) -> str:
     """Return the floats that a DequantizeLinear of ours stands for."""
-    return noted(node, FLOAT) or makers[node.input[0]].input[0]
+    return get_metadata(node, WEIGHT_KEY) or makers[node.input[0]].input[0]
 
 
 def _copy_pair(node: NodeProto, makers: Mapping[str, NodeProto], name: str) -> Iterable[NodeProto]:

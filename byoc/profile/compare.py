@@ -10,17 +10,17 @@ import numpy as np
 
 from byoc.costs.model import CostModel
 from byoc.costs.prices import node_prices
-from byoc.costs.whole import whole
+from byoc.costs.whole import price_graph
 from byoc.graph.load import Model
 from byoc.profile.host import NodeTimes, time_nodes
-from byoc.profile.sampling import Clock, Patience, Samples, sampled
+from byoc.profile.sampling import Clock, Patience, Samples, measure_runs
 from byoc.runtime.session import Session
 
 _LEAST_RANKED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PredictionComparison:
     """The predicted and measured seconds of one model in one placement.
 
     `where` is `host` or the target. `parts` is the sum of the parts' times, each measured on its own:
@@ -43,31 +43,31 @@ class Comparison:
         return self.predicted / self.measured.median - 1
 
     @property
-    def additive(self) -> float:
+    def additive_error(self) -> float:
         """The relative error of the sum of the parts; positive if it is too long."""
         return self.parts / self.measured.median - 1
 
 
 def compare_host(
     model: Model, costs: CostModel, patience: Patience, clock: Clock = perf_counter
-) -> Comparison:
+) -> PredictionComparison:
     """Measure a model on the host alone, as onnxruntime runs it by default, and compare the prediction.
 
     Raise InputError if it does not run, and MissingRuntimeError.
     """
     times = time_nodes(model, patience, clock=clock)
-    return host_comparison(model, costs, Samples.of(times.wholes), times)
+    return compare_host_times(model, costs, Samples.of(times.wholes), times)
 
 
-def host_comparison(model: Model, costs: CostModel, measured: Samples, times: NodeTimes) -> Comparison:
+def compare_host_times(model: Model, costs: CostModel, measured: Samples, times: NodeTimes) -> PredictionComparison:
     """Compare the prediction for the host with measurements of the model and of its nodes."""
     prices = node_prices(costs, times.works)
     medians = {i: Samples.of(seconds).median for i, seconds in times.seconds.items()}
     timed = [i for i in medians if not times.works[i].view]
-    return Comparison(
+    return PredictionComparison(
         model=model.source,
         where="host",
-        predicted=whole(model.index, costs)[0].seconds,
+        predicted=price_graph(model.index, costs)[0].seconds,
         measured=measured,
         parts=times.total,
         unknown=int(prices.unknown.sum()),
@@ -84,9 +84,9 @@ def compare_placement(  # noqa: PLR0913, PLR0917 - what was predicted of what
     unknown: int,
     patience: Patience,
     clock: Clock = perf_counter,
-) -> Comparison:
+) -> PredictionComparison:
     """Measure a bundle that is ready to run, and compare the prediction."""
-    measured = Samples.of(sampled(lambda: session(inputs), patience, clock))
+    measured = Samples.of(measure_runs(lambda: session(inputs), patience, clock))
     stages: list[list[float]] = [[] for _ in session.stages]
     for _ in range(patience.warmup + measured.count):
         known = {**session.program.constants, **inputs}
@@ -97,7 +97,7 @@ def compare_placement(  # noqa: PLR0913, PLR0917 - what was predicted of what
             found.append(clock() - before)
             known.update(outputs)
     parts = sum(Samples.of(found[patience.warmup :]).median for found in stages)
-    return Comparison(name, where, predicted, measured, parts, unknown, None)
+    return PredictionComparison(name, where, predicted, measured, parts, unknown, None)
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
@@ -109,7 +109,7 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | No
     return float(spearmanr(one, other).statistic)
 
 
-def mean_factor(found: Sequence[Comparison]) -> float:
+def mean_error_factor(found: Sequence[PredictionComparison]) -> float:
     """Return the geometric mean of the factors between prediction and measurement; at least 1."""
     factors = [abs(log(max(each.predicted, 1e-12) / each.measured.median)) for each in found]
     return exp(sum(factors) / len(factors))

@@ -11,34 +11,34 @@ from typing import Any
 import numpy as np
 import onnx
 
-from byoc.bundle.compile import Compiler
+from byoc.bundle.compile import RegionCompiler
 from byoc.bundle.regions import read_region
 from byoc.bundle.weights import WeightFile, move_weights
 from byoc.codegen import Codegen, Region
-from byoc.costs.file import Link
-from byoc.costs.task import Task, tasks
+from byoc.costs.file import HostLink
+from byoc.costs.task import Task, build_tasks
 from byoc.errors import InputError
-from byoc.graph.extract import call_model
-from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.extract import extract_call
+from byoc.graph.index import GraphIndex, get_stated_types
 from byoc.graph.load import Model
-from byoc.graph.outline import Cut, GraphCuts, Group, outline
-from byoc.patterns.group import Unit, group
-from byoc.profile.records import Records
-from byoc.profile.sampling import Clock, Patience, Samples, sampled
-from byoc.rules.annotate import annotate
+from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
+from byoc.patterns.group import Unit, group_units
+from byoc.profile.records import MeasurementRecords
+from byoc.profile.sampling import Clock, Patience, Samples, measure_runs
+from byoc.rules.annotate import annotate_graph
 from byoc.rules.load import Target
 from byoc.runtime.samples import sample_inputs
 from byoc.verdict import YES
 from byoc.verify.trial import compile_and_load
 
-_PLAIN = "profile"
+_NO_TARGET = "profile"
 # Operators of which an accelerator is likely to support at least one.
 _SMALLEST = ("Identity", "Relu", "Neg", "Add", "Mul")
 _SMALL, _LARGE = 2**12, 2**24
 
 
 @dataclass(frozen=True, eq=False)
-class Device:
+class MeasuredCodegen:
     """A codegen that runs here, its options, and the way to measure it."""
 
     codegen: Codegen
@@ -52,85 +52,85 @@ class Device:
         return self.codegen.name
 
     @cached_property
-    def compiler(self) -> Compiler:
+    def compiler(self) -> RegionCompiler:
         """The codegen with its options."""
-        return Compiler(self.codegen, self.options)
+        return RegionCompiler(self.codegen, self.options)
 
     @property
-    def chosen(self) -> Any:
+    def compile_options(self) -> Any:
         """The options passed to `compile`. Raise InputError if one is not valid."""
-        return self.compiler.chosen
+        return self.compiler.parsed_options
 
-    def seconds(self, region: Region, proto: onnx.ModelProto) -> list[float]:
+    def measure(self, region: Region, proto: onnx.ModelProto) -> list[float]:
         """Measure the calls of a region in seconds, including the transfer of its arrays.
 
         Raise InputError if the codegen cannot compile or load it.
         """
         run = compile_and_load(self.compiler, region)
-        inputs = sample_inputs(GraphIndex(proto, stated_types(proto)))
-        return sampled(lambda: run(inputs), self.patience, self.clock)
+        inputs = sample_inputs(GraphIndex(proto, get_stated_types(proto)))
+        return measure_runs(lambda: run(inputs), self.patience, self.clock)
 
 
 def time_units(
     model: Model,
     target: Target | None,
-    device: Device,
-    records: Records,
+    device: MeasuredCodegen,
+    records: MeasurementRecords,
     progress: Callable[[str], None] = lambda step: None,
 ) -> list[str]:
     """Measure the distinct units of a model that a target supports and that are not yet in `records`.
 
     Without a target each node is a unit. Return a sentence for each unit that cannot be measured.
     """
-    chosen = _chosen(model, target, records)
+    chosen = _units_to_measure(model, target, records)
     if not chosen:
         return []
-    name = target.name if target is not None else _PLAIN
-    domain = target.domain if target is not None else f"byoc.{_PLAIN}"
+    name = target.name if target is not None else _NO_TARGET
+    domain = target.domain if target is not None else f"byoc.{_NO_TARGET}"
     cuts = {f"unit_{row}": unit for row, (_, unit) in enumerate(chosen)}
     proto = outline(
-        GraphCuts(model.index, tuple(_cut(model.index, n, domain, unit) for n, unit in cuts.items()))
+        GraphCuts(model.index, tuple(_make_cut(model.index, n, domain, unit) for n, unit in cuts.items()))
     )
-    index = GraphIndex(proto, stated_types(proto))
+    index = GraphIndex(proto, get_stated_types(proto))
     calls = {node.op_type: node for node in index.nodes if node.domain == domain}
     problems = []
     for (task, _), cut in zip(chosen, cuts, strict=True):
         progress(f"{model.source}: {task.op}, {len(records)} measured")
         try:
             with TemporaryDirectory(prefix="byoc-") as folder:
-                region_model = call_model(index, calls[cut], model.index.certain)
-                region, stored = _stored(region_model, model.folder, Path(folder), cut, name)
-                records.add(task, device.seconds(region, stored))
+                region_model = extract_call(index, calls[cut], model.index.runtime_types)
+                region, stored = _store_region(region_model, model.folder, Path(folder), cut, name)
+                records.add(task, device.measure(region, stored))
         except InputError as error:
             problems.append(f"{task}: {error}")
     return problems
 
 
-def _chosen(model: Model, target: Target | None, records: Records) -> list[tuple[Task, Unit]]:
+def _units_to_measure(model: Model, target: Target | None, records: MeasurementRecords) -> list[tuple[Task, Unit]]:
     """Return the distinct supported units that are not measured yet, with their tasks."""
     index = model.index
-    works = tasks(index)
+    works = build_tasks(index)
     if target is not None:
-        units: Sequence[Unit] = group(index, target.patterns, annotate(index, target))
+        units: Sequence[Unit] = group_units(index, target.patterns, annotate_graph(index, target))
     else:
-        running = [i for i in range(len(index.nodes)) if works.of[i] >= 0]
+        running = [i for i in range(len(index.nodes)) if works.task_of_node[i] >= 0]
         units = [Unit(works[i].op, (i,), YES, ()) for i in running]
     found: dict[Any, tuple[Task, Unit]] = {}
     for unit in units:
         if not unit.verdict or unit.nodes[0] in index.bodies:
             continue
-        task = works.composite(unit.composite, unit.nodes) if unit.composite else works[unit.nodes[0]]
+        task = works.composite_task(unit.composite, unit.nodes) if unit.composite else works[unit.nodes[0]]
         if task.sized and not task.view and task not in records:
             found.setdefault(task.key, (task, unit))
     return list(found.values())
 
 
-def _cut(index: GraphIndex, name: str, domain: str, unit: Unit) -> Cut:
-    composite = unit.match.as_composite(index) if unit.match is not None else None
-    return Cut(name, domain, (Group(unit.nodes, composite),))
+def _make_cut(index: GraphIndex, name: str, domain: str, unit: Unit) -> RegionCut:
+    composite = unit.match.make_composite(index) if unit.match is not None else None
+    return RegionCut(name, domain, (OutlineGroup(unit.nodes, composite),))
 
 
-def _stored(
+def _store_region(
     proto: onnx.ModelProto, source: Path | None, folder: Path, name: str, target: str
 ) -> tuple[Region, onnx.ModelProto]:
     """Write a region's model and weights to a folder, as in a bundle; `source` has external data."""
@@ -141,7 +141,7 @@ def _stored(
     return read_region(path, name, target), stored
 
 
-def launch(device: Device, records: Records) -> float:
+def measure_launch(device: MeasuredCodegen, records: MeasurementRecords) -> float:
     """Measure the seconds of launching a region: the shortest time of any region.
 
     Regions of one operator on a single number are tried; earlier measurements count, too.
@@ -155,21 +155,21 @@ def launch(device: Device, records: Records) -> float:
         )
         try:
             with TemporaryDirectory(prefix="byoc-") as folder:
-                region, stored = _stored(proto, None, Path(folder), "small", _PLAIN)
-                found.append(Samples.of(device.seconds(region, stored)).median)
+                region, stored = _store_region(proto, None, Path(folder), "small", _NO_TARGET)
+                found.append(Samples.of(device.measure(region, stored)).median)
         except InputError:
             continue
     known = records.cheapest()
     return min(found + ([] if known is None else [known]), default=0.0)
 
 
-def copies(patience: Patience, clock: Clock = perf_counter) -> Link:
+def measure_copies(patience: Patience, clock: Clock = perf_counter) -> HostLink:
     """Measure copying arrays as a link: the latency of a small copy, the bandwidth of a large one."""
     medians = []
     for size in (_SMALL, _LARGE):
         source, destination = np.ones(size, np.uint8), np.zeros(size, np.uint8)
-        seconds = sampled(partial(np.copyto, destination, source), patience, clock)
+        seconds = measure_runs(partial(np.copyto, destination, source), patience, clock)
         medians.append(Samples.of(seconds).median)
     small, large = medians
     rate = (_LARGE - _SMALL) / (large - small) if large > small else float("inf")
-    return Link(bandwidth=rate, latency=small)
+    return HostLink(bandwidth=rate, latency=small)

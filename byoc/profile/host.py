@@ -8,15 +8,15 @@ from typing import Any
 
 from onnx import ModelProto
 
-from byoc.costs.task import Tasks, tasks
+from byoc.costs.task import Tasks, build_tasks
 from byoc.graph.copying import copy_without
 from byoc.graph.load import Model
-from byoc.profile.records import Records
-from byoc.profile.sampling import Clock, Patience, Samples, sampled
-from byoc.runtime.onnxrt import node_seconds, open_session, run_session
-from byoc.runtime.samples import samples_for
+from byoc.profile.records import MeasurementRecords
+from byoc.profile.sampling import Clock, Patience, Samples, measure_runs
+from byoc.runtime.onnxrt import measure_node_seconds, open_session, run_session
+from byoc.runtime.samples import model_samples
 
-_NODE = "byoc.node."
+_NODE_PREFIX = "byoc.node."
 _RESOLUTION = 1e-6  # of the profiler, in seconds
 
 Timer = Callable[[ModelProto, Any, Callable[[Any], object]], Mapping[str, Sequence[float]]]
@@ -39,7 +39,7 @@ class NodeTimes:
     def missing(self) -> list[int]:
         """The nodes that run and were not measured: onnxruntime replaced or did not name them."""
         running = range(len(self.works.index.nodes))
-        return [i for i in running if self.works.of[i] >= 0 and i not in self.seconds]
+        return [i for i in running if self.works.task_of_node[i] >= 0 and i not in self.seconds]
 
     @property
     def total(self) -> float:
@@ -54,7 +54,7 @@ class NodeTimes:
         ratios = [whole / max(nodes, _RESOLUTION) for whole, nodes in pairs]
         return float(median(ratios)) if ratios else 1.0
 
-    def record(self, records: Records) -> int:
+    def add_to(self, records: MeasurementRecords) -> int:
         """Add the measurements to the records; return the number of nodes that the records cannot cover.
 
         Nodes with bodies or with unknown shapes cannot be looked up; views are free and need no record.
@@ -70,14 +70,14 @@ class NodeTimes:
 
 
 def time_nodes(
-    model: Model, patience: Patience, timer: Timer = node_seconds, clock: Clock = perf_counter
+    model: Model, patience: Patience, timer: Timer = measure_node_seconds, clock: Clock = perf_counter
 ) -> NodeTimes:
     """Measure each node of the main graph on the host, and the model as a whole.
 
     The graph runs as written, since a node fused into another has no time of its own; runs repeat until
     the time of the whole settles. Raise InputError if the model does not run, and MissingRuntimeError.
     """
-    inputs = samples_for(model)
+    inputs = model_samples(model)
     optimized = open_session(model.proto, model.folder)
     wholes: list[float] = []
 
@@ -88,22 +88,22 @@ def time_nodes(
         wholes.append(clock() - before)
 
     found = timer(
-        _named(model.proto),
+        _number_nodes(model.proto),
         model.folder,
-        lambda session: sampled(lambda: both(session), patience, clock),
+        lambda session: measure_runs(lambda: both(session), patience, clock),
     )
     seconds = {}
     for i in range(len(model.index.nodes)):
-        runs = found.get(f"{_NODE}{i}", ())[patience.warmup :]
+        runs = found.get(f"{_NODE_PREFIX}{i}", ())[patience.warmup :]
         if runs:
             seconds[i] = runs
-    return NodeTimes(tasks(model.index), seconds, wholes[patience.warmup :])
+    return NodeTimes(build_tasks(model.index), seconds, wholes[patience.warmup :])
 
 
-def _named(proto: ModelProto) -> ModelProto:
+def _number_nodes(proto: ModelProto) -> ModelProto:
     """Return a copy whose nodes are named by their numbers."""
     result = copy_without(proto, "node")
     result.graph.node.extend(proto.graph.node)
     for i, node in enumerate(result.graph.node):
-        node.name = f"{_NODE}{i}"
+        node.name = f"{_NODE_PREFIX}{i}"
     return result

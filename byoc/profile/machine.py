@@ -5,12 +5,12 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from byoc.costs.file import Machine
+from byoc.costs.file import MeasuredMachine
 
 _PACKAGES = {"byoc": "onnx-byoc", "onnx": "onnx", "onnxruntime": "onnxruntime", "numpy": "numpy"}
 
 
-def this_machine() -> Machine:
+def describe_machine() -> MeasuredMachine:
     """Describe the processor, usable cores, system and package versions of this machine."""
     versions = {"python": platform.python_version()}
     for name, package in _PACKAGES.items():
@@ -18,18 +18,18 @@ def this_machine() -> Machine:
             versions[name] = version(package)
         except PackageNotFoundError:
             continue
-    return Machine(
-        cpu=_cpu(), cores=_cores(), os=f"{platform.system()} {platform.machine()}", versions=versions
+    return MeasuredMachine(
+        cpu=_cpu_name(), cores=_count_cores(), os=f"{platform.system()} {platform.machine()}", versions=versions
     )
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 0
 
 
-def _cpu() -> str:
+def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux

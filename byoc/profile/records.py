@@ -3,47 +3,47 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from byoc.costs.file import Link, Machine
-from byoc.costs.table import Entry, Table
+from byoc.costs.file import HostLink, MeasuredMachine
+from byoc.costs.table import Measurement, CostTable
 from byoc.costs.task import Task
 from byoc.profile.sampling import Samples
 
 
 @dataclass(frozen=True, eq=False)
-class Records:
+class MeasurementRecords:
     """Measurements in seconds by task; equal tasks of different models are merged."""
 
-    _found: dict[tuple[str, str, str], tuple[Task, list[float]]] = field(default_factory=dict)
+    _measurements: dict[tuple[str, str, str], tuple[Task, list[float]]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of measured tasks."""
-        return len(self._found)
+        return len(self._measurements)
 
     def __contains__(self, task: Task) -> bool:
         """Return whether a task was measured."""
-        return task.key in self._found
+        return task.key in self._measurements
 
     def add(self, task: Task, seconds: Sequence[float]) -> None:
         """Add measurements, at least one, of a task with known shapes."""
-        self._found.setdefault(task.key, (task, []))[1].extend(seconds)
+        self._measurements.setdefault(task.key, (task, []))[1].extend(seconds)
 
     def cheapest(self) -> float | None:
         """Return the smallest median, None without measurements."""
-        return min((Samples.of(seconds).median for _, seconds in self._found.values()), default=None)
+        return min((Samples.of(seconds).median for _, seconds in self._measurements.values()), default=None)
 
-    def table(  # noqa: PLR0913 - what stands in the file
+    def make_table(  # noqa: PLR0913 - what stands in the file
         self,
         name: str,
         description: str,
-        machine: Machine,
+        machine: MeasuredMachine,
         *,
-        link: Link | None = None,
+        link: HostLink | None = None,
         launch: float = 0.0,
         together: float = 1.0,
         otherwise: str | None = None,
-    ) -> Table:
+    ) -> CostTable:
         """Make the cost table: an entry for each task, sorted, without the time of a launch."""
-        return Table(
+        return CostTable(
             kind="table",
             name=name,
             description=description,
@@ -52,15 +52,15 @@ class Records:
             launch=launch,
             together=together,
             entries=tuple(
-                _entry(task, Samples.of(seconds), launch)
-                for _, (task, seconds) in sorted(self._found.items())
+                _make_entry(task, Samples.of(seconds), launch)
+                for _, (task, seconds) in sorted(self._measurements.items())
             ),
             **{"else": otherwise},
         )
 
 
-def _entry(task: Task, samples: Samples, launch: float) -> Entry:
-    return Entry(
+def _make_entry(task: Task, samples: Samples, launch: float) -> Measurement:
+    return Measurement(
         op=task.op,
         types=task.types,
         attributes=dict(task.attributes),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from byoc.bundle.read import Bundle
 from byoc.codegen import Measured, find_codegen
-from byoc.codegen.asking import timed
+from byoc.codegen.asking import measure_seconds
 from byoc.errors import InputError
 
 
@@ -15,21 +15,21 @@ class TimedRegion:
     region: str
     where: str
     predicted: float
-    told: float
+    codegen_seconds: float
 
     @property
     def error(self) -> float:
         """The relative error of the prediction; positive if it is too long."""
-        return self.predicted / self.told - 1
+        return self.predicted / self.codegen_seconds - 1
 
 
-def timed_regions(bundle: Bundle) -> list[TimedRegion]:
+def time_regions(bundle: Bundle) -> list[TimedRegion]:
     """Return the regions of a bundle whose codegens can report a time.
 
     Raise InputError if a codegen is missing or the report lacks a region, and CompileError if a codegen
     fails to report a time.
     """
-    predicted = _predicted(bundle)
+    predicted = _predicted_seconds(bundle)
     found = []
     for name, region, _ in bundle.regions():
         codegen = find_codegen(name)
@@ -37,12 +37,12 @@ def timed_regions(bundle: Bundle) -> list[TimedRegion]:
             seconds = predicted.get(region.name)
             if not isinstance(seconds, (int, float)):
                 raise InputError(f"the bundle's report does not say what was predicted of {region.name}")
-            reported = timed(codegen, region)
+            reported = measure_seconds(codegen, region)
             found.append(TimedRegion(region.name, region.target, float(seconds), reported))
     return found
 
 
-def _predicted(bundle: Bundle) -> dict[str, object]:
+def _predicted_seconds(bundle: Bundle) -> dict[str, object]:
     """Return the predicted seconds of each region, as far as they are in the report."""
     regions = bundle.manifest.report.get("regions")
     rows = regions if isinstance(regions, list) else []

@@ -41,12 +41,12 @@ class Samples:
         return cls(median, high - low, len(seconds))
 
 
-def sampled(run: Callable[[], object], patience: Patience, clock: Clock = perf_counter) -> list[float]:
+def measure_runs(run: Callable[[], object], patience: Patience, clock: Clock = perf_counter) -> list[float]:
     """Measure a function; return the seconds of each run that counts."""
-    return in_turn([run], patience, clock)[0]
+    return measure_in_turn([run], patience, clock)[0]
 
 
-def in_turn(
+def measure_in_turn(
     runs: Sequence[Callable[[], object]], patience: Patience, clock: Clock = perf_counter
 ) -> list[list[float]]:
     """Measure several functions in turn, so that load on the machine slows all of them.
@@ -69,12 +69,12 @@ def in_turn(
             found[turn].append(after - before)
         if first + 1 >= patience.least and (
             after - start >= patience.seconds * len(runs)
-            or all(_settled(each, patience.settled) for each in found)
+            or all(_has_settled(each, patience.settled) for each in found)
         ):
             break
     return found
 
 
-def _settled(found: Sequence[float], part: float) -> bool:
+def _has_settled(found: Sequence[float], part: float) -> bool:
     samples = Samples.of(found)
     return samples.spread / sqrt(samples.count) <= part * samples.median

@@ -14,12 +14,12 @@ _DIGITS = 6
 
 def write_costs(path: Path, costs: CostFile) -> None:
     """Write a cost model to a file, which is replaced as a whole or left as it was."""
-    write_text(path, as_yaml(costs))
+    write_text(path, format_costs(costs))
 
 
-def as_yaml(costs: CostFile) -> str:
+def format_costs(costs: CostFile) -> str:
     """Format a cost model as YAML, fractions to six digits."""
-    content = _rounded(costs.model_dump(mode="python", by_alias=True, exclude_defaults=True))
+    content = _round_floats(costs.model_dump(mode="python", by_alias=True, exclude_defaults=True))
     kind = content.pop("kind")
     rows = {name: content.pop(name) for name in _ROWS if name in content}
     lines = [_dump({"kind": kind, **content}, flow=None)]
@@ -39,11 +39,11 @@ def _dump(content: Any, flow: bool | None) -> str:
     return text
 
 
-def _rounded(value: Any) -> Any:
+def _round_floats(value: Any) -> Any:
     if isinstance(value, dict):  # attributes are looked up, and must stay exact
-        return {key: item if key == "attributes" else _rounded(item) for key, item in value.items()}
+        return {key: item if key == "attributes" else _round_floats(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(item) for item in value]
+        return [_round_floats(item) for item in value]
     if not isinstance(value, float):
         return value
     return int(value) if value.is_integer() else float(f"{value:.{_DIGITS}g}")

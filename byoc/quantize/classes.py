@@ -14,37 +14,37 @@ from scipy.cluster.hierarchy import DisjointSet
 
 from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
-from byoc.graph.unshare import is_float
+from byoc.graph.unshare import may_be_float
 from byoc.graph.walk import is_onnx
-from byoc.quantize.numbers import Form, Params, params_of
+from byoc.quantize.numbers import ScaleRequirement, QuantizationParams, compute_params
 from byoc.quantize.operators import CLAMPS, VIEWS
-from byoc.quantize.ranges import Given, Range
-from byoc.quantize.units import Candidate
-from byoc.quantize.wanted import Wanted
+from byoc.quantize.ranges import GivenQuantization, Range
+from byoc.quantize.units import QuantizationCandidate
+from byoc.quantize.wanted import TensorRequirement
 
 
-def classes_of(index: GraphIndex, units: Sequence[Candidate]) -> "DisjointSet[str]":
+def find_scale_classes(index: GraphIndex, units: Sequence[QuantizationCandidate]) -> "DisjointSet[str]":
     """Return the classes of tensors that share one scale if some units are quantized."""
     found: DisjointSet[str] = DisjointSet()
     for unit in units:
         inner = {name for number in unit.unit.nodes for name in index.nodes[number].output}
         for number in unit.unit.nodes:
-            names = list(_alike(index, index.nodes[number], unit, inner))
+            names = list(_tensors_of_one_scale(index, index.nodes[number], unit, inner))
             for name in names:
                 found.add(name)
                 found.merge(names[0], name)
     return found
 
 
-def is_alike(node: NodeProto, unit: Candidate) -> bool:
+def shares_scale(node: NodeProto, unit: QuantizationCandidate) -> bool:
     """Return whether all tensors of a node share one scale, including constants that it reads."""
     concat = is_onnx(node) and node.op_type == "Concat"
-    return concat or unit.wishes.same_scale(node)
+    return concat or unit.requirements.needs_same_scale(node)
 
 
-def _alike(index: GraphIndex, node: NodeProto, unit: Candidate, inner: set[str]) -> Iterator[str]:
-    floats = [name for name in (*node.input, *node.output) if name and is_float(index, name)]
-    if is_alike(node, unit):
+def _tensors_of_one_scale(index: GraphIndex, node: NodeProto, unit: QuantizationCandidate, inner: set[str]) -> Iterator[str]:
+    floats = [name for name in (*node.input, *node.output) if name and may_be_float(index, name)]
+    if shares_scale(node, unit):
         yield from floats
     elif not is_onnx(node):
         return
@@ -53,20 +53,20 @@ def _alike(index: GraphIndex, node: NodeProto, unit: Candidate, inner: set[str])
         yield from (name for name in node.output if name in floats)
 
 
-def form_of(uses: Sequence[Wanted], dtype: str | None) -> Form:
+def combine_requirements(uses: Sequence[TensorRequirement], dtype: str | None) -> ScaleRequirement:
     """Return the requirements for a class: the first use's preferred dtype that suits the most uses."""
     first = uses[0].dtypes
     common = [one for one in first if all(one in use.dtypes for use in uses)] or list(first)
     chosen = dtype if dtype is not None else common[0]
-    return Form(chosen, any(w.symmetric for w in uses), any(w.power_of_two for w in uses))
+    return ScaleRequirement(chosen, any(w.symmetric for w in uses), any(w.power_of_two for w in uses))
 
 
-def params_of_class(entries: Mapping[str, Range | Given], form: Form) -> tuple[Params | None, str]:
+def compute_class_params(entries: Mapping[str, Range | GivenQuantization], form: ScaleRequirement) -> tuple[QuantizationParams | None, str]:
     """Return the quantization of a class from the ranges of its tensors, or the reason if there is none.
 
     Raises InputError if the user gave two of its tensors different scales.
     """
-    given = {name: entry for name, entry in entries.items() if isinstance(entry, Given)}
+    given = {name: entry for name, entry in entries.items() if isinstance(entry, GivenQuantization)}
     if given:
         (first, entry), *others = given.items()
         for name, other in others:
@@ -75,10 +75,10 @@ def params_of_class(entries: Mapping[str, Range | Given], form: Form) -> tuple[P
                     f"calibration: '{first}' and '{name}' must have one scale and zero point, "
                     "and different ones are given"
                 )
-        return params_given(entry), ""
+        return convert_given(entry), ""
     ranges = [entry for entry in entries.values() if isinstance(entry, Range)]
     low, high = min(r.low for r in ranges), max(r.high for r in ranges)
-    params = params_of(low, high, form)
+    params = compute_params(low, high, form)
     name = next(iter(entries))
     return (
         params,
@@ -88,9 +88,9 @@ def params_of_class(entries: Mapping[str, Range | Given], form: Form) -> tuple[P
     )
 
 
-def params_given(given: Given) -> Params:
+def convert_given(given: GivenQuantization) -> QuantizationParams:
     """Return the quantization that a user gave for a tensor."""
     scale, points = np.asarray(given.scale, np.float32), np.asarray(given.zero_point, np.int64)
     if given.axis is None:
-        return Params(scale.reshape(()), points.reshape(()), given.dtype)
-    return Params(scale, points, given.dtype, given.axis)
+        return QuantizationParams(scale.reshape(()), points.reshape(()), given.dtype)
+    return QuantizationParams(scale, points, given.dtype, given.axis)

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, numpy_helper
 
-from byoc.graph.attributes import written
+from byoc.graph.attributes import get_stated_attributes
 from byoc.graph.copying import copy_without
 from byoc.graph.index import GraphIndex
-from byoc.graph.load import Model, prepare
+from byoc.graph.load import Model, prepare_model
 from byoc.graph.walk import is_onnx
-from byoc.quantize.names import Names
-from byoc.quantize.operators import channels
-from byoc.quantize.values import value_of
+from byoc.quantize.names import NameAllocator
+from byoc.quantize.operators import find_channels
+from byoc.quantize.values import read_constant
 
 _EPSILON = 1e-5
 
@@ -32,7 +32,7 @@ class _Folding:
     norm: int
 
 
-def folded(model: Model) -> Model:
+def fold_batch_norm(model: Model) -> Model:
     """Return a model with BatchNormalizations folded into the Conv, ConvTranspose or Gemm before them.
 
     Their parameters and the weights must be constant and float32, and nothing else may read the tensor
@@ -40,14 +40,14 @@ def folded(model: Model) -> Model:
     fold is returned as it is.
     """
     index = model.index
-    found = [f for number in range(len(index.nodes)) if (f := _folding(index, number)) is not None]
+    found = [f for number in range(len(index.nodes)) if (f := _find_folding(index, number)) is not None]
     if not found:
         return model
-    names = Names(index)
+    names = NameAllocator(index)
     linear: dict[int, NodeProto] = {}
     stored: list[TensorProto] = []
     for fold in found:
-        node, tensors = _merged(model, fold, names)
+        node, tensors = _fold(model, fold, names)
         linear[fold.linear] = node
         stored += tensors
     removed = {fold.norm for fold in found}
@@ -62,21 +62,21 @@ def folded(model: Model) -> Model:
     proto.graph.initializer.extend(stored)
     outputs = {name for node in nodes for name in node.output}
     proto.graph.value_info.extend(v for v in model.proto.graph.value_info if v.name in outputs)
-    return replace(prepare(proto, model.source, model.folder), samples=model.samples)
+    return replace(prepare_model(proto, model.source, model.folder), samples=model.make_samples)
 
 
-def _folding(index: GraphIndex, number: int) -> _Folding | None:
+def _find_folding(index: GraphIndex, number: int) -> _Folding | None:
     norm = index.nodes[number]
-    before = index.producer.get(norm.input[0]) if _is_inference(norm) else None
+    before = index.producers.get(norm.input[0]) if _is_inference(norm) else None
     if before is None or norm.input[0] in index.outputs or len(index.consumers[norm.input[0]]) > 1:
         return None
     node = index.nodes[before]
-    if channels(index, node) is None or node.op_type == "MatMul":
+    if find_channels(index, node) is None or node.op_type == "MatMul":
         return None
-    if node.op_type == "Gemm" and not _plain_gemm(index, node):
+    if node.op_type == "Gemm" and not _is_plain_gemm(index, node):
         return None
     names = (*filter(None, node.input[1:]), *norm.input[1:5])
-    if any(_dtype(index, name) != "float32" or not index.is_constant(name) for name in names):
+    if any(_tensor_dtype(index, name) != "float32" or not index.is_constant(name) for name in names):
         return None
     return _Folding(before, number)
 
@@ -85,35 +85,35 @@ def _is_inference(node: NodeProto) -> bool:
     """Return whether a node is a BatchNormalization over channels that does not train."""
     if node.op_type != "BatchNormalization" or not is_onnx(node) or any(node.output[1:]):
         return False
-    attributes = written(node)
+    attributes = get_stated_attributes(node)
     return not attributes.get("training_mode", 0) and bool(attributes.get("spatial", 1))
 
 
-def _plain_gemm(index: GraphIndex, node: NodeProto) -> bool:
+def _is_plain_gemm(index: GraphIndex, node: NodeProto) -> bool:
     """Return whether a Gemm's bias is one value per column and not scaled."""
-    attributes = written(node)
+    attributes = get_stated_attributes(node)
     tensor_type = index.types.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
     return attributes.get("beta", 1.0) == 1.0 and (
         tensor_type is None or len(tensor_type.shape or ()) == 1
     )
 
 
-def _dtype(index: GraphIndex, name: str) -> str:
+def _tensor_dtype(index: GraphIndex, name: str) -> str:
     tensor_type = index.types.get(name)
     return tensor_type.dtype if tensor_type is not None else ""
 
 
-def _merged(model: Model, fold: _Folding, names: Names) -> tuple[NodeProto, list[TensorProto]]:
+def _fold(model: Model, fold: _Folding, names: NameAllocator) -> tuple[NodeProto, list[TensorProto]]:
     index = model.index
     node, norm = index.nodes[fold.linear], index.nodes[fold.norm]
 
     def value(name: str) -> NDArray[np.float64]:
-        return value_of(index, name, model.folder).astype(np.float64)
+        return read_constant(index, name, model.folder).astype(np.float64)
 
     scale, shift, mean, variance = (value(name) for name in norm.input[1:5])
-    factor = scale / np.sqrt(variance + float(written(norm).get("epsilon", _EPSILON)))
+    factor = scale / np.sqrt(variance + float(get_stated_attributes(norm).get("epsilon", _EPSILON)))
     weights = value(node.input[1])
-    layout = channels(index, node)
+    layout = find_channels(index, node)
     assert layout is not None
     axis, groups = layout
     bias = value(node.input[2]) if len(node.input) > 2 and node.input[2] else 0.0
@@ -125,8 +125,8 @@ def _merged(model: Model, fold: _Folding, names: Names) -> tuple[NodeProto, list
     else:
         weights = weights * factor.reshape([-1 if i == axis else 1 for i in range(weights.ndim)])
     new = [
-        _tensor(names.new(f"{node.input[1]}_folded"), weights),
-        _tensor(names.new(f"{norm.output[0]}_bias"), np.asarray((bias - mean) * factor + shift)),
+        _make_tensor(names.new_tensor(f"{node.input[1]}_folded"), weights),
+        _make_tensor(names.new_tensor(f"{norm.output[0]}_bias"), np.asarray((bias - mean) * factor + shift)),
     ]
     del result.input[1:]
     result.input.extend(tensor.name for tensor in new)
@@ -134,5 +134,5 @@ def _merged(model: Model, fold: _Folding, names: Names) -> tuple[NodeProto, list
     return result, new
 
 
-def _tensor(name: str, values: NDArray[Any]) -> TensorProto:
+def _make_tensor(name: str, values: NDArray[Any]) -> TensorProto:
     return numpy_helper.from_array(values.astype(np.float32), name)

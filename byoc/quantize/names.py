@@ -1,10 +1,10 @@
 """Unique names for new tensors and nodes."""
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.names import fresh
+from byoc.graph.names import make_unique_name
 
 
-class Names:
+class NameAllocator:
     """Allocates unique names for a graph and all bodies inside it."""
 
     def __init__(self, index: GraphIndex) -> None:
@@ -20,10 +20,10 @@ class Names:
             self._taken.update(value.name for value in inner.graph.input)
             self._taken.update(tensor.name for tensor in inner.graph.initializer)
 
-    def new(self, name: str) -> str:
+    def new_tensor(self, name: str) -> str:
         """Allocate a tensor name: `name`, or that with a number."""
-        return fresh(name, self._taken)
+        return make_unique_name(name, self._taken)
 
-    def node(self, name: str) -> str:
+    def new_node(self, name: str) -> str:
         """Allocate a node name: `name`, or that with a number. Tensors may have the same name."""
-        return fresh(name, self._nodes)
+        return make_unique_name(name, self._nodes)

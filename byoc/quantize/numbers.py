@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from byoc.quantize.ranges import DTYPES
 
-Floats = NDArray[np.float32]
+Float32Array = NDArray[np.float32]
 
 _BIAS_LIMIT = float(2**31 - 2**8)  # what an int32 holds, less the rounding of a float32 scale
 _LEAST = float(np.finfo(np.float32).tiny)
@@ -22,14 +22,14 @@ _LEAST = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, eq=False)
-class Params:
+class QuantizationParams:
     """The quantization of a tensor.
 
     `scale` is float32 and `zero_point` int64, both of shape `[]`, or `[C]` with one for each index of
     `axis`.
     """
 
-    scale: Floats
+    scale: Float32Array
     zero_point: NDArray[np.int64]
     dtype: str
     axis: int | None = None
@@ -39,7 +39,7 @@ class Params:
         """The least and the greatest quantized value."""
         return DTYPES[self.dtype]
 
-    def along(self, rank: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def broadcast_along(self, rank: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return scale and zero point in a shape that broadcasts against a tensor of a rank."""
         if self.axis is None:
             return self.scale.astype(np.float64), self.zero_point
@@ -49,7 +49,7 @@ class Params:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ScaleRequirement:
     """Requirements on a quantization: `dtype`, zero points of 0, and scales that are powers of two."""
 
     dtype: str
@@ -57,7 +57,7 @@ class Form:
     power_of_two: bool = False
 
 
-def params_of(low: Any, high: Any, form: Form, axis: int | None = None) -> Params | None:
+def compute_params(low: Any, high: Any, form: ScaleRequirement, axis: int | None = None) -> QuantizationParams | None:
     """Return scale and zero point for ranges from `low` to `high`: numbers, or `[C]` for an axis.
 
     A range is widened to include 0, which is then represented exactly. Symmetric: `scale = max(|low|,
@@ -71,14 +71,14 @@ def params_of(low: Any, high: Any, form: Form, axis: int | None = None) -> Param
     if form.symmetric:
         if least == 0 and np.any(below < 0):
             return None
-        scale = _scale(np.maximum(-below, above) / most, form)
-        return Params(scale, np.zeros(scale.shape, np.int64), form.dtype, axis)
-    scale = _scale((above - below) / (most - least), form)
+        scale = _round_scale(np.maximum(-below, above) / most, form)
+        return QuantizationParams(scale, np.zeros(scale.shape, np.int64), form.dtype, axis)
+    scale = _round_scale((above - below) / (most - least), form)
     points = np.rint(least - below / scale.astype(np.float64))
-    return Params(scale, np.clip(points, least, most).astype(np.int64), form.dtype, axis)
+    return QuantizationParams(scale, np.clip(points, least, most).astype(np.int64), form.dtype, axis)
 
 
-def _scale(scale: NDArray[np.float64], form: Form) -> Floats:
+def _round_scale(scale: NDArray[np.float64], form: ScaleRequirement) -> Float32Array:
     usable = np.where(scale < _LEAST, 1.0, scale)
     if form.power_of_two:
         mantissa, exponent = np.frexp(usable)  # 0.5 <= mantissa < 1
@@ -87,15 +87,15 @@ def _scale(scale: NDArray[np.float64], form: Form) -> Floats:
     return np.asarray(rounded)
 
 
-def quantized(values: NDArray[Any], params: Params) -> NDArray[np.int64]:
+def quantize_values(values: NDArray[Any], params: QuantizationParams) -> NDArray[np.int64]:
     """Return values as integers, rounded half to even and saturated, as QuantizeLinear does."""
-    scale, points = params.along(values.ndim)
+    scale, points = params.broadcast_along(values.ndim)
     least, most = params.limits
     rounded = np.rint(values.astype(np.float64) / scale) + points
     return np.asarray(np.clip(rounded, least, most), dtype=np.int64)
 
 
-def extremes(values: NDArray[Any], axis: int | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def find_extremes(values: NDArray[Any], axis: int | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the minimum and the maximum of an array, or of each index of an axis."""
     around = None if axis is None else tuple(i for i in range(values.ndim) if i != axis)
     if values.size == 0:
@@ -105,7 +105,7 @@ def extremes(values: NDArray[Any], axis: int | None) -> tuple[NDArray[np.float64
     return np.asarray(low, np.float64), np.asarray(high, np.float64)
 
 
-def widened(weights: Params, bias: Floats, activation: Floats, power_of_two: bool) -> Params:
+def widen_scales(weights: QuantizationParams, bias: Float32Array, activation: Float32Array, power_of_two: bool) -> QuantizationParams:
     """Return the weights' quantization with scales large enough for a bias `[C]` to fit into int32.
 
     A bias is counted in steps of `activation * scale`; a channel with tiny weights and a normal bias
@@ -121,14 +121,14 @@ def widened(weights: Params, bias: Floats, activation: Floats, power_of_two: boo
     wide = np.where(scale >= least, scale, least)
     if power_of_two:
         wide = np.vectorize(lambda s: 2.0 ** ceil(log2(s)))(wide)
-    return Params(wide.astype(np.float32), weights.zero_point, weights.dtype, weights.axis)
+    return QuantizationParams(wide.astype(np.float32), weights.zero_point, weights.dtype, weights.axis)
 
 
-def fits(bias: Floats, scale: Floats) -> bool:
+def fits_int32(bias: Float32Array, scale: Float32Array) -> bool:
     """Return whether a bias `[C]` in steps of `scale` fits into int32."""
     return bool(np.all(np.abs(bias.astype(np.float64)) <= scale.astype(np.float64) * (2.0**31 - 1)))
 
 
-def bias_integers(bias: Floats, scale: Floats) -> NDArray[np.int32]:
+def quantize_bias(bias: Float32Array, scale: Float32Array) -> NDArray[np.int32]:
     """Return a bias in steps of `scale`, rounded half to even."""
     return np.rint(bias.astype(np.float64) / scale.astype(np.float64)).astype(np.int32)

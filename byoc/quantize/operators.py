@@ -2,7 +2,7 @@
 
 from onnx import NodeProto
 
-from byoc.graph.attributes import written
+from byoc.graph.attributes import get_stated_attributes
 from byoc.graph.index import GraphIndex
 from byoc.graph.walk import is_onnx
 
@@ -30,7 +30,7 @@ WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """A second input with channels, and perhaps a bias as the third."""
 
 
-def channels(index: GraphIndex, node: NodeProto) -> tuple[int, int] | None:
+def find_channels(index: GraphIndex, node: NodeProto) -> tuple[int, int] | None:
     """Return the axis of the weights that has the output's channels, and the number of groups.
 
     ConvTranspose has weights `[C, M / group, ...]` (ONNX, ConvTranspose), so one index of axis 1 stands
@@ -41,7 +41,7 @@ def channels(index: GraphIndex, node: NodeProto) -> tuple[int, int] | None:
     weight_type = index.types.get(node.input[1])
     if weight_type is None or weight_type.shape is None:
         return None
-    attributes = written(node)
+    attributes = get_stated_attributes(node)
     match node.op_type:
         case "Conv":
             return 0, int(attributes.get("group", 1))

@@ -8,20 +8,20 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from byoc.errors import InputError, nearest
+from byoc.errors import InputError, suggest_nearest
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model
-from byoc.graph.unshare import unshared
-from byoc.patterns.group import group
-from byoc.patterns.qdq import is_border
+from byoc.graph.unshare import unshare_dequantize
+from byoc.patterns.group import group_units
+from byoc.patterns.qdq import is_qdq_node
 from byoc.patterns.unit import Unit
-from byoc.quantize.fold import folded
-from byoc.quantize.insert import inserted, renamed_units
-from byoc.quantize.opset import PER_CHANNEL, SIXTEEN_BITS, modern, raised
-from byoc.quantize.ranges import Given, Range, Ranges
-from byoc.quantize.schemes import Schemes, Store, schemes_of
-from byoc.quantize.units import Candidate, candidates, named, node_names
-from byoc.quantize.wanted import Wishes, formal_name
+from byoc.quantize.fold import fold_batch_norm
+from byoc.quantize.insert import insert_quantization, find_quantized_outputs
+from byoc.quantize.opset import PER_CHANNEL, SIXTEEN_BITS, upgrade_ir, upgrade_opset
+from byoc.quantize.ranges import GivenQuantization, Range, Ranges
+from byoc.quantize.schemes import QuantizationScheme, ConstantStore, choose_scheme
+from byoc.quantize.units import QuantizationCandidate, find_candidates, find_unit_names, find_node_names
+from byoc.quantize.wanted import TargetRequirements, find_formal_name
 from byoc.rules.annotate import Annotator
 from byoc.rules.load import Target
 from byoc.verdict import Verdict
@@ -32,7 +32,7 @@ _OTHER_UNITS = "its operators would be other units"
 
 
 @dataclass(frozen=True, eq=False)
-class Quantized:
+class QuantizedModel:
     """A quantized model.
 
     `floats` is the float model it was made from: of the same operator set, with BatchNormalization
@@ -51,7 +51,7 @@ def quantize(
     ranges: Ranges,
     dtype: str | None = None,
     exclude: Collection[str] = (),
-) -> Quantized:
+) -> QuantizedModel:
     """Return a model with every unit that the targets take quantized, given the ranges of its tensors.
 
     `dtype` is that of activations, by default the first in the target's file. `exclude` names units or
@@ -61,28 +61,28 @@ def quantize(
     Raises InputError if a target does not have the dtype, a name in `exclude` does not exist, ranges
     contradict one another, or the operator set cannot be raised to the version that the scheme needs.
     """
-    wishes = [Wishes(target) for target in targets if target.quantized]
+    wishes = [TargetRequirements(target) for target in targets if target.has_quantized_rules]
     for requirement in wishes:
         _check_dtype(requirement.target, dtype)
-    least = SIXTEEN_BITS if _sixteen(wishes, ranges, dtype) else PER_CHANNEL
-    floats = folded(raised(modern(model), least))
-    done = _Quantizing(floats, wishes, ranges, dtype, frozenset(exclude))
-    return done.quantize({_name(model.index, number) for number in range(len(model.index.nodes))})
+    least = SIXTEEN_BITS if _needs_sixteen_bits(wishes, ranges, dtype) else PER_CHANNEL
+    floats = fold_batch_norm(upgrade_opset(upgrade_ir(model), least))
+    done = _Quantizer(floats, wishes, ranges, dtype, frozenset(exclude))
+    return done.quantize({_display_name(model.index, number) for number in range(len(model.index.nodes))})
 
 
 def _check_dtype(target: Target, dtype: str | None) -> None:
     part = target.rules.quantization.activations
     allowed = (part.dtype if part else None) or ()
     if dtype is not None and allowed and dtype not in allowed:
-        location = target.place("quantization.activations.dtype")
+        location = target.locate("quantization.activations.dtype")
         raise InputError(
             f"{target.source}: {location}: {dtype} is not supported; supported: {', '.join(allowed)}"
         )
 
 
-def _sixteen(wishes: Sequence[Wishes], ranges: Ranges, dtype: str | None) -> bool:
+def _needs_sixteen_bits(wishes: Sequence[TargetRequirements], ranges: Ranges, dtype: str | None) -> bool:
     """Return whether a dtype other than 8 bits will be used."""
-    used = {entry.dtype for entry in ranges.tensors.values() if isinstance(entry, Given)}
+    used = {entry.dtype for entry in ranges.tensors.values() if isinstance(entry, GivenQuantization)}
     if dtype is not None:
         used.add(dtype)
     for requirement in wishes:
@@ -93,7 +93,7 @@ def _sixteen(wishes: Sequence[Wishes], ranges: Ranges, dtype: str | None) -> boo
 
 
 @dataclass(eq=False)
-class _Quantizing:
+class _Quantizer:
     """The state of the decision which units are quantized.
 
     `out` has the nodes that each target does not get, in the order of the targets; `reasons` why, by
@@ -101,11 +101,11 @@ class _Quantizing:
     """
 
     floats: Model
-    wishes: Sequence[Wishes]
+    requirements: Sequence[TargetRequirements]
     ranges: Ranges
     dtype: str | None
     exclude: frozenset[str]
-    out: list[set[int]] = field(default_factory=list)
+    excluded_nodes: list[set[int]] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -113,30 +113,30 @@ class _Quantizing:
         """The index of the float model."""
         return self.floats.index
 
-    def quantize(self, known: Collection[str]) -> Quantized:
+    def quantize(self, known: Collection[str]) -> QuantizedModel:
         """Return the quantized model; notes mention only nodes with a `known` name, the user's own."""
-        self.out = [set(self._excluded()) for _ in self.wishes]
-        store = Store(self.index, self.floats.folder)
+        self.excluded_nodes = [set(self._find_excluded()) for _ in self.requirements]
+        store = ConstantStore(self.index, self.floats.folder)
         while True:
-            units = self._units()
-            schemes = schemes_of(store, units, self.ranges, self.dtype)
+            units = self._find_units()
+            schemes = choose_scheme(store, units, self.ranges, self.dtype)
             if self._refuse(units, schemes.refused):
                 continue
-            if self._refuse(units, *self._refusals(store, units, schemes)):
+            if self._refuse(units, *self._find_refusals(store, units, schemes)):
                 continue
             break
-        done, _ = inserted(self.floats, store, units, schemes)
-        names = {unit.name: node_names(self.index, unit.unit) for unit in units}
+        done, _ = insert_quantization(self.floats, store, units, schemes)
+        names = {unit.name: find_node_names(self.index, unit.unit) for unit in units}
         reasons = {name: reason for name, reason in self.reasons.items() if name in known}
-        return Quantized(done, self.floats, names, tuple(_notes(reasons, names)))
+        return QuantizedModel(done, self.floats, names, tuple(_format_notes(reasons, names)))
 
-    def _excluded(self) -> set[int]:
+    def _find_excluded(self) -> set[int]:
         found: set[int] = set()
         known = {node.name for node in self.index.nodes} - {""}
         matched: set[str] = set()
-        for requirement in self.wishes:
-            for unit in candidates(self.index, requirement, ())[0]:
-                unit_names = named(self.index, unit.unit)
+        for requirement in self.requirements:
+            for unit in find_candidates(self.index, requirement, ())[0]:
+                unit_names = find_unit_names(self.index, unit.unit)
                 known |= unit_names
                 if not unit_names.isdisjoint(self.exclude):
                     matched |= unit_names & self.exclude
@@ -146,35 +146,35 @@ class _Quantizing:
                 found.add(number)
         wrong = sorted(self.exclude - known)
         if wrong:
-            hint = nearest(wrong[0], known)
+            hint = suggest_nearest(wrong[0], known)
             raise InputError(f"exclude: there is no unit and no node '{wrong[0]}'{hint}")
         return found
 
-    def _units(self) -> list[Candidate]:
+    def _find_units(self) -> list[QuantizationCandidate]:
         """Return the candidates that have ranges; each node is in at most one of them."""
         while True:
-            units: list[Candidate] = []
+            units: list[QuantizationCandidate] = []
             taken: set[int] = set()
-            for out, requirement in zip(self.out, self.wishes, strict=True):
-                found, never = candidates(self.index, requirement, out | taken)
+            for out, requirement in zip(self.excluded_nodes, self.requirements, strict=True):
+                found, never = find_candidates(self.index, requirement, out | taken)
                 for number, why in never.items():
-                    self.reasons.setdefault(_name(self.index, number), why)
+                    self.reasons.setdefault(_display_name(self.index, number), why)
                 units += found
                 taken.update(number for unit in found for number in unit.unit.nodes)
-            missing = {unit.name: why for unit in units if (why := self._missing(unit))}
+            missing = {unit.name: why for unit in units if (why := self._missing_range(unit))}
             if not self._refuse(units, missing):
                 return units
 
-    def _missing(self, unit: Candidate) -> str:
+    def _missing_range(self, unit: QuantizationCandidate) -> str:
         """Return a reason if a tensor of a unit has no range, otherwise an empty text."""
         for name in (*unit.reads, *unit.makes):
-            if not isinstance(self.ranges.tensors.get(name), (Range, Given)):
+            if not isinstance(self.ranges.tensors.get(name), (Range, GivenQuantization)):
                 return f"'{name}' has no range"
         return ""
 
     def _refuse(
         self,
-        units: Sequence[Candidate],
+        units: Sequence[QuantizationCandidate],
         reasons: Mapping[str, str],
         nodes: Mapping[str, Collection[int]] | None = None,
     ) -> bool:
@@ -182,67 +182,67 @@ class _Quantizing:
         for unit in units:
             if unit.name in reasons:
                 location = next(
-                    i for i, requirement in enumerate(self.wishes) if requirement is unit.wishes
+                    i for i, requirement in enumerate(self.requirements) if requirement is unit.requirements
                 )
                 refused = (nodes or {}).get(unit.name, ())
-                self.out[location].update(refused or unit.unit.nodes)
-                names = [_name(self.index, number) for number in refused] or [unit.name]
+                self.excluded_nodes[location].update(refused or unit.unit.nodes)
+                names = [_display_name(self.index, number) for number in refused] or [unit.name]
                 self.reasons.update(dict.fromkeys(names, reasons[unit.name]))
         return bool(reasons)
 
-    def _refusals(
-        self, store: Store, units: Sequence[Candidate], schemes: Schemes
+    def _find_refusals(
+        self, store: ConstantStore, units: Sequence[QuantizationCandidate], schemes: QuantizationScheme
     ) -> tuple[dict[str, str], dict[str, Collection[int]]]:
         """Return the reasons for units that targets refuse once quantized, and the refused nodes."""
-        trial, renamed = inserted(self.floats, store, units, schemes, whole=False)
-        index = unshared(trial).index
+        trial, renamed = insert_quantization(self.floats, store, units, schemes, whole=False)
+        index = unshare_dequantize(trial).index
         reasons: dict[str, str] = {}
         nodes: dict[str, Collection[int]] = {}
-        for requirement in self.wishes:
+        for requirement in self.requirements:
             annotator = Annotator(requirement.target, index)
-            marks = [annotator.mark(number) for number in range(len(index.nodes))]
+            marks = [annotator.annotate_node(number) for number in range(len(index.nodes))]
             unit_of = {
                 number: unit
-                for unit in group(index, requirement.target.patterns, marks)
+                for unit in group_units(index, requirement.target.patterns, marks)
                 for number in unit.nodes
             }
             for unit in units:
-                if unit.wishes is not requirement:
+                if unit.requirements is not requirement:
                     continue
-                core = {index.producer[name] for name in renamed_units(self.index, unit, renamed)}
-                refused = [number for number in sorted(core) if not marks[number].quantized]
+                core = {index.producers[name] for name in find_quantized_outputs(self.index, unit, renamed)}
+                refused = [number for number in sorted(core) if not marks[number].accepts_quantized]
                 found = unit_of[min(core)]
-                inside = {number for number in found.nodes if not is_border(index.nodes[number])}
+                inside = {number for number in found.nodes if not is_qdq_node(index.nodes[number])}
                 if found.verdict and inside == core and found.kind == "qdq" and not refused:
                     continue
                 of_node = dict(zip(sorted(core), sorted(unit.unit.nodes), strict=True))
                 if refused:
-                    reason = _quantized_refusal(annotator, refused[0], marks[refused[0]].verdict)
-                    reasons[unit.name] = reason + self._given(of_node[refused[0]], reason)
+                    reason = _describe_node_refusal(annotator, refused[0], marks[refused[0]].verdict)
+                    reasons[unit.name] = reason + self._describe_given_scales(of_node[refused[0]], reason)
                 else:
-                    reasons[unit.name] = _unit_refusal(unit_of[number] for number in sorted(core))
+                    reasons[unit.name] = _describe_unit_refusal(unit_of[number] for number in sorted(core))
                 nodes[unit.name] = [of_node[number] for number in refused]
         return reasons, nodes
 
-    def _given(self, number: int, reason: str) -> str:
+    def _describe_given_scales(self, number: int, reason: str) -> str:
         """Return a remark on the user-given scales of tensors that a reason mentions, in brackets."""
         node = self.index.nodes[number]
         uses = [(False, *use) for use in enumerate(node.input)]
         uses += [(True, *use) for use in enumerate(node.output)]
         remarks: dict[str, None] = {}
         for out, position, name in uses:
-            formal = formal_name(self.index, node, position, out=out)
-            given = isinstance(self.ranges.tensors.get(name), Given)
+            formal = find_formal_name(self.index, node, position, out=out)
+            given = isinstance(self.ranges.tensors.get(name), GivenQuantization)
             if given and formal and re.search(rf"\b{re.escape(formal)}\b", reason):
                 remarks[f"{formal} is '{name}', whose scale was given"] = None
         return f" ({'; '.join(remarks)})" if remarks else ""
 
 
-def _quantized_refusal(annotator: Annotator, number: int, verdict: Verdict) -> str:
+def _describe_node_refusal(annotator: Annotator, number: int, verdict: Verdict) -> str:
     """Return why no rule for quantized operators takes a node."""
     if not verdict:
         return str(verdict)
-    refused = (one for one in annotator.attempts(number) if one.fits and one.objections)
+    refused = (one for one in annotator.list_attempts(number) if one.fits and one.objections)
     first = next(refused, None)
     if first is None:
         return _OTHER_UNITS
@@ -250,18 +250,18 @@ def _quantized_refusal(annotator: Annotator, number: int, verdict: Verdict) -> s
     return f"{annotator.index.nodes[number].op_type}: {remarks}"
 
 
-def _unit_refusal(units: Iterator[Unit]) -> str:
+def _describe_unit_refusal(units: Iterator[Unit]) -> str:
     """Return why operators no longer form their unit once quantized."""
     reasons = (str(unit.verdict) for unit in units if not unit.verdict)
     return next(reasons, _OTHER_UNITS)
 
 
-def _name(index: GraphIndex, number: int) -> str:
+def _display_name(index: GraphIndex, number: int) -> str:
     node = index.nodes[number]
     return node.name or node.output[0]
 
 
-def _notes(reasons: Mapping[str, str], units: Mapping[str, tuple[str, ...]]) -> list[str]:
+def _format_notes(reasons: Mapping[str, str], units: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Return a sentence for each reason to leave units in floating point."""
     inside = {*units, *(name for names in units.values() for name in names)}
     by_reason: dict[str, list[str]] = {}

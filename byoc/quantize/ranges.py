@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, Field, model_validator
 
-from byoc.errors import nearest
+from byoc.errors import suggest_nearest
 from byoc.graph.index import GraphIndex
 from byoc.textfile import write_text
-from byoc.yamlfile import Strict, read_yaml, wrong
+from byoc.yamlfile import StrictModel, read_yaml, make_file_error
 
 DTYPES = {
     f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -45,7 +45,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenQuantization:
     """A quantization of a tensor given by the user, which is used exactly.
 
     One scale and zero point for the whole tensor if `axis` is None, otherwise one for each index on that
@@ -70,33 +70,33 @@ class Ranges:
     method: str
     samples: int
     source: str
-    tensors: Mapping[str, Range | Given]
+    tensors: Mapping[str, Range | GivenQuantization]
     random: bool = False
     model: str = ""
     options: Mapping[str, bool | int | float] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
-    def require(self, index: GraphIndex, path: Path) -> None:
+    def check_names(self, index: GraphIndex, path: Path) -> None:
         """Raise InputError if a named tensor is not in the model; `path` is the file for the message.
 
         `index` is that of the main graph; tensors in the bodies of If, Loop and Scan count as well.
         """
         known = {
-            name for graph in index.walk() for name in (*graph.inputs, *graph.producer, *graph.stored)
+            name for graph in index.walk() for name in (*graph.inputs, *graph.producers, *graph.stored_tensors)
         }
         unknown = [name for name in self.tensors if name not in known]
         if len(unknown) == len(self.tensors) > _MOST_HINTS:
-            raise wrong(path, ["tensors: the model has none of them; are they those of another model?"])
+            raise make_file_error(path, ["tensors: the model has none of them; are they those of another model?"])
         if unknown:
-            hints = [nearest(name, known) for name in unknown[:_MOST_HINTS]]  # each looks at all names
+            hints = [suggest_nearest(name, known) for name in unknown[:_MOST_HINTS]]  # each looks at all names
             hints += [""] * (len(unknown) - len(hints))
             pairs = zip(unknown, hints, strict=True)
-            raise wrong(
+            raise make_file_error(
                 path, [f"tensors.{name}: the model has no such tensor{hint}" for name, hint in pairs]
             )
 
 
-def _some(kind: type[float], thing: str) -> AfterValidator:
+def _number_or_list(kind: type[float], thing: str) -> AfterValidator:
     """Return a validator for a number or a list of numbers, without booleans."""
 
     def read(value: Any) -> Any:
@@ -114,35 +114,35 @@ def _some(kind: type[float], thing: str) -> AfterValidator:
 _Number = Annotated[float, Field(strict=True)]
 
 
-class _Entry(Strict):
+class _Entry(StrictModel):
     """A tensor in the file: a range, or a quantization given by the user."""
 
     low: _Number | None = None
     high: _Number | None = None
-    scale: Annotated[Any, _some(float, "a number")] = None
-    zero_point: Annotated[Any, _some(int, "a whole number")] = 0
+    scale: Annotated[Any, _number_or_list(float, "a number")] = None
+    zero_point: Annotated[Any, _number_or_list(int, "a whole number")] = 0
     dtype: Dtype | None = None
     axis: Annotated[int, Field(strict=True)] | None = None
 
     @model_validator(mode="after")
-    def _consistent(self) -> "_Entry":
-        problems = list(_range_problems(self) if self.scale is None else _scale_problems(self))
+    def _check_consistency(self) -> "_Entry":
+        problems = list(_find_range_problems(self) if self.scale is None else _find_scale_problems(self))
         if problems:
             raise ValueError("; ".join(problems))
         return self
 
-    def read(self) -> Range | Given:
+    def read(self) -> Range | GivenQuantization:
         """Return the range or quantization of the entry."""
         if self.low is not None and self.high is not None:
             return Range(self.low, self.high)
-        scale = _tuple(self.scale)
-        points = _tuple(self.zero_point)
+        scale = _as_tuple(self.scale)
+        points = _as_tuple(self.zero_point)
         if len(points) == 1:
             points *= len(scale)
-        return Given(scale, points, str(self.dtype), self.axis)
+        return GivenQuantization(scale, points, str(self.dtype), self.axis)
 
 
-def _range_problems(entry: _Entry) -> list[str]:
+def _find_range_problems(entry: _Entry) -> list[str]:
     others = entry.model_fields_set - {"low", "high"}
     if others:
         return [f"'scale' must be given where there is '{min(others)}'"]
@@ -155,8 +155,8 @@ def _range_problems(entry: _Entry) -> list[str]:
     return []
 
 
-def _scale_problems(entry: _Entry) -> list[str]:
-    scales, points = _tuple(entry.scale), _tuple(entry.zero_point)
+def _find_scale_problems(entry: _Entry) -> list[str]:
+    scales, points = _as_tuple(entry.scale), _as_tuple(entry.zero_point)
     problems = []
     if entry.low is not None or entry.high is not None:
         problems.append("either 'low' and 'high' or 'scale' may be given, not both")
@@ -182,15 +182,15 @@ def _scale_problems(entry: _Entry) -> list[str]:
     return problems
 
 
-def _tuple(value: Any) -> tuple[Any, ...]:
+def _as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
-class _Model(Strict):
+class _Model(StrictModel):
     name: str
 
 
-class _File(Strict):
+class _File(StrictModel):
     """The schema of the file."""
 
     method: str = ""
@@ -220,10 +220,10 @@ def read_ranges(path: Path) -> Ranges:
 
 def write_ranges(path: Path, ranges: Ranges) -> None:
     """Write a file that `read_ranges` reads to the same value. Raises InputError if that fails."""
-    write_text(path, ranges_text(ranges))
+    write_text(path, format_ranges(ranges))
 
 
-def ranges_text(ranges: Ranges) -> str:
+def format_ranges(ranges: Ranges) -> str:
     """Return the text of a file; floats are written such that they are read back exactly."""
     head: dict[str, Any] = {"method": ranges.method}
     if ranges.options:
@@ -235,11 +235,11 @@ def ranges_text(ranges: Ranges) -> str:
         head["model"] = {"name": ranges.model}
     if ranges.notes:
         head["notes"] = list(ranges.notes)
-    tensors = {name: _written(entry) for name, entry in ranges.tensors.items()}
-    return _HEAD + _dumped(head, flow=False) + _dumped({"tensors": tensors}, flow=None)
+    tensors = {name: _entry_document(entry) for name, entry in ranges.tensors.items()}
+    return _HEAD + _dump_yaml(head, flow=False) + _dump_yaml({"tensors": tensors}, flow=None)
 
 
-def _written(entry: Range | Given) -> dict[str, Any]:
+def _entry_document(entry: Range | GivenQuantization) -> dict[str, Any]:
     if isinstance(entry, Range):
         return {"low": entry.low, "high": entry.high}
     if entry.axis is None:
@@ -264,16 +264,16 @@ _Dumper.add_implicit_resolver(  # as byoc.yamlfile reads
 )
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     """Return a text as YAML, in double quotes if it has line breaks, which no other style preserves."""
     style = '"' if text.splitlines() != [text] else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)
 
 
-def _dumped(content: object, flow: bool | None) -> str:
+def _dump_yaml(content: object, flow: bool | None) -> str:
     """Return YAML in lines (`flow` False), or with the innermost collections in braces (None)."""
     style: dict[str, Any] = {"default_flow_style": flow, "sort_keys": False, "allow_unicode": True}
     return str(yaml.dump(content, Dumper=_Dumper, width=2**30, **style))

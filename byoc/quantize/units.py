@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.unshare import is_dequantize, is_float, is_quantize
-from byoc.graph.walk import describe
-from byoc.patterns.group import group
+from byoc.graph.unshare import is_dequantize, may_be_float, is_quantize
+from byoc.graph.walk import describe_node
+from byoc.patterns.group import group_units
 from byoc.patterns.unit import Unit
-from byoc.quantize.wanted import Wishes
-from byoc.rules.operators import name_of
-from byoc.rules.values import ANY
+from byoc.quantize.wanted import TargetRequirements
+from byoc.rules.operators import get_operator_name
+from byoc.rules.values import ANY_OPERATOR
 from byoc.verdict import YES, Mark, refuse
 
 _DTYPE = "float32"
@@ -18,7 +18,7 @@ _NO_NUMBERS = "it computes with no floating-point numbers"  # not worth a note
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class QuantizationCandidate:
     """A unit to be quantized for a target, and the tensors that enter and leave it.
 
     `reads` and `makes` are float tensors that are not constant; numbers and names are those of the float
@@ -26,7 +26,7 @@ class Candidate:
     """
 
     unit: Unit
-    wishes: Wishes
+    requirements: TargetRequirements
     reads: tuple[str, ...]
     makes: tuple[str, ...]
 
@@ -36,53 +36,53 @@ class Candidate:
         return self.unit.name
 
 
-def candidates(
-    index: GraphIndex, wishes: Wishes, out: Collection[int]
-) -> tuple[list[Candidate], dict[int, str]]:
+def find_candidates(
+    index: GraphIndex, wishes: TargetRequirements, out: Collection[int]
+) -> tuple[list[QuantizationCandidate], dict[int, str]]:
     """Return the candidates of a target without the nodes `out`, and reasons for rejected nodes.
 
     The reasons are by node number, for nodes whose operators the target takes quantized.
     """
-    ops = wishes.ops()
+    ops = wishes.find_ops()
     standalone = {
-        number: ops.get(name_of(node), ops.get(ANY, False))
+        number: ops.get(get_operator_name(node), ops.get(ANY_OPERATOR, False))
         for number, node in enumerate(index.nodes)
-        if number not in index.constant_nodes and (name_of(node) in ops or ANY in ops)
+        if number not in index.constant_nodes and (get_operator_name(node) in ops or ANY_OPERATOR in ops)
     }
-    never = {number: why for number in standalone if (why := _never(index, number))}
+    never = {number: why for number in standalone if (why := _find_obstacle(index, number))}
     free = {number for number in standalone if number not in never and number not in out}
     marks = [
         Mark(YES, standalone=standalone[number]) if number in free else Mark(refuse("not quantized"))
         for number in range(len(index.nodes))
     ]
-    found = [unit for unit in group(index, wishes.target.patterns, marks) if unit.verdict]
-    return [_candidate(index, wishes, unit) for unit in found], {
+    found = [unit for unit in group_units(index, wishes.target.patterns, marks) if unit.verdict]
+    return [_make_candidate(index, wishes, unit) for unit in found], {
         number: why for number, why in never.items() if why != _NO_NUMBERS
     }
 
 
-def _never(index: GraphIndex, number: int) -> str:
+def _find_obstacle(index: GraphIndex, number: int) -> str:
     """Return why a node is never quantized, empty if it may be."""
     node = index.nodes[number]
     if is_quantize(node) or is_dequantize(node) or number in index.bodies:
         return _NO_NUMBERS
     if _is_quantized(index, number):
-        return f"{describe(node)} is quantized already"
+        return f"{describe_node(node)} is quantized already"
     floats = [
-        name for name in (*index.reads[number], *filter(None, node.output)) if is_float(index, name)
+        name for name in (*index.reads[number], *filter(None, node.output)) if may_be_float(index, name)
     ]
     for name in floats:
         tensor_type = index.types.get(name)
         if tensor_type is None or tensor_type.dtype != _DTYPE:
             return f"'{name}' is {tensor_type or 'of an unknown type'}, and float32 alone is quantized"
-    if all(index.is_constant(name) for name in index.reads[number] if is_float(index, name)):
+    if all(index.is_constant(name) for name in index.reads[number] if may_be_float(index, name)):
         return _NO_NUMBERS
     return ""
 
 
 def _is_quantized(index: GraphIndex, number: int) -> bool:
     """Return whether a node has a DequantizeLinear before it or a QuantizeLinear after it."""
-    makers = (index.producer.get(name, -1) for name in index.reads[number])
+    makers = (index.producers.get(name, -1) for name in index.reads[number])
     before = any(
         is_dequantize(index.nodes[m]) and m not in index.constant_nodes for m in makers if m >= 0
     )
@@ -90,27 +90,27 @@ def _is_quantized(index: GraphIndex, number: int) -> bool:
     return before or any(is_quantize(index.nodes[user]) for user in users)
 
 
-def _candidate(index: GraphIndex, wishes: Wishes, unit: Unit) -> Candidate:
+def _make_candidate(index: GraphIndex, wishes: TargetRequirements, unit: Unit) -> QuantizationCandidate:
     inside = set(unit.nodes)
     made = {name for number in unit.nodes for name in index.nodes[number].output if name}
     reads = dict.fromkeys(
         name
         for number in unit.nodes
         for name in index.reads[number]
-        if name not in made and not index.is_constant(name) and is_float(index, name)
+        if name not in made and not index.is_constant(name) and may_be_float(index, name)
     )
     makes = [
         name
         for number in unit.nodes
         for name in index.nodes[number].output
         if name
-        and is_float(index, name)
+        and may_be_float(index, name)
         and (name in index.outputs or not inside.issuperset(index.consumers.get(name, ())))
     ]
-    return Candidate(unit, wishes, tuple(reads), tuple(makes))
+    return QuantizationCandidate(unit, wishes, tuple(reads), tuple(makes))
 
 
-def named(index: GraphIndex, unit: Unit) -> set[str]:
+def find_unit_names(index: GraphIndex, unit: Unit) -> set[str]:
     """Return the names by which a user may refer to a unit: its own, its nodes' and their outputs'."""
     nodes = [index.nodes[number] for number in unit.nodes]
     return {unit.name, *(node.name for node in nodes), *(name for n in nodes for name in n.output)} - {
@@ -118,10 +118,10 @@ def named(index: GraphIndex, unit: Unit) -> set[str]:
     }
 
 
-def node_names(index: GraphIndex, unit: Unit) -> tuple[str, ...]:
+def find_node_names(index: GraphIndex, unit: Unit) -> tuple[str, ...]:
     """Return the names of a unit's nodes; for a node without a name, its first output."""
     return tuple(index.nodes[n].name or index.nodes[n].output[0] for n in unit.nodes)
 
 
-Units = Mapping[str, tuple[str, ...]]
+UnitNodes = Mapping[str, tuple[str, ...]]
 """Units by name, and the names of their nodes."""

@@ -10,23 +10,23 @@ from onnx import ValueInfoProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.tensors import stored_array
+from byoc.graph.tensors import read_array
 
 
-def value_of(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any]:
+def read_constant(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any]:
     """Return the value of a constant: the stored one, or computed by ONNX's reference implementation."""
-    if name in index.stored:
-        return stored_array(index.stored[name], folder)
-    numbers = index.constants_behind([name])
+    if name in index.stored_tensors:
+        return read_array(index.stored_tensors[name], folder)
+    numbers = index.find_constant_nodes([name])
     nodes = [index.nodes[number] for number in numbers]
-    read = {other for node in nodes for other in node.input if other in index.stored}
+    read = {other for node in nodes for other in node.input if other in index.stored_tensors}
     graph = helper.make_graph(
         nodes,
         "constant",
         [],
         [ValueInfoProto(name=name)],
         [
-            numpy_helper.from_array(stored_array(index.stored[other], folder), other)
+            numpy_helper.from_array(read_array(index.stored_tensors[other], folder), other)
             for other in sorted(read)
         ],
     )

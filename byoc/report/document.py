@@ -7,19 +7,19 @@ from math import fsum
 from pathlib import Path
 from typing import Any
 
-from byoc.graph.dims import symbols
+from byoc.graph.dims import list_symbolic_dims
 from byoc.graph.index import GraphIndex
-from byoc.graph.marks import is_ours
+from byoc.graph.marks import is_inserted
 from byoc.graph.types import TensorType
 from byoc.plan import GraphPlan, Plan, PlannedRegion
-from byoc.plan.borders import borders
-from byoc.report.refusals import refusal_notes, refusals
-from byoc.report.units import count, quantity
-from byoc.report.verification import finite, verification_document
+from byoc.plan.borders import find_neighbours
+from byoc.report.refusals import make_refusal_notes, make_refusal_documents
+from byoc.report.units import format_count, format_quantity
+from byoc.report.verification import finite_or_none, make_verification_document
 from byoc.verify.compare import Verification
 
 
-def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None) -> dict[str, Any]:
+def make_report(plan: Plan, outcome: Verification | str, bundle: Path | None = None) -> dict[str, Any]:
     """Build the report of a plan, in seconds, joules and bytes.
 
     `outcome` is the verification, or the reason why there was none. Keys: model, targets, strategy,
@@ -35,30 +35,30 @@ def document(plan: Plan, outcome: Verification | str, bundle: Path | None = None
         "nodes": _node_counts(plan),
         "compute": {"operations": total, "offloaded": operations / total if total else 0.0},
         "predicted": _predicted_costs(plan),
-        "regions": [_region(graph, region) for graph in plan.root.walk() for region in graph.regions],
-        "refusals": refusals(plan),
-        "host_reasons": _reasons(plan),
+        "regions": [_region_document(graph, region) for graph in plan.root.walk() for region in graph.regions],
+        "refusals": make_refusal_documents(plan),
+        "host_reasons": _host_reason_rows(plan),
         "what_if": [asdict(each) for each in plan.what_ifs],
-        "precision": _precision(plan),
+        "precision": _precision_document(plan),
         "notes": [
-            *refusal_notes(plan),
+            *make_refusal_notes(plan),
             *plan.notes,
             *plan.model.notes,
-            *_open_dimensions(plan),
-            *plan_notes(plan.root),
-            *_against_the_host(plan),
-            *_without_nodes(plan),
+            *_open_dimension_notes(plan),
+            *collect_plan_notes(plan.root),
+            *_slower_than_host_notes(plan),
+            *_unused_target_notes(plan),
         ],
-        "verification": None if isinstance(outcome, str) else verification_document(outcome),
+        "verification": None if isinstance(outcome, str) else make_verification_document(outcome),
         "not_verified": outcome if isinstance(outcome, str) else None,
         "bundle": None if bundle is None else str(bundle),
     }
 
 
 def _node_counts(plan: Plan) -> dict[str, int]:
-    offloaded = sum(_size(region) for region in plan.regions)
-    on_host = _host_nodes(plan)
-    constant = sum(_users(index, index.constant_nodes) for index in plan.model.index.walk())
+    offloaded = sum(_count_region_nodes(region) for region in plan.regions)
+    on_host = _count_host_nodes(plan)
+    constant = sum(_count_user_nodes(index, index.constant_nodes) for index in plan.model.index.walk())
     return {
         "total": offloaded + on_host,
         "offloaded": offloaded,
@@ -83,54 +83,54 @@ def _predicted_costs(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _region(plan: GraphPlan, region: PlannedRegion) -> dict[str, Any]:
+def _region_document(plan: GraphPlan, region: PlannedRegion) -> dict[str, Any]:
     types = region.index.types
     return {
         "name": region.name,
         "device": region.target.name,
-        "graph": plan.place,
-        "nodes": _size(region),
+        "graph": plan.path,
+        "nodes": _count_region_nodes(region),
         "trips": region.trips,
         "composites": dict(sorted(Counter(u.composite for u in region.units if u.composite).items())),
-        "inputs": [_value(name, types.get(name)) for name in region.border.inputs],
-        "outputs": [_value(name, types.get(name)) for name in region.border.outputs],
+        "inputs": [_tensor_document(name, types.get(name)) for name in region.interface.inputs],
+        "outputs": [_tensor_document(name, types.get(name)) for name in region.interface.outputs],
         "seconds": region.seconds,
-        "borders": [asdict(border) for border in borders(plan, region)],
+        "borders": [asdict(border) for border in find_neighbours(plan, region)],
     }
 
 
-def _size(region: PlannedRegion) -> int:
+def _count_region_nodes(region: PlannedRegion) -> int:
     """Count the user's nodes of a region, including those inside nodes that have bodies."""
-    inside = sum(_inside(region.index, node) for node in region.nodes)
-    return _users(region.index, region.nodes) + inside
+    inside = sum(_count_inner_nodes(region.index, node) for node in region.nodes)
+    return _count_user_nodes(region.index, region.nodes) + inside
 
 
-def _users(index: GraphIndex, nodes: Iterable[int]) -> int:
+def _count_user_nodes(index: GraphIndex, nodes: Iterable[int]) -> int:
     """Count the nodes that byoc did not insert."""
-    return sum(not is_ours(index.nodes[node]) for node in nodes)
+    return sum(not is_inserted(index.nodes[node]) for node in nodes)
 
 
-def _inside(index: GraphIndex, node: int) -> int:
+def _count_inner_nodes(index: GraphIndex, node: int) -> int:
     indices = (inner for body in index.bodies.get(node, ()) for inner in body.index.walk())
     return sum(len(inner.nodes) - len(inner.constant_nodes) for inner in indices)
 
 
-def _host_nodes(plan: Plan) -> int:
+def _count_host_nodes(plan: Plan) -> int:
     """Count the user's nodes on the host; those of a body without a plan count with its node."""
     return sum(
-        _users(graph.index, [node]) + (_inside(graph.index, node) if node not in graph.bodies else 0)
+        _count_user_nodes(graph.index, [node]) + (_count_inner_nodes(graph.index, node) if node not in graph.bodies else 0)
         for graph in plan.root.walk()
         for unit, _ in graph.host_units
         for node in unit.nodes
     )
 
 
-def plan_notes(root: GraphPlan) -> list[str]:
+def collect_plan_notes(root: GraphPlan) -> list[str]:
     """Return the notes of strategies, bodies included, and the number of estimated costs; each once."""
     notes = dict.fromkeys(note for graph in root.walk() for note in graph.notes)
-    rough = sum(graph.posed.estimated for graph in root.walk())
+    rough = sum(graph.graph_problem.estimated for graph in root.walk())
     if rough:
-        units = count(rough, "unit")
+        units = format_count(rough, "unit")
         notes[f"the cost of {units} is an estimate: an operator or a shape is not known exactly"] = None
     return list(notes)
 
@@ -141,9 +141,9 @@ def _host_only_joules(plan: GraphPlan) -> float | None:
     In the problem the cost of a node includes its bodies as they were placed; what placing them saves is
     added back.
     """
-    if plan.posed.energy is None:
+    if plan.graph_problem.energy is None:
         return None
-    joules = fsum(plan.posed.energy.seconds[:, 0])
+    joules = fsum(plan.graph_problem.energy.seconds[:, 0])
     for body in (body for inner in plan.bodies.values() for body in inner):
         alone = _host_only_joules(body)
         if alone is None or body.joules is None:
@@ -152,7 +152,7 @@ def _host_only_joules(plan: GraphPlan) -> float | None:
     return joules
 
 
-def _value(name: str, kind: TensorType | None) -> dict[str, Any]:
+def _tensor_document(name: str, kind: TensorType | None) -> dict[str, Any]:
     return {
         "name": name,
         "dtype": kind.dtype if kind else None,
@@ -161,35 +161,35 @@ def _value(name: str, kind: TensorType | None) -> dict[str, Any]:
     }
 
 
-def _reasons(plan: Plan) -> list[dict[str, Any]]:
+def _host_reason_rows(plan: Plan) -> list[dict[str, Any]]:
     """Return the reasons for staying on the host, the one with the most nodes first."""
     counts: Counter[str] = Counter()
     for graph in plan.root.walk():
         for unit, verdict in graph.host_units:
-            counts[str(verdict)] += _users(graph.index, unit.nodes)
+            counts[str(verdict)] += _count_user_nodes(graph.index, unit.nodes)
     counts = +counts  # without those of conversions alone
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [{"reason": reason, "nodes": nodes} for reason, nodes in ordered]
 
 
-def _open_dimensions(plan: Plan) -> Iterable[str]:
+def _open_dimension_notes(plan: Plan) -> Iterable[str]:
     """Yield a note for each symbolic dimension of the model."""
-    for name in symbols(plan.model.proto):
+    for name in list_symbolic_dims(plan.model.proto):
         yield f"dimension {name} is not fixed and counts as 1 (--dim {name}=SIZE)"
 
 
-def _against_the_host(plan: Plan) -> Iterable[str]:
+def _slower_than_host_notes(plan: Plan) -> Iterable[str]:
     """Yield a note if the placement is predicted to be slower than the host alone."""
     if plan.cost.total <= plan.root.host_only:
         return
     slower = "the placement is predicted to be slower than the host alone"
     joules, alone = plan.root.joules, _host_only_joules(plan.root)
     if joules is not None and alone is not None and joules < alone:
-        slower += f", and to save {quantity(alone - joules, 'J')} of {quantity(alone, 'J')}"
+        slower += f", and to save {format_quantity(alone - joules, 'J')} of {format_quantity(alone, 'J')}"
     yield slower
 
 
-def _without_nodes(plan: Plan) -> Iterable[str]:
+def _unused_target_notes(plan: Plan) -> Iterable[str]:
     """Yield the commonest reason for each target that got no node although another target did."""
     used = {region.target.name for region in plan.regions}
     for number, target in enumerate(plan.targets):
@@ -198,14 +198,14 @@ def _without_nodes(plan: Plan) -> Iterable[str]:
         counts: Counter[str] = Counter()
         for graph in plan.root.walk():
             for row, unit in enumerate(graph.units):
-                counts[_elsewhere(graph, row, number)] += _users(graph.index, unit.nodes)
+                counts[_why_not_on(graph, row, number)] += _count_user_nodes(graph.index, unit.nodes)
         for reason, nodes in counts.most_common(1):
-            yield f"{target.name} has no node: {reason} ({nodes} of {count(counts.total(), 'node')})"
+            yield f"{target.name} has no node: {reason} ({nodes} of {format_count(counts.total(), 'node')})"
 
 
-def _elsewhere(plan: GraphPlan, row: int, number: int) -> str:
+def _why_not_on(plan: GraphPlan, row: int, number: int) -> str:
     """Return the first reason why a unit is not on a target."""
-    kept, verdict = plan.posed.kept[number].get(row), plan.units[row].verdicts[number]
+    kept, verdict = plan.graph_problem.kept_on_host[number].get(row), plan.units[row].verdicts[number]
     if kept is not None:
         return str(kept)
     if not verdict:
@@ -216,7 +216,7 @@ def _elsewhere(plan: GraphPlan, row: int, number: int) -> str:
     return f"supported, but placed on {plan.targets[label - 1].name}"
 
 
-def _precision(plan: Plan) -> dict[str, Any] | None:
+def _precision_document(plan: Plan) -> dict[str, Any] | None:
     lowered = plan.lowered
     if lowered is None:
         return None
@@ -229,9 +229,9 @@ def _precision(plan: Plan) -> dict[str, Any] | None:
         "units": lowered.units,
         "on_accelerators": sum(unit.kind == "qdq" for r in plan.regions for unit in r.units),
         "budget": lowered.budget or None,
-        "reached": finite(lowered.reached),
-        "all_quantized": finite(lowered.all_quantized),
+        "reached": finite_or_none(lowered.reached),
+        "all_quantized": finite_or_none(lowered.all_quantized),
         "measured": lowered.measured,
         "measured_on": lowered.measured_on,
-        "in_float": [asdict(unit) | {"alone": finite(unit.alone)} for unit in lowered.in_float],
+        "in_float": [asdict(unit) | {"alone": finite_or_none(unit.alone)} for unit in lowered.in_float],
     }

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from byoc.graph.marks import is_ours
-from byoc.graph.places import node_names
-from byoc.plan import Plan, Refused
-from byoc.report.units import count
+from byoc.graph.marks import is_inserted
+from byoc.graph.places import name_nodes
+from byoc.plan import Plan, RefusedRegion
+from byoc.report.units import format_count
 
 _SHOWN = 5
 
@@ -14,7 +14,7 @@ _SHOWN = 5
 _NodeKey = tuple[str, int]
 
 
-def refusals(plan: Plan) -> list[dict[str, Any]]:
+def make_refusal_documents(plan: Plan) -> list[dict[str, Any]]:
     """Return the refusals before the plan was made: target, region, codegen, reason, nodes, host, split.
 
     The region is one of the plan at that time. `nodes` are the names or first outputs of the nodes that
@@ -30,18 +30,18 @@ def refusals(plan: Plan) -> list[dict[str, Any]]:
             "codegen": each.codegen,
             "reason": each.reason,
             "nodes": list(each.nodes),
-            "host": _on_host(plan, each, counted),
+            "host": _count_on_host(plan, each, counted),
             "split": each.split or None,
         }
         for each in plan.refusals
     ]
 
 
-def refusal_notes(plan: Plan) -> Iterator[str]:
+def make_refusal_notes(plan: Plan) -> Iterator[str]:
     """Yield a warning for each refused region."""
     for each in plan.refusals:
         if each.split:
-            change = f"split into regions of at most {count(each.split, 'node')}"
+            change = f"split into regions of at most {format_count(each.split, 'node')}"
         elif each.nodes:
             names = ", ".join(each.nodes[:_SHOWN])
             more = f" and {len(each.nodes) - _SHOWN} more" if len(each.nodes) > _SHOWN else ""
@@ -54,7 +54,7 @@ def refusal_notes(plan: Plan) -> Iterator[str]:
         )
 
 
-def _on_host(plan: Plan, refused: Refused, counted: set[_NodeKey]) -> int:
+def _count_on_host(plan: Plan, refused: RefusedRegion, counted: set[_NodeKey]) -> int:
     """Count the nodes that are on the host because of a refusal, and add them to `counted`.
 
     Nodes that are `counted` already are left out.
@@ -64,11 +64,11 @@ def _on_host(plan: Plan, refused: Refused, counted: set[_NodeKey]) -> int:
     number = [target.name for target in plan.targets].index(refused.target)
     found = set[_NodeKey]()
     for graph in plan.root.walk():
-        names, keys = node_names(graph.index, graph.place), set(refused.nodes)
+        names, keys = name_nodes(graph.index, graph.path), set(refused.nodes)
         for row, label in enumerate(graph.placement.labels.tolist()):
-            if label == 0 and graph.posed.kept[number].get(row) == refused.why:
-                nodes = (n for n in graph.units[row].nodes if not is_ours(graph.index.nodes[n]))
-                found.update((graph.place, n) for n in nodes if not keys or names.get(n) in keys)
+            if label == 0 and graph.graph_problem.kept_on_host[number].get(row) == refused.why:
+                nodes = (n for n in graph.units[row].nodes if not is_inserted(graph.index.nodes[n]))
+                found.update((graph.path, n) for n in nodes if not keys or names.get(n) in keys)
     found -= counted
     counted |= found
     return len(found)

@@ -5,48 +5,48 @@ from itertools import islice
 from math import isnan
 from typing import Any
 
-from byoc.rules.objections import Kind, Objection
+from byoc.rules.objections import ObjectionKind, Objection
 from byoc.rules.schema import AttributeRule, ElementRule
 from byoc.rules.values import Bounds, SizeBounds
-from byoc.yamlfile import shortened
+from byoc.yamlfile import format_short
 
 
-def attribute_objections(place: str, name: str, value: Any, rule: AttributeRule) -> Iterator[Objection]:
+def check_attribute(place: str, name: str, value: Any, rule: AttributeRule) -> Iterator[Objection]:
     """Yield the objections to the value of an attribute, which is None if it has none."""
     if rule.absent is not None and (value is None) != rule.absent:
         text = f"{name} must be absent" if rule.absent else f"{name} must be given"
-        yield Objection(f"{place}.absent", text, Kind.ATTRIBUTE)
+        yield Objection(f"{place}.absent", text, ObjectionKind.ATTRIBUTE)
     if value is None or rule.absent:
         return
-    yield from value_objections(place, name, value, rule, Kind.ATTRIBUTE)
+    yield from check_value(place, name, value, rule, ObjectionKind.ATTRIBUTE)
     keys = [key for key in ("length", "each") if getattr(rule, key) is not None]
     if keys and not isinstance(value, list):  # possible in a rule for any operator
-        yield Objection(f"{place}.{keys[0]}", f"{name} is {_told(value)}, not a list", Kind.ATTRIBUTE)
+        yield Objection(f"{place}.{keys[0]}", f"{name} is {_format_value(value)}, not a list", ObjectionKind.ATTRIBUTE)
         return
     if rule.length is not None and len(value) not in rule.length:
-        text = f"{name} has {len(value)} elements; supported: {listed(rule.length)}"
-        yield Objection(f"{place}.length", text, Kind.ATTRIBUTE)
+        text = f"{name} has {len(value)} elements; supported: {format_list(rule.length)}"
+        yield Objection(f"{place}.length", text, ObjectionKind.ATTRIBUTE)
     if rule.each is not None:
-        yield from islice(_each(f"{place}.each", name, value, rule.each), 1)  # one is enough
+        yield from islice(_check_elements(f"{place}.each", name, value, rule.each), 1)  # one is enough
 
 
-def _each(place: str, name: str, values: Any, rule: ElementRule) -> Iterator[Objection]:
+def _check_elements(place: str, name: str, values: Any, rule: ElementRule) -> Iterator[Objection]:
     for position, value in enumerate(values):
-        yield from value_objections(place, f"{name}[{position}]", value, rule, Kind.ATTRIBUTE)
+        yield from check_value(place, f"{name}[{position}]", value, rule, ObjectionKind.ATTRIBUTE)
 
 
-def value_objections(
-    place: str, name: str, value: Any, rule: ElementRule | AttributeRule, kind: Kind
+def check_value(
+    place: str, name: str, value: Any, rule: ElementRule | AttributeRule, kind: ObjectionKind
 ) -> Iterator[Objection]:
     """Yield the objections to a single value."""
-    if rule.one_of is not None and not any(same(value, one) for one in rule.one_of):
-        text = f"{name} is {_told(value)}; supported: {listed(rule.one_of)}"
+    if rule.one_of is not None and not any(equals_allowed(value, one) for one in rule.one_of):
+        text = f"{name} is {_format_value(value)}; supported: {format_list(rule.one_of)}"
         yield Objection(f"{place}.one_of", text, kind)
-    yield from bound_objections(place, name, value, rule, kind)
+    yield from check_bounds(place, name, value, rule, kind)
 
 
-def bound_objections(
-    place: str, name: str, value: Any, rule: Bounds | SizeBounds, kind: Kind
+def check_bounds(
+    place: str, name: str, value: Any, rule: Bounds | SizeBounds, kind: ObjectionKind
 ) -> Iterator[Objection]:
     """Yield the objections of a minimum and a maximum to a value."""
     low, high = rule.min, rule.max
@@ -55,32 +55,32 @@ def bound_objections(
     is_number = isinstance(value, (int, float))  # Cast's `to` was text before opset 6
     if not is_number or isnan(value):
         limit = "max" if low is None else "min"
-        text = "is not a number (NaN)" if is_number else f"is {_told(value)}, not a number"
+        text = "is not a number (NaN)" if is_number else f"is {_format_value(value)}, not a number"
         yield Objection(f"{place}.{limit}", f"{name} {text}", kind)
         return
     if low is not None and value < low:
-        yield Objection(f"{place}.min", f"{name} is {value}, at least {shown(low)} is supported", kind)
+        yield Objection(f"{place}.min", f"{name} is {value}, at least {format_limit(low)} is supported", kind)
     if high is not None and value > high:
-        yield Objection(f"{place}.max", f"{name} is {value}, at most {shown(high)} is supported", kind)
+        yield Objection(f"{place}.max", f"{name} is {value}, at most {format_limit(high)} is supported", kind)
 
 
-def _told(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value for messages; anything but a number, text or list by its type."""
     if not isinstance(value, (int, float, str, list)):
         return f"a {type(value).__name__}"
-    return shortened(value)
+    return format_short(value)
 
 
-def same(value: Any, one: Any) -> bool:
+def equals_allowed(value: Any, one: Any) -> bool:
     """Return whether a value equals one in a rule; true does not equal 1."""
     return bool(value == one) and isinstance(value, bool) == isinstance(one, bool)
 
 
-def shown(number: float) -> str:
+def format_limit(number: float) -> str:
     """Format a limit as a person writes it: 11 and 2.5, and 1048576 in full."""
     return str(int(number)) if number == int(number) and abs(number) < 1e15 else f"{number:g}"
 
 
-def listed(values: Any) -> str:
+def format_list(values: Any) -> str:
     """Format values for messages, with commas."""
-    return ", ".join(map(shortened, values))
+    return ", ".join(map(format_short, values))

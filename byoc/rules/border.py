@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.marks import is_ours
+from byoc.graph.marks import is_inserted
 from byoc.graph.unshare import is_dequantize, is_quantize
 
 
-def converts(index: GraphIndex, number: int, quantized: Callable[[int], bool]) -> bool:
+def converts_at_boundary(index: GraphIndex, number: int, quantized: Callable[[int], bool]) -> bool:
     """Return whether a node quantizes an input or dequantizes an output of a quantized group.
 
     `quantized` tells whether a rule accepts a node between DequantizeLinear and QuantizeLinear. Scale
@@ -15,14 +15,14 @@ def converts(index: GraphIndex, number: int, quantized: Callable[[int], bool]) -
     stage places them (`byoc.boundary.quantized`).
     """
     node = index.nodes[number]
-    if is_ours(node) or not all(index.is_constant(name) for name in node.input[1:] if name):
+    if is_inserted(node) or not all(index.is_constant(name) for name in node.input[1:] if name):
         return False
     if is_quantize(node):
-        return any(quantized(reader) for reader in _behind(index, number))
-    return is_dequantize(node) and any(quantized(maker) for maker in _before(index, number))
+        return any(quantized(reader) for reader in _find_readers(index, number))
+    return is_dequantize(node) and any(quantized(maker) for maker in _find_makers(index, number))
 
 
-def _behind(index: GraphIndex, number: int) -> Iterator[int]:
+def _find_readers(index: GraphIndex, number: int) -> Iterator[int]:
     """Yield the nodes that read a quantized tensor through a DequantizeLinear."""
     for name in index.nodes[number].output[:1]:
         for reader in index.consumers.get(name, ()):
@@ -31,10 +31,10 @@ def _behind(index: GraphIndex, number: int) -> Iterator[int]:
                 yield from index.consumers.get(node.output[0], ())
 
 
-def _before(index: GraphIndex, number: int) -> Iterator[int]:
+def _find_makers(index: GraphIndex, number: int) -> Iterator[int]:
     """Yield the node behind the QuantizeLinear whose output a DequantizeLinear reads."""
-    maker = index.producer.get(index.nodes[number].input[0], -1)
+    maker = index.producers.get(index.nodes[number].input[0], -1)
     if maker >= 0 and is_quantize(index.nodes[maker]):
-        source = index.producer.get(index.nodes[maker].input[0], -1)
+        source = index.producers.get(index.nodes[maker].input[0], -1)
         if source >= 0:
             yield source

@@ -4,54 +4,54 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from byoc.graph.types import Dim, TensorType
-from byoc.rules.attributes import bound_objections, listed
-from byoc.rules.objections import Kind, Objection, unknown
+from byoc.rules.attributes import check_bounds, format_list
+from byoc.rules.objections import ObjectionKind, Objection, make_unknown
 from byoc.rules.schema import CountRule, DimRule, TensorRule
-from byoc.rules.values import EACH
-from byoc.rules.view import View
+from byoc.rules.values import EACH_DIM
+from byoc.rules.view import RuleView
 
 
-def shape_objections(
-    place: str, name: str, known: TensorType, rule: TensorRule, view: View
+def check_shape(
+    place: str, name: str, known: TensorType, rule: TensorRule, view: RuleView
 ) -> Iterator[Objection]:
     """Yield the objections to the shape of a tensor; extents that are not known are objected to."""
     shape = known.shape
     if rule.rank is not None:
         if shape is None:
-            yield unknown(f"{place}.rank", f"the rank of {name}")
+            yield make_unknown(f"{place}.rank", f"the rank of {name}")
         elif len(shape) not in rule.rank:
-            text = f"{name} has rank {len(shape)}; supported: {listed(rule.rank)}"
+            text = f"{name} has rank {len(shape)}; supported: {format_list(rule.rank)}"
             yield Objection(f"{place}.rank", text)
-    yield from _dims(place, name, shape, rule, view)
+    yield from _check_dims(place, name, shape, rule, view)
     if rule.static is not None:
-        yield from _static(f"{place}.static", name, shape, rule.static)
+        yield from _check_static(f"{place}.static", name, shape, rule.static)
     if rule.elements is not None:
-        yield from _count(
+        yield from _check_count(
             f"{place}.elements", f"the number of elements of {name}", known.elements, rule.elements
         )
     if rule.bytes is not None:
         if known.bytes is None:
-            yield unknown(f"{place}.bytes", f"the size of {name}")
+            yield make_unknown(f"{place}.bytes", f"the size of {name}")
         else:
             size = f"the size of {name} in bytes"
-            yield from bound_objections(f"{place}.bytes", size, known.bytes, rule.bytes, Kind.TENSOR)
+            yield from check_bounds(f"{place}.bytes", size, known.bytes, rule.bytes, ObjectionKind.TENSOR)
     if rule.scalar is not None:
-        yield from _scalar(f"{place}.scalar", name, shape, rule.scalar)
+        yield from _check_scalar(f"{place}.scalar", name, shape, rule.scalar)
     if rule.broadcast is not None:
-        yield from _broadcast(f"{place}.broadcast", name, shape, rule.broadcast, view)
+        yield from _check_broadcast(f"{place}.broadcast", name, shape, rule.broadcast, view)
 
 
-def _dims(
-    place: str, name: str, shape: Sequence[Dim] | None, rule: TensorRule, view: View
+def _check_dims(
+    place: str, name: str, shape: Sequence[Dim] | None, rule: TensorRule, view: RuleView
 ) -> Iterator[Objection]:
     if rule.dims and shape is None:
-        yield unknown(f"{place}.dims", f"the rank of {name}")
+        yield make_unknown(f"{place}.dims", f"the rank of {name}")
         return
     extents = shape or ()
     for axis, dim in rule.dims.items():
-        if axis == EACH:
+        if axis == EACH_DIM:
             each = (
-                _extent(f"{place}.dims.each", f"dimension {position} of {name}", extent, dim, view)
+                _check_extent(f"{place}.dims.each", f"dimension {position} of {name}", extent, dim, view)
                 for position, extent in enumerate(extents)
             )
             yield from islice(chain.from_iterable(each), 1)  # one is enough to refuse the tensor
@@ -60,70 +60,70 @@ def _dims(
         where = f"{place}.dims[{number}]"
         if -len(extents) <= number < len(extents):
             what = f"dimension {number} of {name}"
-            yield from _extent(where, what, extents[number], dim, view)
+            yield from _check_extent(where, what, extents[number], dim, view)
         else:
             yield Objection(where, f"{name} has no dimension {number}: its rank is {len(extents)}")
 
 
-def _extent(place: str, what: str, extent: Dim, rule: DimRule, view: View) -> Iterator[Objection]:
+def _check_extent(place: str, what: str, extent: Dim, rule: DimRule, view: RuleView) -> Iterator[Objection]:
     if rule.equals is not None:
-        yield from _equals(f"{place}.equals", what, extent, rule.equals, view)
+        yield from _check_equal(f"{place}.equals", what, extent, rule.equals, view)
     if (rule.one_of, rule.min, rule.max, rule.multiple_of) == (None, None, None, None):
         return
     if not isinstance(extent, int):
-        yield unknown(place, what)
+        yield make_unknown(place, what)
         return
     if rule.one_of is not None and extent not in rule.one_of:
-        yield Objection(f"{place}.one_of", f"{what} is {extent}; supported: {listed(rule.one_of)}")
-    yield from _count(place, what, extent, rule)
+        yield Objection(f"{place}.one_of", f"{what} is {extent}; supported: {format_list(rule.one_of)}")
+    yield from _check_count(place, what, extent, rule)
 
 
-def _count(place: str, what: str, value: int | None, rule: CountRule) -> Iterator[Objection]:
+def _check_count(place: str, what: str, value: int | None, rule: CountRule) -> Iterator[Objection]:
     if (rule.min, rule.max, rule.multiple_of) == (None, None, None):
         return
     if value is None:
-        yield unknown(place, what)
+        yield make_unknown(place, what)
         return
-    yield from bound_objections(place, what, value, rule, Kind.TENSOR)
+    yield from check_bounds(place, what, value, rule, ObjectionKind.TENSOR)
     if rule.multiple_of is not None and value % rule.multiple_of:
         yield Objection(
             f"{place}.multiple_of", f"{what} is {value}, a multiple of {rule.multiple_of} is supported"
         )
 
 
-def reference(text: str) -> tuple[str, int]:
+def parse_reference(text: str) -> tuple[str, int]:
     """Parse a reference such as `W[1]` to a tensor and an axis."""
     name, _, axis = text.removesuffix("]").partition("[")
     return name, int(axis)
 
 
-def _equals(place: str, what: str, extent: Dim, text: str, view: View) -> Iterator[Objection]:
-    name, axis = reference(text)
-    tensor = view.tensor(name)
+def _check_equal(place: str, what: str, extent: Dim, text: str, view: RuleView) -> Iterator[Objection]:
+    name, axis = parse_reference(text)
+    tensor = view.find_tensor(name)
     if tensor is None:
         yield Objection(place, f"{what} must be {text}, and {name} is absent")
         return
     known = view.index.types.get(tensor)
     shape = known.shape if known else None
     if shape is None:
-        yield unknown(place, f"the rank of {name}")
+        yield make_unknown(place, f"the rank of {name}")
     elif not -len(shape) <= axis < len(shape):
         yield Objection(place, f"{name} has no dimension {axis}: its rank is {len(shape)}")
     elif extent is None or shape[axis] is None:
-        yield unknown(place, what if extent is None else text)
+        yield make_unknown(place, what if extent is None else text)
     elif isinstance(extent, int) and isinstance(shape[axis], int):
         if extent != shape[axis]:
             yield Objection(
                 place, f"{what} is {extent}, and {text} is {shape[axis]}; they must be equal"
             )
     elif extent != shape[axis]:  # symbolic, and not by the same name
-        yield unknown(place, f"whether {what} equals {text}")
+        yield make_unknown(place, f"whether {what} equals {text}")
 
 
-def _static(place: str, name: str, shape: Sequence[Dim] | None, wanted: bool) -> Iterator[Objection]:
+def _check_static(place: str, name: str, shape: Sequence[Dim] | None, wanted: bool) -> Iterator[Objection]:
     if shape is None:
         if wanted:
-            yield unknown(place, f"the rank of {name}")
+            yield make_unknown(place, f"the rank of {name}")
         return
     free = [position for position, extent in enumerate(shape) if not isinstance(extent, int)]
     if wanted and free:
@@ -132,15 +132,15 @@ def _static(place: str, name: str, shape: Sequence[Dim] | None, wanted: bool) ->
         yield Objection(place, f"every dimension of {name} is fixed")
 
 
-def _scalar(place: str, name: str, shape: Sequence[Dim] | None, wanted: bool) -> Iterator[Objection]:
-    answer = _is_one(shape)
+def _check_scalar(place: str, name: str, shape: Sequence[Dim] | None, wanted: bool) -> Iterator[Objection]:
+    answer = _has_one_element(shape)
     if answer is None:
-        yield unknown(place, f"whether {name} has one element")
+        yield make_unknown(place, f"whether {name} has one element")
     elif answer != wanted:
         yield Objection(place, f"{name} must {'' if wanted else 'not '}have exactly one element")
 
 
-def _is_one(shape: Sequence[Dim] | None) -> bool | None:
+def _has_one_element(shape: Sequence[Dim] | None) -> bool | None:
     if shape is None:
         return None
     if any(isinstance(extent, int) and extent != 1 for extent in shape):
@@ -148,13 +148,13 @@ def _is_one(shape: Sequence[Dim] | None) -> bool | None:
     return True if all(isinstance(extent, int) for extent in shape) else None
 
 
-def _broadcast(
-    place: str, name: str, shape: Sequence[Dim] | None, allowed: Sequence[str], view: View
+def _check_broadcast(
+    place: str, name: str, shape: Sequence[Dim] | None, allowed: Sequence[str], view: RuleView
 ) -> Iterator[Objection]:
-    result = view.result.shape if view.result else None
-    kind = None if shape is None or result is None else broadcast_kind(shape, result)
+    result = view.result_type.shape if view.result_type else None
+    kind = None if shape is None or result is None else classify_broadcast(shape, result)
     if kind is None:
-        yield unknown(place, f"how {name} broadcasts")
+        yield make_unknown(place, f"how {name} broadcasts")
     elif kind not in allowed and not (
         kind == "channel" and len(result or ()) == 2 and "last" in allowed
     ):
@@ -165,10 +165,10 @@ def _broadcast(
             "last": f"{name} is broadcast along all but the last axis",
             "other": f"{name} is broadcast otherwise than by one element, channel or last axis",
         }
-        yield Objection(place, f"{texts[kind]}; supported: {listed(allowed)}")
+        yield Objection(place, f"{texts[kind]}; supported: {format_list(allowed)}")
 
 
-def broadcast_kind(shape: Sequence[Dim], result: Sequence[Dim]) -> str | None:
+def classify_broadcast(shape: Sequence[Dim], result: Sequence[Dim]) -> str | None:
     """Classify the broadcast of an input shape to an output shape, None if that is not known.
 
     The kind is none, scalar, channel, last or other; for a matrix, whose last axis is axis 1, channel.
@@ -176,7 +176,7 @@ def broadcast_kind(shape: Sequence[Dim], result: Sequence[Dim]) -> str | None:
     """
     if None not in shape and tuple(shape) == tuple(result):
         return "none"
-    if _is_one(shape):
+    if _has_one_element(shape):
         return "scalar"
     if len(shape) > len(result):
         return "other"

@@ -6,12 +6,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from byoc.rules.schema import OpRule, TensorRule
-from byoc.rules.values import ANY, ANY_DTYPE
+from byoc.rules.values import ANY_OPERATOR, ANY_DTYPE
 
-_AS_SETS = {"rank", "one_of", "length", "broadcast"}
+_SET_KEYS = {"rank", "one_of", "length", "broadcast"}
 
 
-def hidden(rules: Sequence[tuple[int, OpRule]], dtypes: Sequence[str]) -> Iterator[str]:
+def find_hidden_rules(rules: Sequence[tuple[int, OpRule]], dtypes: Sequence[str]) -> Iterator[str]:
     """Yield a sentence for each rule, or operator of one, that an earlier rule hides.
 
     Only obvious cases are found: each constraint of the earlier rule follows from one of the same name
@@ -21,7 +21,7 @@ def hidden(rules: Sequence[tuple[int, OpRule]], dtypes: Sequence[str]) -> Iterat
     for i, rule in rules:
         covered: dict[int, list[str]] = {}
         for op in dict.fromkeys(rule.op):
-            earlier = sorted((*before.get(op, ()), *(before.get(ANY, ()) if op != ANY else ())))
+            earlier = sorted((*before.get(op, ()), *(before.get(ANY_OPERATOR, ()) if op != ANY_OPERATOR else ())))
             number = next((n for n, other in earlier if _covers(other, rule, dtypes)), None)
             if number is not None:
                 covered.setdefault(number, []).append(op)
@@ -36,12 +36,12 @@ def _covers(first: OpRule, second: OpRule, dtypes: Sequence[str]) -> bool:
     """Return whether the first rule accepts everything that the second accepts."""
     if first.quantized != second.quantized or not _implies(second.opset, first.opset):
         return False
-    if first.check not in (None, second.check) or not _as_scheme(first, second):
+    if first.check not in (None, second.check) or not _has_same_scheme(first, second):
         return False
     if not {c.expr for c in first.where} <= {c.expr for c in second.where}:
         return False
     wide, narrow = first.dtype or dtypes, second.dtype or dtypes
-    if not _within(narrow, wide) or not _tensors_cover(first, second, wide, narrow):
+    if not _are_dtypes_within(narrow, wide) or not _tensors_cover(first, second, wide, narrow):
         return False
     return all(
         name in second.attributes and _implies(second.attributes[name], rule)
@@ -50,7 +50,7 @@ def _covers(first: OpRule, second: OpRule, dtypes: Sequence[str]) -> bool:
     )
 
 
-def _as_scheme(first: OpRule, second: OpRule) -> bool:
+def _has_same_scheme(first: OpRule, second: OpRule) -> bool:
     """Return whether the file's quantization scheme adds the same constraints to both rules."""
     if not first.quantized:
         return True
@@ -66,26 +66,26 @@ def _as_scheme(first: OpRule, second: OpRule) -> bool:
 def _tensors_cover(first: OpRule, second: OpRule, wide: Sequence[str], narrow: Sequence[str]) -> bool:
     for name in {*first.tensors, *second.tensors}:
         outer, inner = first.tensors.get(name, TensorRule()), second.tensors.get(name, TensorRule())
-        if (outer.dtype or inner.dtype) and not _within(inner.dtype or narrow, outer.dtype or wide):
+        if (outer.dtype or inner.dtype) and not _are_dtypes_within(inner.dtype or narrow, outer.dtype or wide):
             return False
         if not _implies(inner, outer):
             return False
     return True
 
 
-def _within(narrow: Sequence[str], wide: Sequence[str]) -> bool:
+def _are_dtypes_within(narrow: Sequence[str], wide: Sequence[str]) -> bool:
     return ANY_DTYPE in wide or (ANY_DTYPE not in narrow and set(narrow) <= set(wide))
 
 
 def _implies(inner: BaseModel, outer: BaseModel) -> bool:
     """Return whether `inner` is at least as strict as `outer`, a rule of the same type."""
     return all(
-        name == "dtype" or _follows(name, getattr(inner, name), getattr(outer, name))
+        name == "dtype" or _constraint_follows(name, getattr(inner, name), getattr(outer, name))
         for name in outer.model_fields_set
     )
 
 
-def _follows(name: str, inner: Any, outer: Any) -> bool:  # noqa: PLR0911 - one return for each kind of constraint
+def _constraint_follows(name: str, inner: Any, outer: Any) -> bool:  # noqa: PLR0911 - one return for each kind of constraint
     if outer is None or outer == inner:
         return True
     if isinstance(outer, dict):
@@ -94,7 +94,7 @@ def _follows(name: str, inner: Any, outer: Any) -> bool:  # noqa: PLR0911 - one 
         return False
     if isinstance(outer, BaseModel):
         return _implies(inner, outer)
-    if name in _AS_SETS:
+    if name in _SET_KEYS:
         return set(inner) <= set(outer)
     if name == "min":
         return bool(inner >= outer)

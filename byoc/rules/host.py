@@ -7,22 +7,22 @@ from onnx import NodeProto
 
 from byoc.expressions import matches
 from byoc.graph.index import GraphIndex
-from byoc.graph.walk import describe
+from byoc.graph.walk import describe_node
 from byoc.rules.load import Target
-from byoc.rules.objections import Kind, Objection
-from byoc.rules.operators import name_of
+from byoc.rules.objections import ObjectionKind, Objection
+from byoc.rules.operators import get_operator_name
 from byoc.rules.schema import Host, Nodes
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class _HostMatch:
     """A match of a node in `host`: the location of the entry, and a name for the node."""
 
-    place: str
-    found: str
+    location: str
+    display_name: str
 
 
-def forced(index: GraphIndex, host: Host, place: Callable[[str], str]) -> Mapping[int, Objection]:
+def find_host_nodes(index: GraphIndex, host: Host, place: Callable[[str], str]) -> Mapping[int, Objection]:
     """Return the reasons for all nodes that stay on the host.
 
     `place` maps a location in the merged rules to one in a file. Nodes in the bodies of a downstream
@@ -30,36 +30,36 @@ def forced(index: GraphIndex, host: Host, place: Callable[[str], str]) -> Mappin
     """
     result: dict[int, Objection] = {}
     if host.after.ops or host.after.names:
-        for number, source in _downstream(index, host.after, place).items():
-            text = f"it is downstream of {source.found}, after which all stays on the host"
-            result[number] = Objection(source.place, text, Kind.OPERATOR)
+        for number, source in _find_downstream(index, host.after, place).items():
+            text = f"it is downstream of {source.display_name}, after which all stays on the host"
+            result[number] = Objection(source.location, text, ObjectionKind.OPERATOR)
     if host.ops or host.names:
         for number, node in enumerate(index.nodes):
-            chosen = _chosen(node, host, "host", place)
+            chosen = _match_node(node, host, "host", place)
             if chosen is not None:
-                text = f"{chosen.found} is kept on the host"
-                result[number] = Objection(chosen.place, text, Kind.OPERATOR)
+                text = f"{chosen.display_name} is kept on the host"
+                result[number] = Objection(chosen.location, text, ObjectionKind.OPERATOR)
     return result
 
 
-def _chosen(node: NodeProto, nodes: Nodes, prefix: str, place: Callable[[str], str]) -> _Chosen | None:
-    name = name_of(node)
+def _match_node(node: NodeProto, nodes: Nodes, prefix: str, place: Callable[[str], str]) -> _HostMatch | None:
+    name = get_operator_name(node)
     if name in nodes.ops:
-        return _Chosen(place(f"{prefix}.ops[{nodes.ops.index(name)}]"), name)
+        return _HostMatch(place(f"{prefix}.ops[{nodes.ops.index(name)}]"), name)
     for position, pattern in enumerate(nodes.names):
         if matches(pattern, node.name):
-            return _Chosen(place(f"{prefix}.names[{position}]"), f"the name '{node.name}'")
+            return _HostMatch(place(f"{prefix}.names[{position}]"), f"the name '{node.name}'")
     return None
 
 
-def _downstream(index: GraphIndex, after: Nodes, place: Callable[[str], str]) -> dict[int, _Chosen]:
-    around = _around(index, after, place)
+def _find_downstream(index: GraphIndex, after: Nodes, place: Callable[[str], str]) -> dict[int, _HostMatch]:
+    around = _find_outer_source(index, after, place)
     if around is not None:
         return dict.fromkeys(range(len(index.nodes)), around)
-    found: dict[int, _Chosen] = {}
-    pending: list[tuple[int, _Chosen]] = []
+    found: dict[int, _HostMatch] = {}
+    pending: list[tuple[int, _HostMatch]] = []
     for number in range(len(index.nodes)):
-        source = next(_sources(index, number, after, place), None)
+        source = next(_find_sources(index, number, after, place), None)
         if source is not None:
             pending.append((number, source))
     for number, source in pending:  # grows while it is walked
@@ -71,33 +71,33 @@ def _downstream(index: GraphIndex, after: Nodes, place: Callable[[str], str]) ->
     return found
 
 
-def _sources(
+def _find_sources(
     index: GraphIndex, number: int, after: Nodes, place: Callable[[str], str]
-) -> Iterator[_Chosen]:
+) -> Iterator[_HostMatch]:
     """Yield the matches of `after` for a node: itself, then the nodes in its bodies."""
     node = index.nodes[number]
-    chosen = _chosen(node, after, "host.after", place)
+    chosen = _match_node(node, after, "host.after", place)
     if chosen is not None:
-        yield _Chosen(chosen.place, describe(node))
+        yield _HostMatch(chosen.location, describe_node(node))
     for body in index.bodies.get(number, ()):
         for inner in range(len(body.index.nodes)):
-            yield from _sources(body.index, inner, after, place)
+            yield from _find_sources(body.index, inner, after, place)
 
 
-def _around(index: GraphIndex, after: Nodes, place: Callable[[str], str]) -> _Chosen | None:
+def _find_outer_source(index: GraphIndex, after: Nodes, place: Callable[[str], str]) -> _HostMatch | None:
     """Return the match that the graph's own node is downstream of, None for the main graph."""
     if index.outer is None:
         return None
-    return _downstream(index.outer, after, place).get(parent(index))
+    return _find_downstream(index.outer, after, place).get(get_body_node(index))
 
 
-def parent(body: GraphIndex) -> int:
+def get_body_node(body: GraphIndex) -> int:
     """Return the number of the node that has a graph as its body."""
     around = body.outer.bodies if body.outer is not None else {}
     return next(number for number, inner in around.items() if any(each.index is body for each in inner))
 
 
-def unmatched_host(index: GraphIndex, target: Target) -> list[str]:
+def find_unmatched_names(index: GraphIndex, target: Target) -> list[str]:
     """Return a sentence for each name pattern of `host` that matches no node, in bodies neither.
 
     Operators are not checked: a file lists those of all models that it is for.
@@ -107,7 +107,7 @@ def unmatched_host(index: GraphIndex, target: Target) -> list[str]:
     patterns = [(f"host.names[{i}]", pattern) for i, pattern in enumerate(host.names)]
     patterns += [(f"host.after.names[{i}]", pattern) for i, pattern in enumerate(host.after.names)]
     return [
-        f"{target.place(place)}: no node has a name that matches '{pattern}'"
+        f"{target.locate(place)}: no node has a name that matches '{pattern}'"
         for place, pattern in patterns
         if not any(matches(pattern, name) for name in names)
     ]

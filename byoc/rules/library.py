@@ -12,16 +12,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from byoc.errors import InputError, nearest
-from byoc.plugins import ANNOTATIONS, File, distribution, files
+from byoc.errors import InputError, suggest_nearest
+from byoc.plugins import ANNOTATIONS, PluginFile, get_distribution, find_files
 from byoc.rules.schema import CompositeName, Conditions, PatternTexts
-from byoc.yamlfile import Strict, read_yaml
+from byoc.yamlfile import StrictModel, read_yaml
 
-FOLDER = "composites"
+LIBRARY_FOLDER = "composites"
 """The folder of a package of rule files that holds its part of the library."""
 
 
-class LibraryComposite(Strict):
+class LibraryComposite(StrictModel):
     """A composite that rule files use by its name."""
 
     name: CompositeName
@@ -30,18 +30,18 @@ class LibraryComposite(Strict):
     where: Conditions = ()
 
 
-class LibraryFile(Strict):
+class LibraryFile(StrictModel):
     """A file of the library."""
 
     composites: Annotated[tuple[LibraryComposite, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LibraryEntry:
     """A composite of the library with its file."""
 
     composite: LibraryComposite
-    file: File
+    file: PluginFile
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Library:
     Several composites with one name are an error when that name is used.
     """
 
-    entries: Mapping[str, tuple[Entry, ...]]
+    entries: Mapping[str, tuple[LibraryEntry, ...]]
     problems: tuple[str, ...]
 
     def get(self, name: str) -> LibraryComposite:
@@ -59,35 +59,35 @@ class Library:
         found = self.entries.get(name, ())
         if not found:
             broken = "".join(f"; {problem}" for problem in self.problems)
-            hint = nearest(name, self.entries) or "; see byoc rules composites"
+            hint = suggest_nearest(name, self.entries) or "; see byoc rules composites"
             raise InputError(f"the library has no composite '{name}'{hint}{broken}")
         if len(found) > 1:
-            raise InputError(clash(name, found))
+            raise InputError(format_clash(name, found))
         return found[0].composite
 
 
-def clash(name: str, entries: tuple[Entry, ...]) -> str:
+def format_clash(name: str, entries: tuple[LibraryEntry, ...]) -> str:
     """Format the error for several composites with one name."""
-    there = ", ".join(f"{e.file.path.name} of {distribution(e.file.point)}" for e in entries)
+    there = ", ".join(f"{e.file.path.name} of {get_distribution(e.file.point)}" for e in entries)
     return f"several composites of the library are called '{name}': {there}"
 
 
-def library() -> Library:
+def read_library() -> Library:
     """Read all installed composites."""
-    found: dict[str, list[Entry]] = {}
-    by_name, broken = files(ANNOTATIONS, FOLDER)
+    found: dict[str, list[LibraryEntry]] = {}
+    by_name, broken = find_files(ANNOTATIONS, LIBRARY_FOLDER)
     problems = [f"could not look in {problem}" for problem in broken]
     for file in (file for same in by_name.values() for file in same.values()):
         try:
-            content = _read(file.path, file.path.stat().st_mtime_ns)
+            content = _read_file(file.path, file.path.stat().st_mtime_ns)
         except (InputError, OSError) as error:
             problems.append(str(error).splitlines()[0])
             continue
         for composite in content.composites:
-            found.setdefault(composite.name, []).append(Entry(composite, file))
+            found.setdefault(composite.name, []).append(LibraryEntry(composite, file))
     return Library({name: tuple(found[name]) for name in sorted(found)}, tuple(problems))
 
 
 @lru_cache(maxsize=128)
-def _read(path: Path, _changed: int) -> LibraryFile:
+def _read_file(path: Path, _changed: int) -> LibraryFile:
     return read_yaml(path, LibraryFile)

@@ -5,16 +5,16 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from byoc.errors import nearest
+from byoc.errors import suggest_nearest
 from byoc.expressions import compile_regex
-from byoc.graph.attributes import onnx_domains
+from byoc.graph.attributes import list_onnx_domains
 from byoc.graph.layout import IMAGE, WEIGHT, parse_layout
 from byoc.graph.types import DTYPES
-from byoc.rules.hidden import hidden
-from byoc.rules.lint_composites import composite_problems
-from byoc.rules.lint_ops import op_problems
-from byoc.rules.merge import drop_problems
-from byoc.rules.operators import operator, operators
+from byoc.rules.hidden import find_hidden_rules
+from byoc.rules.lint_composites import lint_composites
+from byoc.rules.lint_ops import lint_operator_rule
+from byoc.rules.merge import lint_drop
+from byoc.rules.operators import find_operator, list_operators
 from byoc.rules.schema import (
     CompositeRule,
     Drop,
@@ -25,15 +25,15 @@ from byoc.rules.schema import (
     Quantization,
     RuleFile,
 )
-from byoc.rules.values import ANY, ANY_DTYPE, Names
-from byoc.yamlfile import check, shortened
+from byoc.rules.values import ANY_OPERATOR, ANY_DTYPE, Names
+from byoc.yamlfile import validate_content, format_short
 
-_NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(Names)
+_NAMES_ADAPTER: TypeAdapter[tuple[str, ...]] = TypeAdapter(Names)
 
-T = TypeVar("T", bound=BaseModel)
+RuleT = TypeVar("T", bound=BaseModel)
 
 # The names of dtypes in other formats and frameworks.
-_ALIASES = {
+_DTYPE_ALIASES = {
     **{"half": "float16", "fp16": "float16", "f16": "float16", "bf16": "bfloat16"},
     **{"float": "float32", "fp32": "float32", "f32": "float32"},
     **{"double": "float64", "fp64": "float64", "f64": "float64"},
@@ -43,7 +43,7 @@ _ALIASES = {
 }
 
 
-def lint(
+def lint_rule_file(
     content: Mapping[Any, Any], base: RuleFile | None = None, *, unknown_base: bool = False
 ) -> list[str]:
     """Return a sentence for each mistake in a rule file: `ops[3].op: ONNX has no ...`.
@@ -52,69 +52,69 @@ def lint(
     a file that could not be read. Rules and composites that do not validate are skipped: those mistakes
     come from `byoc.yamlfile.check`.
     """
-    ops = _parts(content.get("ops"), OpRule)
-    composites = _parts(content.get("composites"), CompositeRule)
-    dtypes = _names(content.get("dtype"))
-    problems = list(dtype_problems("dtype", dtypes))
-    problems.extend(_layout(content.get("layout")))
-    problems.extend(_quantization(content.get("quantization")))
-    problems.extend(_host(content.get("host")))
+    ops = _read_parts(content.get("ops"), OpRule)
+    composites = _read_parts(content.get("composites"), CompositeRule)
+    dtypes = _read_names(content.get("dtype"))
+    problems = list(lint_dtypes("dtype", dtypes))
+    problems.extend(_lint_layout(content.get("layout")))
+    problems.extend(_lint_quantization(content.get("quantization")))
+    problems.extend(_lint_host(content.get("host")))
     for i, rule in ops:
-        problems.extend(dtype_problems(f"ops[{i}].dtype", rule.dtype or ()))
+        problems.extend(lint_dtypes(f"ops[{i}].dtype", rule.dtype or ()))
         for name, wanted in rule.tensors.items():
-            problems.extend(dtype_problems(f"ops[{i}].tensors.{name}.dtype", wanted.dtype or ()))
-        problems.extend(f"ops[{i}].op: {problem}" for op in rule.op for problem in _operator(op))
-        problems.extend(op_problems(f"ops[{i}]", rule))
-    problems.extend(hidden(ops, dtypes or (base.dtype if base else ())))
+            problems.extend(lint_dtypes(f"ops[{i}].tensors.{name}.dtype", wanted.dtype or ()))
+        problems.extend(f"ops[{i}].op: {problem}" for op in rule.op for problem in _lint_operator(op))
+        problems.extend(lint_operator_rule(f"ops[{i}]", rule))
+    problems.extend(find_hidden_rules(ops, dtypes or (base.dtype if base else ())))
     own = {op for _, rule in ops for op in rule.op}
-    drop = check(content.get("drop", {}), Drop)[0] or Drop()
+    drop = validate_content(content.get("drop", {}), Drop)[0] or Drop()
     if base is not None:
-        problems.extend(drop_problems(drop, base))
+        problems.extend(lint_drop(drop, base))
     elif drop != Drop() and "extends" not in content:
         problems.append("drop: the file extends no other, so there is nothing to leave out")
     below = {op for rule in (base.ops if base else ()) for op in rule.op} - {*drop.ops}
-    taken = own | (below if not unknown_base else {ANY})
+    taken = own | (below if not unknown_base else {ANY_OPERATOR})
     target = content.get("target", base.target if base else None)
-    problems.extend(composite_problems(composites, taken, target if isinstance(target, str) else "?"))
+    problems.extend(lint_composites(composites, taken, target if isinstance(target, str) else "?"))
     return problems
 
 
-def _parts(entries: object, kind: type[T]) -> list[tuple[int, T]]:
-    checked = [check(entry, kind)[0] for entry in entries] if isinstance(entries, list) else []
+def _read_parts(entries: object, kind: type[RuleT]) -> list[tuple[int, RuleT]]:
+    checked = [validate_content(entry, kind)[0] for entry in entries] if isinstance(entries, list) else []
     return [(i, part) for i, part in enumerate(checked) if part is not None]
 
 
-def _names(value: object) -> tuple[str, ...]:
+def _read_names(value: object) -> tuple[str, ...]:
     try:
-        return _NAMES.validate_python(value)
+        return _NAMES_ADAPTER.validate_python(value)
     except ValidationError:
         return ()
 
 
-def dtype_problems(place: str, names: tuple[str, ...]) -> Iterator[str]:
+def lint_dtypes(place: str, names: tuple[str, ...]) -> Iterator[str]:
     """Yield a sentence for each name that is not a data type."""
     known = (*DTYPES.values(), ANY_DTYPE)
     for name in names:
         if name not in known:
-            hint = f" (did you mean {_ALIASES[name]}?)" if name in _ALIASES else nearest(name, known)
+            hint = f" (did you mean {_DTYPE_ALIASES[name]}?)" if name in _DTYPE_ALIASES else suggest_nearest(name, known)
             known_names = f"; known: {', '.join(known)}"
-            yield f"{place}: no such data type '{shortened(name)}'{hint or known_names}"
+            yield f"{place}: no such data type '{format_short(name)}'{hint or known_names}"
 
 
-def _operator(op: str) -> Iterator[str]:
+def _lint_operator(op: str) -> Iterator[str]:
     """Yield a sentence for an unknown operator of ONNX's own domains; others are accepted."""
-    if op != ANY and operator(op) is None and op.rpartition(".")[0] in onnx_domains():
-        yield f"ONNX has no operator '{shortened(op)}'{nearest(op, operators())}"
+    if op != ANY_OPERATOR and find_operator(op) is None and op.rpartition(".")[0] in list_onnx_domains():
+        yield f"ONNX has no operator '{format_short(op)}'{suggest_nearest(op, list_operators())}"
 
 
-def _layout(value: object) -> Iterator[str]:
-    words = check(value, Layout)[0] or Layout()
+def _lint_layout(value: object) -> Iterator[str]:
+    words = validate_content(value, Layout)[0] or Layout()
     for key, axes in (("activations", IMAGE), ("weights", WEIGHT)):
         word = getattr(words, key)
         if word is None:
             continue
         try:
-            layout = parse_layout(shortened(word))
+            layout = parse_layout(format_short(word))
         except ValueError as error:
             yield f"layout.{key}: {error}"
             continue
@@ -122,31 +122,31 @@ def _layout(value: object) -> Iterator[str]:
             yield f"layout.{key}: {layout} is not of {key}, whose axes are {', '.join(axes)}"
 
 
-def _quantization(value: object) -> Iterator[str]:
-    scheme = check(value, Quantization)[0]
+def _lint_quantization(value: object) -> Iterator[str]:
+    scheme = validate_content(value, Quantization)[0]
     if scheme is None:
         return
     for key in ("activations", "weights", "bias"):
         part = getattr(scheme, key)
-        yield from dtype_problems(f"quantization.{key}.dtype", (part.dtype if part else None) or ())
+        yield from lint_dtypes(f"quantization.{key}.dtype", (part.dtype if part else None) or ())
     for i, op in enumerate(scheme.same_scale or ()):
-        if op == ANY:
-            yield f"quantization.same_scale[{i}]: name the operators, '{ANY}' is not one"
-        yield from (f"quantization.same_scale[{i}]: {problem}" for problem in _operator(op))
+        if op == ANY_OPERATOR:
+            yield f"quantization.same_scale[{i}]: name the operators, '{ANY_OPERATOR}' is not one"
+        yield from (f"quantization.same_scale[{i}]: {problem}" for problem in _lint_operator(op))
 
 
-def _host(value: object) -> Iterator[str]:
-    host = check(value, Host)[0]
+def _lint_host(value: object) -> Iterator[str]:
+    host = validate_content(value, Host)[0]
     if host is not None:
-        yield from _nodes("host", host)
-        yield from _nodes("host.after", host.after)
+        yield from _lint_nodes("host", host)
+        yield from _lint_nodes("host.after", host.after)
 
 
-def _nodes(place: str, nodes: Nodes) -> Iterator[str]:
+def _lint_nodes(place: str, nodes: Nodes) -> Iterator[str]:
     for i, op in enumerate(nodes.ops):
-        if op == ANY:
-            yield f"{place}.ops[{i}]: name the operators, '{ANY}' is not one"
-        yield from (f"{place}.ops[{i}]: {problem}" for problem in _operator(op))
+        if op == ANY_OPERATOR:
+            yield f"{place}.ops[{i}]: name the operators, '{ANY_OPERATOR}' is not one"
+        yield from (f"{place}.ops[{i}]: {problem}" for problem in _lint_operator(op))
     for i, pattern in enumerate(nodes.names):
         try:
             compile_regex(pattern)

@@ -4,51 +4,51 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from byoc.errors import InputError
-from byoc.patterns.form import Form
+from byoc.patterns.form import PatternForm
 from byoc.patterns.pattern import Pattern
-from byoc.rules.composites import pattern, shelf_for
+from byoc.rules.composites import make_pattern, open_library
 from byoc.rules.library import Library
-from byoc.rules.lint_ops import check_problems
-from byoc.rules.lint_where import pattern_problems
+from byoc.rules.lint_ops import lint_check_name
+from byoc.rules.lint_where import lint_pattern_condition
 from byoc.rules.schema import CompositeRule
-from byoc.rules.values import ANY
+from byoc.rules.values import ANY_OPERATOR
 
-Numbered = Sequence[tuple[int, CompositeRule]]
+NumberedComposites = Sequence[tuple[int, CompositeRule]]
 
 
-def composite_problems(rules: Numbered, taken: Collection[str], target: str) -> list[str]:
+def lint_composites(rules: NumberedComposites, taken: Collection[str], target: str) -> list[str]:
     """Return a sentence for each mistake in composites.
 
     `taken` are the operators that have rules, `target` is the name of the accelerator.
     """
-    problems = list(_same_names(rules))
+    problems = list(_find_same_names(rules))
     patterns: dict[int, Pattern] = {}
-    shelf = shelf_for(rule for _, rule in rules)
+    shelf = open_library(rule for _, rule in rules)
     for i, rule in rules:
-        problems.extend(check_problems(f"composites[{i}].check", rule.check))
+        problems.extend(lint_check_name(f"composites[{i}].check", rule.check))
         try:
-            patterns[i] = pattern(rule.model_copy(update={"check": None}), shelf)
+            patterns[i] = make_pattern(rule.model_copy(update={"check": None}), shelf)
         except InputError as error:
             problems.append(f"composites[{i}].library: {error}")
         except ValueError as error:
             lines = str(error).splitlines()
-            problems.extend(f"composites[{i}].{_placed(rule, line, shelf)}" for line in lines)
+            problems.extend(f"composites[{i}].{_locate_problem(rule, line, shelf)}" for line in lines)
     for i, found in patterns.items():
-        problems.extend(f"composites[{i}].{problem}" for problem in _conditions(found, dict(rules)[i]))
-        problems.extend(f"composites[{i}].{problem}" for problem in _idle(found, rules, i, taken))
-    problems.extend(_taken_names(rules, patterns, target))
+        problems.extend(f"composites[{i}].{problem}" for problem in _lint_conditions(found, dict(rules)[i]))
+        problems.extend(f"composites[{i}].{problem}" for problem in _find_idle_lines(found, rules, i, taken))
+    problems.extend(_find_taken_names(rules, patterns, target))
     return problems
 
 
-def _conditions(found: Pattern, rule: CompositeRule) -> Iterator[str]:
+def _lint_conditions(found: Pattern, rule: CompositeRule) -> Iterator[str]:
     """Yield a sentence for each mistake in a composite's own conditions, the last of its pattern."""
     inherited = len(found.where) - len(rule.where)
     for i in range(len(rule.where)):
-        for problem in pattern_problems(found, inherited + i):
+        for problem in lint_pattern_condition(found, inherited + i):
             yield f"where[{i}]: {problem}"
 
 
-def _placed(rule: CompositeRule, problem: str, shelf: Library) -> str:
+def _locate_problem(rule: CompositeRule, problem: str, shelf: Library) -> str:
     """Return a problem of the pattern parser with its location in the rule file."""
     key = "library" if rule.library is not None else "pattern"
     place, _, text = problem.partition(": ")
@@ -59,57 +59,57 @@ def _placed(rule: CompositeRule, problem: str, shelf: Library) -> str:
     return problem if place.startswith("pattern[") else f"{key}: {problem}"
 
 
-def _same_names(rules: Numbered) -> Iterator[str]:
+def _find_same_names(rules: NumberedComposites) -> Iterator[str]:
     first: dict[str, int] = {}
     for i, rule in rules:
-        other = first.setdefault(rule.called, i)
+        other = first.setdefault(rule.display_name, i)
         if other != i:
-            yield f"composites[{i}].name: '{rule.called}' is the name of composites[{other}] too"
+            yield f"composites[{i}].name: '{rule.display_name}' is the name of composites[{other}] too"
 
 
-def _idle(found: Pattern, rules: Numbered, number: int, taken: Collection[str]) -> Iterator[str]:
+def _find_idle_lines(found: Pattern, rules: NumberedComposites, number: int, taken: Collection[str]) -> Iterator[str]:
     """Yield a sentence for each line that keeps a pattern from ever matching, for lack of a rule.
 
     One variant that can match is enough, and so is a form without an optional line.
     """
-    if not taken or ANY in taken or any(not _lines(form, taken) for form in found.forms):
+    if not taken or ANY_OPERATOR in taken or any(not _list_unsupported_lines(form, taken) for form in found.forms):
         return
     rule = dict(rules)[number]
     for form in found.forms[:1]:
         key = "library" if rule.library is not None else "pattern"
-        for line, ops in _lines(form, taken):
+        for line, ops in _list_unsupported_lines(form, taken):
             at = f"{key}[0]" if len(rule.pattern) > 1 else key
             yield f"{at}: line {line}: no rule in ops takes {' or '.join(ops)}"
 
 
-def _lines(form: Form, taken: Collection[str]) -> list[tuple[int, Sequence[str]]]:
+def _list_unsupported_lines(form: PatternForm, taken: Collection[str]) -> list[tuple[int, Sequence[str]]]:
     """Return the required lines of a form whose operators have no rule."""
     return [
-        (node.line, node.ops)
+        (node.line_number, node.ops)
         for node in form.nodes
-        if ANY not in node.ops and not node.optional and not any(op in taken for op in node.ops)
+        if ANY_OPERATOR not in node.ops and not node.optional and not any(op in taken for op in node.ops)
     ]
 
 
-def _taken_names(rules: Numbered, patterns: dict[int, Pattern], target: str) -> Iterator[str]:
+def _find_taken_names(rules: NumberedComposites, patterns: dict[int, Pattern], target: str) -> Iterator[str]:
     """Yield a sentence for each composite whose name another function will have."""
-    names = {rule.called for _, rule in rules}
+    names = {rule.display_name for _, rule in rules}
     for i, rule in rules:
-        if re.fullmatch(rf"{re.escape(target)}_[0-9]+", rule.called):
-            yield f"composites[{i}].name: '{rule.called}' is what a region is called"
+        if re.fullmatch(rf"{re.escape(target)}_[0-9]+", rule.display_name):
+            yield f"composites[{i}].name: '{rule.display_name}' is what a region is called"
         found = patterns.get(i)
         if found is None:
             continue
-        choices = {op.replace(".", "_").lower() for node in found.nodes for op in node.ops}
-        choices |= {name for node in found.nodes for name in node.outputs}
+        choices = {op.replace(".", "_").lower() for node in found.lines for op in node.ops}
+        choices |= {name for node in found.lines for name in node.outputs}
         several = len(found.forms) > 1 or any(
-            len(node.ops) > 1 or ANY in node.ops for node in found.nodes
+            len(node.ops) > 1 or ANY_OPERATOR in node.ops for node in found.lines
         )
         for name in sorted(names):
-            rest = name.removeprefix(f"{rule.called}_")
-            if rest != name and several and _made_of(rest, choices):
-                yield f"composites[{i}].name: '{name}' is what a variant of '{rule.called}' is called"
+            rest = name.removeprefix(f"{rule.display_name}_")
+            if rest != name and several and _is_variant_suffix(rest, choices):
+                yield f"composites[{i}].name: '{name}' is what a variant of '{rule.display_name}' is called"
 
 
-def _made_of(rest: str, choices: Collection[str]) -> bool:
+def _is_variant_suffix(rest: str, choices: Collection[str]) -> bool:
     return all(part in choices or re.fullmatch(r"no|v?\d+", part) for part in rest.split("_"))

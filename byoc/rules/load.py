@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from byoc.errors import InputError, nearest
+from byoc.errors import InputError, suggest_nearest
 from byoc.patterns.pattern import Pattern
 from byoc.plugins import (
     ANNOTATIONS,
@@ -14,18 +14,18 @@ from byoc.plugins import (
     COST_MODELS,
     COSTS,
     find_file,
-    find_installed,
-    installed,
+    find_installed_file,
+    list_installed,
     is_file,
 )
-from byoc.rules.composites import patterns
-from byoc.rules.lint import lint
-from byoc.rules.merge import defaults, merged
+from byoc.rules.composites import make_patterns
+from byoc.rules.lint import lint_rule_file
+from byoc.rules.merge import apply_defaults, merge_rules
 from byoc.rules.schema import RuleFile
 from byoc.rules.values import ANY_DTYPE
-from byoc.yamlfile import check, read_mapping, wrong
+from byoc.yamlfile import validate_content, read_mapping, make_file_error
 
-_MOST_FILES = 8
+_MAX_FILES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +40,9 @@ class Target:
 
     source: str
     rules: RuleFile
-    places: Mapping[str, str] = field(default_factory=dict)
+    locations: Mapping[str, str] = field(default_factory=dict)
     folder: Path = Path()
-    compute: str | None = None
+    compute_dtype: str | None = None
 
     @property
     def name(self) -> str:
@@ -64,16 +64,16 @@ class Target:
         beside = self.folder / name
         if is_file(beside):
             return str(beside)
-        plugins = installed(COSTS)
+        plugins = list_installed(COSTS)
         if name in plugins:
             return name
         try:
-            return str(find_installed(COST_MODELS, name, also=plugins))
+            return str(find_installed_file(COST_MODELS, name, also=plugins))
         except InputError as error:
-            raise InputError(f"{self.source}: {self.place('cost_model')}: {error}") from None
+            raise InputError(f"{self.source}: {self.locate('cost_model')}: {error}") from None
 
     @cached_property
-    def quantized(self) -> bool:
+    def has_quantized_rules(self) -> bool:
         """Whether a rule is for operators between DequantizeLinear and QuantizeLinear."""
         return any(rule.quantized for rule in self.rules.ops)
 
@@ -83,11 +83,11 @@ class Target:
 
         Raises InputError when the library lacks a composite.
         """
-        return patterns(self.rules.composites)
+        return make_patterns(self.rules.composites)
 
-    def place(self, merged_place: str) -> str:
+    def locate(self, merged_place: str) -> str:
         """Return the location of a part of `rules`: `ops[3]`, or `dla.yaml: ops[3]` if inherited."""
-        return self.places.get(merged_place, merged_place)
+        return self.locations.get(merged_place, merged_place)
 
 
 def load_rules(name: str) -> Target:
@@ -95,22 +95,22 @@ def load_rules(name: str) -> Target:
 
     Raises InputError with a line for each mistake in the file.
     """
-    return replace(_read(find_file(ANNOTATIONS, name), ()).target, source=name)
+    return replace(_read_rules(find_file(ANNOTATIONS, name), ()).target, source=name)
 
 
-def require_compute(target: Target, dtype: str) -> None:
+def require_dtype(target: Target, dtype: str) -> None:
     """Raise InputError unless a rule of the target supports a data type, such as `float16`."""
     listed = dict.fromkeys(
         name for rule in target.rules.ops for name in rule.dtype or target.rules.dtype
     )
     if dtype not in listed and ANY_DTYPE not in listed:
-        place = target.place("dtype")
+        place = target.locate("dtype")
         raise InputError(
             f"{target.source}: {place}: no rule is for {dtype}; there are {', '.join(listed)}"
         )
 
 
-def missing(target: Target) -> list[str]:
+def find_missing_plugins(target: Target) -> list[str]:
     """Return a sentence if the cost model or the codegen of a rule file is not installed.
 
     Loading does not check them: neither is needed to explain a model, nor the codegen to plan it.
@@ -120,61 +120,61 @@ def missing(target: Target) -> list[str]:
         _ = target.cost_model
     except InputError as error:
         problems.append(str(error))
-    codegen, there = target.rules.codegen, installed(CODEGENS)
+    codegen, there = target.rules.codegen, list_installed(CODEGENS)
     if codegen not in there:
-        text = f"no such codegen '{codegen}'{nearest(codegen, there)}; installed: {', '.join(there)}"
-        problems.append(f"{target.source}: {target.place('codegen')}: {text}")
+        text = f"no such codegen '{codegen}'{suggest_nearest(codegen, there)}; installed: {', '.join(there)}"
+        problems.append(f"{target.source}: {target.locate('codegen')}: {text}")
     return problems
 
 
 @dataclass(frozen=True, eq=False)
-class _Read:
+class _RuleFileContent:
     """A target, and the keys of its file and of extended files as they were read."""
 
     target: Target
     content: Mapping[Any, Any]
 
 
-def _read(path: Path, chain: tuple[Path, ...]) -> _Read:
+def _read_rules(path: Path, chain: tuple[Path, ...]) -> _RuleFileContent:
     content = read_mapping(path)
     extends = content.get("extends")
     try:
-        base = _base(path, extends, (*chain, path)) if isinstance(extends, str) else None
+        base = _read_base(path, extends, (*chain, path)) if isinstance(extends, str) else None
     except InputError as error:
-        own = _own_problems(content)
-        raise InputError("\n".join([str(error), *([str(wrong(path, own))] if own else [])])) from None
-    whole = defaults(content, base.content) if base else content
-    rules, problems = check(whole, RuleFile)
-    problems += lint(content, base.target.rules if base else None)
+        own = _find_own_problems(content)
+        raise InputError("\n".join([str(error), *([str(make_file_error(path, own))] if own else [])])) from None
+    whole = apply_defaults(content, base.content) if base else content
+    rules, problems = validate_content(whole, RuleFile)
+    problems += lint_rule_file(content, base.target.rules if base else None)
     if rules is None or problems:
-        raise wrong(path, problems)
+        raise make_file_error(path, problems)
     if base is None:
-        return _Read(Target(str(path), rules, folder=path.parent), content)
-    joined, places = merged(rules, content, base.target.rules)
+        return _RuleFileContent(Target(str(path), rules, folder=path.parent), content)
+    joined, places = merge_rules(rules, content, base.target.rules)
     if not joined.ops:
-        raise wrong(path, ["drop.ops: no rule for an operator is left"])
+        raise make_file_error(path, ["drop.ops: no rule for an operator is left"])
     name = base.target.source
-    written = {place: base.target.places.get(old, f"{name}: {old}") for place, old in places.items()}
+    written = {place: base.target.locations.get(old, f"{name}: {old}") for place, old in places.items()}
     folder = path.parent if "cost_model" in content else base.target.folder
-    return _Read(Target(path.name, joined, written, folder), whole)
+    return _RuleFileContent(Target(path.name, joined, written, folder), whole)
 
 
-def _own_problems(content: Mapping[Any, Any]) -> list[str]:
+def _find_own_problems(content: Mapping[Any, Any]) -> list[str]:
     """Return the mistakes of a file that do not depend on the extended file, which is wrong."""
     inherited = {f"{key}: must be given" for key in RuleFile.model_fields}
-    problems = [problem for problem in check(content, RuleFile)[1] if problem not in inherited]
-    return problems + lint(content, unknown_base=True)
+    problems = [problem for problem in validate_content(content, RuleFile)[1] if problem not in inherited]
+    return problems + lint_rule_file(content, unknown_base=True)
 
 
-def _base(path: Path, name: str, chain: tuple[Path, ...]) -> _Read:
+def _read_base(path: Path, name: str, chain: tuple[Path, ...]) -> _RuleFileContent:
     beside = path.parent / name
     try:
-        found = beside if is_file(beside) else find_installed(ANNOTATIONS, name)
+        found = beside if is_file(beside) else find_installed_file(ANNOTATIONS, name)
     except InputError as error:
         raise InputError(f"{path}: extends: {error}") from None
     if any(found.samefile(other) for other in chain):
         raise InputError(f"{path}: extends: '{name}' itself builds on this file")
-    if len(chain) >= _MOST_FILES:
-        raise InputError(f"{path}: extends: at most {_MOST_FILES} files may build on one another")
-    read = _read(found, chain)
+    if len(chain) >= _MAX_FILES:
+        raise InputError(f"{path}: extends: at most {_MAX_FILES} files may build on one another")
+    read = _read_rules(found, chain)
     return replace(read, target=replace(read.target, source=found.name))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 
-class Kind(IntEnum):
+class ObjectionKind(IntEnum):
     """The kind of an objection, the most severe first."""
 
     OPERATOR = 0
@@ -25,9 +25,9 @@ class Objection:
     sentence.
     """
 
-    place: str
+    location: str
     text: str
-    kind: Kind = field(default=Kind.TENSOR, compare=False)
+    kind: ObjectionKind = field(default=ObjectionKind.TENSOR, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +44,21 @@ class Attempt:
     fits: bool = field(default=True, compare=False)
 
 
-def unknown(place: str, subject: str) -> Objection:
+def make_unknown(place: str, subject: str) -> Objection:
     """Make the objection that something must be known to apply a constraint."""
-    return Objection(place, f"{subject} is not known", Kind.UNKNOWN)
+    return Objection(place, f"{subject} is not known", ObjectionKind.UNKNOWN)
 
 
-def ordered(objections: Iterable[Objection]) -> tuple[Objection, ...]:
+def sort_objections(objections: Iterable[Objection]) -> tuple[Objection, ...]:
     """Return objections without repetitions, most severe first."""
     # A variadic input can fail many times for one reason.
     return tuple(sorted(dict.fromkeys(objections), key=lambda objection: objection.kind))
 
 
-def nearness(attempt: Attempt) -> tuple[bool, int, int]:
+def rate_attempt(attempt: Attempt) -> tuple[bool, int, int]:
     """Return a key that sorts attempts, the nearest first.
 
     Attempts that fit precede others, then those with fewer objections, then with less severe ones.
     """
     kinds = [objection.kind for objection in attempt.objections]
-    return not attempt.fits, len(kinds), -min(kinds, default=Kind.UNKNOWN)
+    return not attempt.fits, len(kinds), -min(kinds, default=ObjectionKind.UNKNOWN)

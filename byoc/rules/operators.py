@@ -8,14 +8,14 @@ import onnx
 from onnx import NodeProto
 from onnx.defs import OpSchema
 
-from byoc.graph.attributes import SCHEMA_TYPES, open_dtypes
+from byoc.graph.attributes import DTYPES_BY_SCHEMA_TYPE, get_allowed_dtypes
 from byoc.graph.walk import is_onnx
 
 _VARIADIC = OpSchema.FormalParameterOption.Variadic
 
 
 @dataclass(frozen=True, slots=True)
-class Formal:
+class FormalParameter:
     """A formal parameter: its name, its type or type variable, whether it stands for several tensors."""
 
     name: str
@@ -24,15 +24,15 @@ class Formal:
 
 
 @dataclass(frozen=True, eq=False)
-class Signature:
+class OperatorSignature:
     """The formal parameters of one version of an operator."""
 
     schema: OpSchema
-    inputs: tuple[Formal, ...]
-    outputs: tuple[Formal, ...]
+    inputs: tuple[FormalParameter, ...]
+    outputs: tuple[FormalParameter, ...]
 
     @cached_property
-    def formals(self) -> Mapping[str, Formal]:
+    def formals(self) -> Mapping[str, FormalParameter]:
         """The formal parameters by name; an input precedes an output of the same name."""
         return {formal.name: formal for formal in (*self.outputs, *self.inputs)}
 
@@ -41,28 +41,28 @@ class Signature:
 
         The indices of a Gather and the flag of a Dropout can never have the dtype of a float target.
         """
-        possible = open_dtypes(self.schema, type_str)
+        possible = get_allowed_dtypes(self.schema, type_str)
         is_result = bool(self.outputs) and type_str == self.outputs[0].type_str
         return bool(possible) and (is_result or not possible.isdisjoint(dtypes))
 
 
-def name_of(node: NodeProto) -> str:
+def get_operator_name(node: NodeProto) -> str:
     """Return a node's operator as rule files spell it: `Conv`, `com.microsoft.Gelu`."""
     return node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}"
 
 
 @cache
-def signature(schema: OpSchema) -> Signature:
+def make_signature(schema: OpSchema) -> OperatorSignature:
     """Return the formal parameters of a schema."""
-    return Signature(schema, _formals(schema.inputs), _formals(schema.outputs))
+    return OperatorSignature(schema, _make_formals(schema.inputs), _make_formals(schema.outputs))
 
 
-def _formals(parameters: Sequence[OpSchema.FormalParameter]) -> tuple[Formal, ...]:
-    return tuple(Formal(p.name, p.type_str, p.option == _VARIADIC) for p in parameters)
+def _make_formals(parameters: Sequence[OpSchema.FormalParameter]) -> tuple[FormalParameter, ...]:
+    return tuple(FormalParameter(p.name, p.type_str, p.option == _VARIADIC) for p in parameters)
 
 
 @dataclass(frozen=True, eq=False)
-class Operator:
+class OnnxOperator:
     """All versions of an operator together.
 
     `attributes` maps each to its kinds (`INT`, `FLOATS`), `dtypes` each formal parameter to its dtypes;
@@ -82,9 +82,9 @@ class Operator:
 
 
 @cache
-def operator(name: str) -> Operator | None:
+def find_operator(name: str) -> OnnxOperator | None:
     """Return an operator of ONNX by its name in rule files, None if there is none."""
-    schemas = _schemas().get(name)
+    schemas = _map_schemas().get(name)
     if schemas is None:
         return None
     attributes: dict[str, set[str]] = {}
@@ -94,9 +94,9 @@ def operator(name: str) -> Operator | None:
             kind = str(attribute.type).rpartition(".")[2]  # AttrType.INTS
             attributes.setdefault(attribute.name, set()).add(kind)
         for formal in (*schema.inputs, *schema.outputs):
-            known = (SCHEMA_TYPES[text] for text in formal.types if text in SCHEMA_TYPES)
+            known = (DTYPES_BY_SCHEMA_TYPE[text] for text in formal.types if text in DTYPES_BY_SCHEMA_TYPE)
             dtypes.setdefault(formal.name, set()).update(known)
-    return Operator(
+    return OnnxOperator(
         name,
         {key: frozenset(kinds) for key, kinds in attributes.items()},
         {key: frozenset(kinds) for key, kinds in dtypes.items()},
@@ -111,13 +111,13 @@ def operator(name: str) -> Operator | None:
 
 
 @cache
-def operators() -> tuple[str, ...]:
+def list_operators() -> tuple[str, ...]:
     """Return the names of all operators of ONNX as rule files spell them, sorted."""
-    return tuple(sorted(_schemas()))
+    return tuple(sorted(_map_schemas()))
 
 
 @cache
-def _schemas() -> Mapping[str, Sequence[OpSchema]]:
+def _map_schemas() -> Mapping[str, Sequence[OpSchema]]:
     """Return the schemas of all versions of all operators, by name in rule files."""
     found: dict[str, list[OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():

@@ -21,12 +21,12 @@ from byoc.rules.values import (
     Size,
     SizeBounds,
     Values,
-    as_list_of_parts,
+    wrap_single_part,
 )
-from byoc.yamlfile import Strict
+from byoc.yamlfile import StrictModel
 
 
-def _told(text: str) -> Any:
+def _make_optional_field(text: str) -> Any:
     """Return an optional field with a description."""
     return Field(default=None, description=text)
 
@@ -34,29 +34,29 @@ def _told(text: str) -> Any:
 class ElementRule(Bounds):
     """A constraint on each element of a list."""
 
-    one_of: Values | None = _told("One value or several, one of which it must be.")
+    one_of: Values | None = _make_optional_field("One value or several, one of which it must be.")
 
 
 class AttributeRule(Bounds):
     """A constraint on an attribute. All given keys must hold."""
 
-    one_of: Values | None = _told("One value or several, one of which it must be.")
-    each: ElementRule | None = _told("What every element of a list attribute may be.")
-    length: Integers | None = _told("The number of elements of a list attribute, one or several.")
-    absent: bool | None = _told("true: must not have a value; false: must have one.")
+    one_of: Values | None = _make_optional_field("One value or several, one of which it must be.")
+    each: ElementRule | None = _make_optional_field("What every element of a list attribute may be.")
+    length: Integers | None = _make_optional_field("The number of elements of a list attribute, one or several.")
+    absent: bool | None = _make_optional_field("true: must not have a value; false: must have one.")
 
 
 class CountRule(Bounds):
     """A constraint on a number of elements."""
 
-    multiple_of: Count | None = _told("Must be a multiple of this.")
+    multiple_of: Count | None = _make_optional_field("Must be a multiple of this.")
 
 
 class DimRule(CountRule):
     """A constraint on a dimension. A number stands for that extent, a list for one of several."""
 
-    one_of: Integers | None = _told("One extent or several, one of which it must be.")
-    equals: Reference | None = _told(
+    one_of: Integers | None = _make_optional_field("One extent or several, one of which it must be.")
+    equals: Reference | None = _make_optional_field(
         "Must be the same as a dimension of a tensor of this node, such as W[1]."
     )
 
@@ -73,12 +73,12 @@ _Dim = Annotated[
 ]
 
 
-class QuantizedRule(Strict):
+class QuantizedRule(StrictModel):
     """A constraint on the quantization of a tensor: its scale and zero point."""
 
-    per_channel: bool | None = _told("true: a scale for each channel; false: one for the tensor.")
-    symmetric: bool | None = _told("true: the zero points are 0; false: they are not all 0.")
-    power_of_two: bool | None = _told("true: the scales are powers of two; false: not all are.")
+    per_channel: bool | None = _make_optional_field("true: a scale for each channel; false: one for the tensor.")
+    symmetric: bool | None = _make_optional_field("true: the zero points are 0; false: they are not all 0.")
+    power_of_two: bool | None = _make_optional_field("true: the scales are powers of two; false: not all are.")
 
 
 Broadcast = Literal["none", "scalar", "channel", "last", "other"]
@@ -92,30 +92,30 @@ _Broadcasts = Annotated[
 ]
 
 
-class TensorRule(Strict):
+class TensorRule(StrictModel):
     """A constraint on an input or output, by its name in ONNX's schema. All given keys must hold."""
 
-    dtype: Dtypes | None = _told("The data types it may have, instead of the rule's.")
-    rank: Integers | None = _told("The number of dimensions, one or several.")
-    constant: bool | None = _told("true: its value is known at compile time; false: it is not.")
-    absent: bool | None = _told("true: must be left out; false: must be given.")
+    dtype: Dtypes | None = _make_optional_field("The data types it may have, instead of the rule's.")
+    rank: Integers | None = _make_optional_field("The number of dimensions, one or several.")
+    constant: bool | None = _make_optional_field("true: its value is known at compile time; false: it is not.")
+    absent: bool | None = _make_optional_field("true: must be left out; false: must be given.")
     dims: dict[Axis, _Dim] = Field(
         default_factory=dict,
         description="Extents by the number of the dimension (negative: from the end), or for `each`.",
     )
-    elements: CountRule | None = _told("The number of elements.")
-    bytes: SizeBounds | None = _told("The size in bytes.")
-    scalar: bool | None = _told("true: exactly one element; false: not one.")
-    static: bool | None = _told("true: every dimension has a fixed extent; false: one has not.")
-    broadcast: _Broadcasts | None = _told(
+    elements: CountRule | None = _make_optional_field("The number of elements.")
+    bytes: SizeBounds | None = _make_optional_field("The size in bytes.")
+    scalar: bool | None = _make_optional_field("true: exactly one element; false: not one.")
+    static: bool | None = _make_optional_field("true: every dimension has a fixed extent; false: one has not.")
+    broadcast: _Broadcasts | None = _make_optional_field(
         "How this input relates to the first output: none (same shape), scalar (one element), channel "
         "(ones but for axis 1), last (ones but for the last axis), other."
     )
-    value: ElementRule | None = _told("What every element of this constant may be.")
-    quantized: QuantizedRule | None = _told("The quantization; only in rules with `quantized: true`.")
+    value: ElementRule | None = _make_optional_field("What every element of this constant may be.")
+    quantized: QuantizedRule | None = _make_optional_field("The quantization; only in rules with `quantized: true`.")
 
 
-class Condition(Strict):
+class Condition(StrictModel):
     """An expression that must hold, and the sentence for the user when it does not."""
 
     expr: str = Field(description="A condition in CEL over the facts of the node or the match.")
@@ -131,18 +131,18 @@ _Condition = Annotated[
 ]
 Conditions = Annotated[
     tuple[_Condition, ...],
-    BeforeValidator(as_list_of_parts, json_schema_input_type=str | Condition | list[str | Condition]),
+    BeforeValidator(wrap_single_part, json_schema_input_type=str | Condition | list[str | Condition]),
 ]
 _WHERE = "Conditions in CEL that must all hold: texts, or {expr, reason}."
 _CHECK = "The name of an installed function (entry-point group byoc.checks) that is asked last."
 
 
-class OpRule(Strict):
+class OpRule(StrictModel):
     """One or more operators and the constraints under which the accelerator takes them."""
 
     op: Operators = Field(description="Operators: Conv, com.microsoft.Gelu, or '*' for any.")
     opset: Bounds = Field(default=Bounds(), description="The versions of the operator set.")
-    dtype: Dtypes | None = _told("The data types to compute in, instead of the file's.")
+    dtype: Dtypes | None = _make_optional_field("The data types to compute in, instead of the file's.")
     tensors: dict[str, TensorRule] = Field(
         default_factory=dict, description="Constraints by the names of inputs and outputs in ONNX."
     )
@@ -150,7 +150,7 @@ class OpRule(Strict):
         default_factory=dict, description="Constraints by attribute; one not written has its default."
     )
     where: Conditions = Field(default=(), description=_WHERE)
-    check: str | None = _told(_CHECK)
+    check: str | None = _make_optional_field(_CHECK)
     standalone: bool = Field(default=True, description="false: taken only inside a composite.")
     level: Literal["may", "must"] = Field(
         default="may", description="must: when it is accepted it has to run on the accelerator."
@@ -175,7 +175,7 @@ PatternTexts = Annotated[
 _Library = Annotated[str, Field(json_schema_extra={"x-offered": "library"})]
 
 
-class CompositeRule(Strict):
+class CompositeRule(StrictModel):
     """Several operators that the accelerator runs as one: a pattern, or one of the library."""
 
     name: CompositeName = Field(
@@ -184,9 +184,9 @@ class CompositeRule(Strict):
     pattern: PatternTexts = Field(
         default=(), description="Lines such as `c = Conv(x, w, b?)`; a list holds variants."
     )
-    library: _Library | None = _told("The name of a composite of the library (byoc rules composites).")
+    library: _Library | None = _make_optional_field("The name of a composite of the library (byoc rules composites).")
     where: Conditions = Field(default=(), description=_WHERE)
-    check: str | None = _told(_CHECK)
+    check: str | None = _make_optional_field(_CHECK)
     description: str = Field(default="", description="A line for people.")
 
     @model_validator(mode="after")
@@ -198,7 +198,7 @@ class CompositeRule(Strict):
         return self
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """The name of the composite."""
         return self.name or self.library or ""
 
@@ -207,46 +207,46 @@ class CompositeRule(Strict):
 _Layout = Annotated[str, Field(json_schema_extra={"pattern": "^[A-Z]{4}([0-9]+[a-z])*$"})]
 
 
-class Layout(Strict):
+class Layout(StrictModel):
     """The accelerator's layouts of tensors of rank 4; ONNX's own by default."""
 
-    activations: _Layout | None = _told("Of images that cross its border, such as NHWC or NCHW16c.")
-    weights: _Layout | None = _told("Of the weights of convolutions, such as OHWI or OIHW16i16o.")
+    activations: _Layout | None = _make_optional_field("Of images that cross its border, such as NHWC or NCHW16c.")
+    weights: _Layout | None = _make_optional_field("Of the weights of convolutions, such as OHWI or OIHW16i16o.")
 
 
-class QuantizedTensors(Strict):
+class QuantizedTensors(StrictModel):
     """The quantization of one kind of tensor; rules with `quantized: true` can say more."""
 
-    dtype: Dtypes | None = _told("The data types it may have.")
-    symmetric: bool | None = _told("true: the zero points must be 0; false: they need not be.")
-    per_channel: bool | None = _told("true: each channel may have a scale; false: one for all.")
+    dtype: Dtypes | None = _make_optional_field("The data types it may have.")
+    symmetric: bool | None = _make_optional_field("true: the zero points must be 0; false: they need not be.")
+    per_channel: bool | None = _make_optional_field("true: each channel may have a scale; false: one for all.")
 
 
-class Quantization(Strict):
+class Quantization(StrictModel):
     """The quantization scheme of the accelerator, which applies to rules with `quantized: true`."""
 
-    activations: QuantizedTensors | None = _told("What is computed.")
-    weights: QuantizedTensors | None = _told("Constants that are no bias.")
-    bias: QuantizedTensors | None = _told("Constants that are int32, or of one dimension beside others.")
-    scales: Literal["any", "power_of_two"] | None = _told("What scales may be.")
-    same_scale: Operators | None = _told(
+    activations: QuantizedTensors | None = _make_optional_field("What is computed.")
+    weights: QuantizedTensors | None = _make_optional_field("Constants that are no bias.")
+    bias: QuantizedTensors | None = _make_optional_field("Constants that are int32, or of one dimension beside others.")
+    scales: Literal["any", "power_of_two"] | None = _make_optional_field("What scales may be.")
+    same_scale: Operators | None = _make_optional_field(
         "Operators whose inputs and output must all have one scale and zero point."
     )
-    convert: Literal["host", "device"] | None = _told(
+    convert: Literal["host", "device"] | None = _make_optional_field(
         "Who quantizes and casts at the border of a region: the host, or the accelerator itself."
     )
 
 
-class Limits(Strict):
+class Limits(StrictModel):
     """Limits on the resources of the accelerator."""
 
-    regions: Count | None = _told("The most regions in a graph.")
-    min_nodes: Count | None = _told("The fewest nodes in a region.")
-    max_nodes: Count | None = _told("The most nodes in a region.")
-    memory: Size | None = _told(
+    regions: Count | None = _make_optional_field("The most regions in a graph.")
+    min_nodes: Count | None = _make_optional_field("The fewest nodes in a region.")
+    max_nodes: Count | None = _make_optional_field("The most nodes in a region.")
+    memory: Size | None = _make_optional_field(
         "For the constants of all on it and a region's largest arena: bytes, or text such as 1MiB."
     )
-    batch: Count | None = _told("The most of dimension 0 of the model's inputs of rank 2 and more.")
+    batch: Count | None = _make_optional_field("The most of dimension 0 of the model's inputs of rank 2 and more.")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -255,7 +255,7 @@ class Limits(Strict):
         return self
 
 
-class Nodes(Strict):
+class Nodes(StrictModel):
     """Some nodes of a model, by operator or by name."""
 
     ops: Operators = Field(default=(), description="Operators.")
@@ -272,7 +272,7 @@ class Host(Nodes):
     )
 
 
-class Drop(Strict):
+class Drop(StrictModel):
     """Parts of the extended file that are not inherited."""
 
     ops: Operators = Field(default=(), description="Operators whose rules are left out.")
@@ -290,10 +290,10 @@ def _as_text(value: object) -> object:
 _OptionText = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | bool | int | float)]
 
 
-class RuleFile(Strict):
+class RuleFile(StrictModel):
     """A rule file: a target, its operators and composites, its cost model and codegen."""
 
-    extends: str | None = _told("The rule file to build on: a path from this one, or an installed name.")
+    extends: str | None = _make_optional_field("The rule file to build on: a path from this one, or an installed name.")
     drop: Drop = Field(default=Drop(), description="What is not taken over from the file it extends.")
     target: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=40)] = Field(
         description="The accelerator's name; functions get the domain byoc.NAME."

@@ -6,64 +6,64 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from byoc.yamlfile import Strict, shortened
+from byoc.yamlfile import StrictModel, format_short
 
-ANY = "*"
+ANY_OPERATOR = "*"
 """The operator that stands for all."""
 ANY_DTYPE = "any"
 """The dtype that stands for all."""
-EACH = "each"
+EACH_DIM = "each"
 """The key for all dimensions."""
 
 _UNITS = {
     **{"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9},
     **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
 }
-_MOST = (1 << 63) - 1
+_MAX_INT = (1 << 63) - 1
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 _SIZE_PATTERN = rf"^\s*[0-9]+(\.[0-9]+)?\s*({'|'.join(unit for unit in _UNITS if unit)})?\s*$"
 
 
-def _as_list(value: object) -> object:
+def _wrap_single(value: object) -> object:
     return [value] if isinstance(value, (str, int, float, bool)) else value
 
 
-def as_list_of_parts(value: object) -> object:
+def wrap_single_part(value: object) -> object:
     """Return a single text or mapping as a list."""
     return [value] if isinstance(value, (str, dict)) else value
 
 
-def _scalar(value: object) -> object:
+def _check_scalar(value: object) -> object:
     if not isinstance(value, (str, int, float)):
         raise ValueError("expected a number, a text, true or false")
     if value != value:  # noqa: PLR0124 - NaN, which equals nothing
         raise ValueError("it is NaN, which equals nothing")
-    return _within_64_bits(value) if isinstance(value, int) else value
+    return _check_64_bits(value) if isinstance(value, int) else value
 
 
-def _no_truth(value: object) -> object:
+def _reject_bool(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("expected a number")
     return value
 
 
-def _size(value: object) -> object:
+def _parse_size(value: object) -> object:
     if not isinstance(value, str):
-        return _no_truth(value)
+        return _reject_bool(value)
     found = _SIZE.fullmatch(value.strip())
     if found is None or found[2] not in _UNITS:
-        raise ValueError(f"'{shortened(value)}' is not a size such as 4096 or 512KiB")
+        raise ValueError(f"'{format_short(value)}' is not a size such as 4096 or 512KiB")
     size = float(found[1]) * _UNITS[found[2]]
-    if size > _MOST:
-        raise ValueError(f"'{shortened(value)}' is more than any memory has")
+    if size > _MAX_INT:
+        raise ValueError(f"'{format_short(value)}' is more than any memory has")
     return round(size)
 
 
-def _axis(value: object) -> object:
+def _parse_axis(value: object) -> object:
     if isinstance(value, str) and _AXIS.fullmatch(value):
         return int(value)
-    if value != EACH and (not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 10**9):
-        raise ValueError(f"expected the number of a dimension, or '{EACH}'")
+    if value != EACH_DIM and (not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 10**9):
+        raise ValueError(f"expected the number of a dimension, or '{EACH_DIM}'")
     return value
 
 
@@ -71,74 +71,74 @@ _AXIS = re.compile(r"-?[0-9]{1,9}")
 _REFERENCE = r"^[A-Za-z_][A-Za-z0-9_]*\[-?[0-9]{1,9}\]$"
 
 
-def _reference(value: str) -> str:
+def _check_reference(value: str) -> str:
     if value.endswith("\n") or not re.match(_REFERENCE, value):
-        raise ValueError(f"'{shortened(value)}' is not a tensor and a dimension such as W[1]")
+        raise ValueError(f"'{format_short(value)}' is not a tensor and a dimension such as W[1]")
     return value
 
 
-def _a_number(value: float) -> float:
+def _check_finite(value: float) -> float:
     if not isfinite(value):
         raise ValueError("a limit is a number, and a finite one")
     return value
 
 
-def _within_64_bits(value: int) -> int:
-    if abs(value) > _MOST:
+def _check_64_bits(value: int) -> int:
+    if abs(value) > _MAX_INT:
         raise ValueError("expected a whole number of at most 64 bits")
     return value
 
 
-_Listed = Field(min_length=1)
+_NonEmpty = Field(min_length=1)
 
 
-def _list_of(item: Any) -> BeforeValidator:
-    return BeforeValidator(_as_list, json_schema_input_type=item | Annotated[list[item], _Listed])
+def _one_or_list(item: Any) -> BeforeValidator:
+    return BeforeValidator(_wrap_single, json_schema_input_type=item | Annotated[list[item], _NonEmpty])
 
 
-Whole = Annotated[int, BeforeValidator(_no_truth), AfterValidator(_within_64_bits)]
+Whole = Annotated[int, BeforeValidator(_reject_bool), AfterValidator(_check_64_bits)]
 """A whole number."""
 
-Count = Annotated[int, Field(ge=1), BeforeValidator(_no_truth), AfterValidator(_within_64_bits)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_reject_bool), AfterValidator(_check_64_bits)]
 """A whole number of something, at least one."""
 
-Integers = Annotated[tuple[Whole, ...], _Listed, _list_of(int)]
+Integers = Annotated[tuple[Whole, ...], _NonEmpty, _one_or_list(int)]
 """One whole number or a list of them."""
 
-Names = Annotated[tuple[str, ...], _Listed, _list_of(str)]
+Names = Annotated[tuple[str, ...], _NonEmpty, _one_or_list(str)]
 """One name or a list of them."""
 
 _Offered = Annotated[str, Field(json_schema_extra={"x-offered": "dtypes"})]
-Dtypes = Annotated[tuple[str, ...], _Listed, _list_of(_Offered)]
+Dtypes = Annotated[tuple[str, ...], _NonEmpty, _one_or_list(_Offered)]
 """One data type or a list of them."""
 
 _Operator = Annotated[str, Field(json_schema_extra={"x-offered": "operators"})]
-Operators = Annotated[tuple[str, ...], _Listed, _list_of(_Operator)]
+Operators = Annotated[tuple[str, ...], _NonEmpty, _one_or_list(_Operator)]
 """One operator or a list of them."""
 
-Scalar = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
-Values = Annotated[tuple[Scalar, ...], _Listed, _list_of(bool | int | float | str)]
+Scalar = Annotated[bool | int | float | str, BeforeValidator(_check_scalar)]
+Values = Annotated[tuple[Scalar, ...], _NonEmpty, _one_or_list(bool | int | float | str)]
 """One value or a list of them."""
 
 _Bytes = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=_SIZE_PATTERN)]
 Size = Annotated[
     int,
     Field(ge=0),
-    AfterValidator(_within_64_bits),
-    BeforeValidator(_size, json_schema_input_type=_Bytes),
+    AfterValidator(_check_64_bits),
+    BeforeValidator(_parse_size, json_schema_input_type=_Bytes),
 ]
 """A number of bytes, or text such as 512KiB."""
 
-Reference = Annotated[str, AfterValidator(_reference), Field(json_schema_extra={"pattern": _REFERENCE})]
+Reference = Annotated[str, AfterValidator(_check_reference), Field(json_schema_extra={"pattern": _REFERENCE})]
 """A dimension of a tensor, such as W[1]."""
 
-Axis = Annotated[int | Literal["each"], BeforeValidator(_axis)]
+Axis = Annotated[int | Literal["each"], BeforeValidator(_parse_axis)]
 """The number of a dimension, negative from the end, or `each`."""
 
-_Limit = Annotated[float, BeforeValidator(_no_truth), AfterValidator(_a_number)]
+_Limit = Annotated[float, BeforeValidator(_reject_bool), AfterValidator(_check_finite)]
 
 
-class Bounds(Strict):
+class Bounds(StrictModel):
     """Limits of a number, both inclusive."""
 
     min: _Limit | None = Field(default=None, description="At least this.")
@@ -151,7 +151,7 @@ class Bounds(Strict):
         return self
 
 
-class SizeBounds(Strict):
+class SizeBounds(StrictModel):
     """Limits of a number of bytes, both inclusive."""
 
     min: Size | None = Field(default=None, description="At least this: bytes, or text such as 512KiB.")

@@ -7,29 +7,29 @@ from typing import Any
 
 from onnx import NodeProto
 
-from byoc.graph.attributes import effective, open_dtypes, written
-from byoc.graph.facts import plain, tensor_facts
+from byoc.graph.attributes import get_effective_attributes, get_allowed_dtypes, get_stated_attributes
+from byoc.graph.facts import filter_plain, collect_tensor_facts
 from byoc.graph.index import GraphIndex
-from byoc.graph.outer import outer_of_made, outer_of_read
+from byoc.graph.outer import get_output_quantization, get_input_quantization
 from byoc.graph.types import TensorType
 from byoc.graph.walk import is_onnx
-from byoc.rules.operators import Formal, Signature
+from byoc.rules.operators import FormalParameter, OperatorSignature
 
 FLOAT32 = "float32"
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class TensorUse:
     """A tensor that a node reads or makes: its formal name and type, its side, its own name."""
 
     formal: str
     type_str: str
-    output: bool
+    is_output: bool
     tensor: str
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class RuleView:
     """A node of a graph; `signature` is None for an operator that ONNX does not define.
 
     With `compute`, float32 tensors are treated as that type, unless the operator supports only float32.
@@ -39,78 +39,78 @@ class View:
     number: int
     node: NodeProto
     op: str
-    signature: Signature | None
-    compute: str | None = None
+    signature: OperatorSignature | None
+    compute_dtype: str | None = None
 
-    def kind(self, use: Use) -> TensorType | None:
+    def get_type(self, use: TensorUse) -> TensorType | None:
         """Return the type of a tensor as rules see it, None if it is not known."""
         known = self.index.types.get(use.tensor)
-        if known is None or known.dtype != FLOAT32 or not self._has(use, self.compute):
+        if known is None or known.dtype != FLOAT32 or not self._supports_dtype(use, self.compute_dtype):
             return known
-        return replace(known, dtype=self.compute or known.dtype)
+        return replace(known, dtype=self.compute_dtype or known.dtype)
 
-    def _has(self, use: Use, dtype: str | None) -> bool:
+    def _supports_dtype(self, use: TensorUse, dtype: str | None) -> bool:
         if dtype is None or self.signature is None:
             return dtype is not None
-        return dtype in open_dtypes(self.signature.schema, use.type_str)
+        return dtype in get_allowed_dtypes(self.signature.schema, use.type_str)
 
     @cached_property
     def attributes(self) -> Mapping[str, Any]:
         """The attributes with all defaults."""
         if self.signature is None:
-            return written(self.node)
-        return effective(self.node, self.signature.schema, self.index.types)
+            return get_stated_attributes(self.node)
+        return get_effective_attributes(self.node, self.signature.schema, self.index.types)
 
     @cached_property
-    def uses(self) -> tuple[Use, ...]:
+    def uses(self) -> tuple[TensorUse, ...]:
         """The tensors of the node, inputs first; without a schema their formal names are positions."""
         found = self.signature
-        inputs = self._uses(self.node.input, found.inputs if found else (), output=False)
-        outputs = self._uses(self.node.output, found.outputs if found else (), output=True)
+        inputs = self._make_uses(self.node.input, found.inputs if found else (), output=False)
+        outputs = self._make_uses(self.node.output, found.outputs if found else (), output=True)
         return (*inputs, *outputs)
 
-    def _uses(self, tensors: Any, formals: tuple[Formal, ...], *, output: bool) -> Iterator[Use]:
+    def _make_uses(self, tensors: Any, formals: tuple[FormalParameter, ...], *, output: bool) -> Iterator[TensorUse]:
         side = "output" if output else "input"
         for position, tensor in enumerate(tensors):
             if not tensor or not self.index.is_used(tensor):
                 continue
             if formals:
                 formal = formals[min(position, len(formals) - 1)]  # the last may be variadic
-                yield Use(formal.name, formal.type_str, output, tensor)
+                yield TensorUse(formal.name, formal.type_str, output, tensor)
             else:
-                yield Use(f"{side} {position}", "", output, tensor)
+                yield TensorUse(f"{side} {position}", "", output, tensor)
 
     @cached_property
-    def quantized(self) -> bool:
+    def is_quantized(self) -> bool:
         """Whether DequantizeLinear makes an input, or QuantizeLinear reads an output."""
         return any(
-            (outer_of_made if use.output else outer_of_read)(self.index, use.tensor) is not None
+            (get_output_quantization if use.is_output else get_input_quantization)(self.index, use.tensor) is not None
             for use in self.uses
         )
 
-    def tensor(self, formal: str) -> str | None:
+    def find_tensor(self, formal: str) -> str | None:
         """Return the first tensor with a formal name, None if it is omitted."""
         return next((use.tensor for use in self.uses if use.formal == formal), None)
 
     @cached_property
-    def result(self) -> TensorType | None:
+    def result_type(self) -> TensorType | None:
         """The type of the first output."""
         return self.index.types.get(self.node.output[0]) if self.node.output else None
 
     @cached_property
-    def facts(self) -> "Facts":
+    def facts(self) -> "NodeFacts":
         """The facts for conditions and check functions."""
-        return Facts(self)
+        return NodeFacts(self)
 
 
-class Facts(Mapping[str, Any]):
+class NodeFacts(Mapping[str, Any]):
     """The facts of a node, computed on demand.
 
     Keys: op, domain, opset, name, attr, and the formal parameters: a mapping as `tensor_facts` returns,
     a list of them for a variadic parameter.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: RuleView) -> None:
         """Wrap a node; nothing is looked up yet."""
         self._view = view
         self._known: dict[str, Any] = {}
@@ -118,7 +118,7 @@ class Facts(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         """Return a fact. Raises KeyError when there is none of the name."""
         if key not in self._known:
-            self._known[key] = self._fact(key)
+            self._known[key] = self._make_fact(key)
         return self._known[key]
 
     def __contains__(self, key: object) -> bool:
@@ -134,36 +134,36 @@ class Facts(Mapping[str, Any]):
         return len(NODE_FACTS) + len(self._formals)
 
     @property
-    def _formals(self) -> Mapping[str, Formal]:
+    def _formals(self) -> Mapping[str, FormalParameter]:
         found = self._view.signature
         return found.formals if found else {}
 
-    def _fact(self, key: str) -> Any:
+    def _make_fact(self, key: str) -> Any:
         view = self._view
         if key in self._formals:
-            return self._tensors(self._formals[key])
+            return self._make_tensor_facts(self._formals[key])
         if key == "attr":
-            return plain(view.attributes)
+            return filter_plain(view.attributes)
         if key == "op":
             return view.node.op_type
         if key == "domain":
             return "" if is_onnx(view.node) else view.node.domain
         if key == "opset":
-            return view.index.opset(view.node)
+            return view.index.get_opset(view.node)
         if key == "name":
             return view.node.name
         raise KeyError(key)
 
-    def _tensors(self, formal: Formal) -> Any:
+    def _make_tensor_facts(self, formal: FormalParameter) -> Any:
         uses = self._view.uses
-        found = [self._told(use) for use in uses if use.formal == formal.name]
+        found = [self._describe_use(use) for use in uses if use.formal == formal.name]
         if formal.variadic:
             return found
         return found[0] if found else {"given": False}
 
-    def _told(self, use: Use) -> dict[str, Any]:
-        kind = self._view.kind(use)
-        facts = tensor_facts(self._view.index, use.tensor)
+    def _describe_use(self, use: TensorUse) -> dict[str, Any]:
+        kind = self._view.get_type(use)
+        facts = collect_tensor_facts(self._view.index, use.tensor)
         if kind is not None and kind.dtype != facts["dtype"]:
             facts["dtype"] = kind.dtype
             if kind.bytes is not None:

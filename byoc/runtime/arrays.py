@@ -15,45 +15,45 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
-from byoc.graph.types import NUMBERS, TensorType
-from byoc.textfile import write_whole
+from byoc.graph.types import DTYPE_NUMBERS, TensorType
+from byoc.textfile import write_atomically
 
 _NPY, _ZIP = b"\x93NUMPY", b"PK"
 # Exceptions of numpy and zipfile for malformed headers that they do not check for.
-_WRONG = (TypeError, ArithmeticError, LookupError, RuntimeError, SyntaxError)
-_UNREADABLE = (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, *_WRONG)
+_HEADER_ERRORS = (TypeError, ArithmeticError, LookupError, RuntimeError, SyntaxError)
+_READ_ERRORS = (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, *_HEADER_ERRORS)
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of an .npz file by name. Raises InputError naming the file and the array."""
-    start = _start(path)
+    start = _first_bytes(path)
     if start.startswith(_NPY):
         raise InputError(f"{path}: one array without a name, not an .npz file (see --input NAME=FILE)")
     if not start.startswith(_ZIP):
         raise InputError(f"{path}: not an .npz file")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: _member(archive, name, path) for name in archive.files}
-    except _UNREADABLE as error:
-        raise InputError(f"{path}: not an .npz file: {_line(error)}") from None
+            return {name: _read_member(archive, name, path) for name in archive.files}
+    except _READ_ERRORS as error:
+        raise InputError(f"{path}: not an .npz file: {_describe_read_error(error)}") from None
 
 
 def read_npy(path: Path) -> NDArray[Any]:
     """Return the array of an .npy file. Raises InputError naming the file."""
-    if not _start(path).startswith(_NPY):
+    if not _first_bytes(path).startswith(_NPY):
         raise InputError(f"{path}: not an .npy file")
     try:
         array: NDArray[Any] = np.load(path, allow_pickle=False)
-    except _UNREADABLE as error:
-        raise InputError(f"{path}: {_line(error)}") from None
+    except _READ_ERRORS as error:
+        raise InputError(f"{path}: {_describe_read_error(error)}") from None
     return array
 
 
-def recovered(array: NDArray[Any], kind: TensorType | None) -> NDArray[Any]:
+def restore_dtype(array: NDArray[Any], kind: TensorType | None) -> NDArray[Any]:
     """Return an array of untyped bytes with the dtype of `kind`; return any other array as it is."""
     if kind is None or array.dtype.kind != "V" or kind.dtype == "string":
         return array
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[kind.dtype])
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[kind.dtype])
     return array.view(dtype) if dtype.itemsize == array.dtype.itemsize else array
 
 
@@ -63,7 +63,7 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     The elements of a sequence become `NAME[0]`, `NAME[1]`, ...; an empty optional is left out. Raises
     InputError when the file cannot be written.
     """
-    write_whole(path, lambda file: _write_members(file, _plain(arrays)))
+    write_atomically(path, lambda file: _write_members(file, _plain_arrays(arrays)))
 
 
 def _write_members(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -74,12 +74,12 @@ def _write_members(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def _plain(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+def _plain_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     """Return plain arrays: sequences flattened, strings in numpy's dtype, foreign elements as bytes."""
     found: dict[str, NDArray[Any]] = {}
     for name, value in arrays.items():
         if isinstance(value, list | tuple):
-            found |= _plain({f"{name}[{i}]": each for i, each in enumerate(value)})
+            found |= _plain_arrays({f"{name}[{i}]": each for i, each in enumerate(value)})
         elif value is not None:
             array = np.asarray(value)
             if array.dtype.kind == "O":
@@ -90,17 +90,17 @@ def _plain(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _member(archive: Any, name: str, path: Path) -> NDArray[Any]:
+def _read_member(archive: Any, name: str, path: Path) -> NDArray[Any]:
     try:
         member: NDArray[Any] = archive[name]
-    except _UNREADABLE as error:
-        raise InputError(f"{path}: {name}: {_line(error)}") from None
+    except _READ_ERRORS as error:
+        raise InputError(f"{path}: {name}: {_describe_read_error(error)}") from None
     if not isinstance(member, np.ndarray):
         raise InputError(f"{path}: {name}: not an array")
     return member
 
 
-def _start(path: Path) -> bytes:
+def _first_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(len(_NPY))
@@ -108,7 +108,7 @@ def _start(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def _line(error: BaseException) -> str:
+def _describe_read_error(error: BaseException) -> str:
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, (TypeError, ArithmeticError)):
         return f"its header is wrong: {text}"

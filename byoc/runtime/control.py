@@ -13,42 +13,42 @@ import onnx
 from onnx import NodeProto
 
 from byoc.errors import InputError
-from byoc.graph.attributes import written
-from byoc.graph.types import NUMBERS, TensorType
+from byoc.graph.attributes import get_stated_attributes
+from byoc.graph.types import DTYPE_NUMBERS, TensorType
 
-Values = Mapping[str, Any]
+ScopeValues = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class ReadyBody:
+class ControlBody:
     """A body ready to run: the names of its inputs, the types of its outputs, its function."""
 
     inputs: Sequence[str]
     types: Sequence[TensorType | None]
-    run: Callable[[Values], list[Any]]
+    run: Callable[[ScopeValues], list[Any]]
 
 
-Bodies = Mapping[str, ReadyBody]
+ControlBodies = Mapping[str, ControlBody]
 """The bodies of a node by attribute name."""
 
 
-def control(node: NodeProto, bodies: Bodies) -> Callable[[Values], Values]:
+def control_runner(node: NodeProto, bodies: ControlBodies) -> Callable[[ScopeValues], ScopeValues]:
     """Return a function that runs a control flow node with its bodies."""
-    run = {"If": _if, "Loop": _loop, "Scan": _scan}[node.op_type]
+    run = {"If": _run_if, "Loop": _run_loop, "Scan": _run_scan}[node.op_type]
 
-    def run_node(values: Values) -> Values:
+    def run_node(values: ScopeValues) -> ScopeValues:
         outputs = run(node, bodies, values)
         return {name: value for name, value in zip(node.output, outputs, strict=False) if name}
 
     return run_node
 
 
-def _if(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
+def _run_if(node: NodeProto, bodies: ControlBodies, values: ScopeValues) -> list[Any]:
     chosen = "then_branch" if np.asarray(values[node.input[0]]).item() else "else_branch"
     return bodies[chosen].run(values)
 
 
-def _loop(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
+def _run_loop(node: NodeProto, bodies: ControlBodies, values: ScopeValues) -> list[Any]:
     body = bodies["body"]
     given = [values[name] if name else None for name in node.input]
     limit = None if given[0] is None else int(np.asarray(given[0]).item())
@@ -65,12 +65,12 @@ def _loop(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
             into.append(value)
         trip += 1
     kinds = body.types[1 + len(carried) :]
-    return [*carried, *(_stacked(p, 0, kind) for p, kind in zip(scanned, kinds, strict=False))]
+    return [*carried, *(_stack_trips(p, 0, kind) for p, kind in zip(scanned, kinds, strict=False))]
 
 
-def _scan(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
+def _run_scan(node: NodeProto, bodies: ControlBodies, values: ScopeValues) -> list[Any]:
     body = bodies["body"]
-    attributes = written(node)
+    attributes = get_stated_attributes(node)
     count = int(attributes["num_scan_inputs"])
     states = [values[name] for name in node.input[: len(node.input) - count]]
     inputs = [np.asarray(values[name]) for name in node.input[len(node.input) - count :]]
@@ -94,7 +94,7 @@ def _scan(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
     out_axes = attributes.get("scan_output_axes", [0] * outside)
     out_backward = attributes.get("scan_output_directions", [0] * outside)
     stacked = [
-        _stacked(parts[::-1] if reverse else parts, axis, kind)
+        _stack_trips(parts[::-1] if reverse else parts, axis, kind)
         for parts, axis, reverse, kind in zip(
             scanned, out_axes, out_backward, body.types[len(states) :], strict=True
         )
@@ -102,7 +102,7 @@ def _scan(node: NodeProto, bodies: Bodies, values: Values) -> list[Any]:
     return [*states, *stacked]
 
 
-def _stacked(parts: Sequence[Any], axis: int, kind: TensorType | None) -> Any:
+def _stack_trips(parts: Sequence[Any], axis: int, kind: TensorType | None) -> Any:
     """Stack the values of all trips on a new axis; without trips, return an empty array of the type.
 
     Raises InputError when there was no trip and the type or rank is not known.
@@ -113,4 +113,4 @@ def _stacked(parts: Sequence[Any], axis: int, kind: TensorType | None) -> Any:
         raise InputError("a body that never ran has an output of unknown type or rank")
     shape = [dim if isinstance(dim, int) else 0 for dim in kind.shape]
     shape.insert(axis, 0)
-    return np.empty(shape, onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[kind.dtype]))
+    return np.empty(shape, onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[kind.dtype]))

@@ -16,12 +16,12 @@ from onnx import ModelProto, TypeProto, helper
 
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.graph.copying import copy_without
-from byoc.graph.outline import NEWEST_IR
-from byoc.graph.types import NUMBERS
-from byoc.runtime.foreign import is_foreign, run_foreign
+from byoc.graph.outline import MAX_IR
+from byoc.graph.types import DTYPE_NUMBERS
+from byoc.runtime.foreign import is_foreign_type, run_foreign
 
-HOW_TO_GET_IT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
-_KERNEL = "_kernel_time"  # what the profiler adds to a node's name
+INSTALL_HINT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
+_KERNEL_SUFFIX = "_kernel_time"  # what the profiler adds to a node's name
 _FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well
 _MOST_THREADS = 512  # of all sessions that are open together: a container may have no more
 _optimized: ContextVar[bool] = ContextVar("optimized", default=True)
@@ -30,7 +30,7 @@ _threads: ContextVar[int] = ContextVar("threads", default=0)
 
 
 @contextmanager
-def unoptimized() -> Iterator[None]:
+def without_optimizations() -> Iterator[None]:
     """Open sessions without graph optimizations, on one thread, to compare results.
 
     onnxruntime's optimizations change results slightly, those of quantized models most.
@@ -43,7 +43,7 @@ def unoptimized() -> Iterator[None]:
 
 
 @contextmanager
-def many(sessions: int) -> Iterator[None]:
+def sharing_threads(sessions: int) -> Iterator[None]:
     """Open `sessions` sessions that are alive together: one thread a core each, limited in total."""
     token = _sessions.set(max(sessions, 1))
     try:
@@ -53,7 +53,7 @@ def many(sessions: int) -> Iterator[None]:
 
 
 @contextmanager
-def on_threads(count: int) -> Iterator[None]:
+def with_threads(count: int) -> Iterator[None]:
     """Open sessions with `count` threads each; 0 means one for each core."""
     token = _threads.set(count)
     try:
@@ -65,15 +65,15 @@ def on_threads(count: int) -> Iterator[None]:
 def has_runtime() -> bool:
     """Return whether onnxruntime can be imported."""
     try:
-        _onnxruntime()
+        _import_onnxruntime()
     except MissingRuntimeError:
         return False
     return True
 
 
-def calibrators() -> Any:
+def import_calibrators() -> Any:
     """Return onnxruntime's module of calibrators. Raises MissingRuntimeError."""
-    _onnxruntime()
+    _import_onnxruntime()
     import onnxruntime.quantization.calibrate  # noqa: PLC0415 - slow, and seldom needed
 
     return onnxruntime.quantization.calibrate
@@ -86,15 +86,15 @@ def open_session(model: Path | ModelProto, folder: Path | None = None) -> Any:
     graph without optimizations. Raises MissingRuntimeError without onnxruntime, and InputError when
     onnxruntime refuses the model.
     """
-    ort = _onnxruntime()
-    options = _options(ort, folder)
+    ort = _import_onnxruntime()
+    options = _session_options(ort, folder)
     if not _optimized.get():
         options.intra_op_num_threads = 1
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return _open(ort, model, options)
+    return _create_session(ort, model, options)
 
 
-def node_seconds(
+def measure_node_seconds(
     model: ModelProto, folder: Path | None, use: Callable[[Any], object]
 ) -> dict[str, list[float]]:
     """Measure the nodes of a model: return the seconds of each execution, by node name.
@@ -102,13 +102,13 @@ def node_seconds(
     `use` is called with a session without graph optimizations, on all threads, with onnxruntime's
     profiler on, whose resolution is a microsecond. Raises as `open_session` and `use` do.
     """
-    ort = _onnxruntime()
-    options = _options(ort, folder)
+    ort = _import_onnxruntime()
+    options = _session_options(ort, folder)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_profiling = True
     with TemporaryDirectory(prefix="byoc-") as place:
         options.profile_file_prefix = str(Path(place) / "profile")
-        session = _open(ort, model, options)
+        session = _create_session(ort, model, options)
         try:
             use(session)
         finally:
@@ -117,12 +117,12 @@ def node_seconds(
     found: dict[str, list[float]] = {}
     for event in events:
         name = event.get("name", "")
-        if event.get("cat") == "Node" and name.endswith(_KERNEL):
-            found.setdefault(name.removesuffix(_KERNEL), []).append(event["dur"] * 1e-6)
+        if event.get("cat") == "Node" and name.endswith(_KERNEL_SUFFIX):
+            found.setdefault(name.removesuffix(_KERNEL_SUFFIX), []).append(event["dur"] * 1e-6)
     return found
 
 
-def _options(ort: Any, folder: Path | None) -> Any:
+def _session_options(ort: Any, folder: Path | None) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = _FATAL_ONLY
     share = max(1, _MOST_THREADS // _sessions.get())
@@ -138,39 +138,39 @@ def _options(ort: Any, folder: Path | None) -> Any:
     return options
 
 
-def _open(ort: Any, model: Path | ModelProto, options: Any) -> Any:
-    source = _serialized(model) if isinstance(model, ModelProto) else str(model)
+def _create_session(ort: Any, model: Path | ModelProto, options: Any) -> Any:
+    source = _serialize(model) if isinstance(model, ModelProto) else str(model)
     try:
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own exception types share no base but this
-        raise InputError(f"onnxruntime cannot load the model: {_sentence(error)}") from None
+        raise InputError(f"onnxruntime cannot load the model: {_describe_error(error)}") from None
 
 
-def _serialized(model: ModelProto) -> bytes:
-    if model.ir_version <= NEWEST_IR:
+def _serialize(model: ModelProto) -> bytes:
+    if model.ir_version <= MAX_IR:
         return model.SerializeToString()
     older = copy_without(model)
-    older.ir_version = NEWEST_IR
+    older.ir_version = MAX_IR
     return older.SerializeToString()
 
 
-def runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Return a function that runs a session: from inputs by name to outputs by name.
 
     Outputs, and contiguous inputs, share memory with onnxruntime: nothing is copied, so IO binding would
     gain nothing. The function raises InputError when onnxruntime refuses to run.
     """
     names = [output.name for output in session.get_outputs()]
-    foreign = any(is_foreign(v.type) for v in (*session.get_inputs(), *session.get_outputs()))
+    foreign = any(is_foreign_type(v.type) for v in (*session.get_inputs(), *session.get_outputs()))
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
             if foreign:
-                values = run_foreign(_onnxruntime(), session, names, inputs)
+                values = run_foreign(_import_onnxruntime(), session, names, inputs)
             else:
                 values = session.run(names, dict(inputs))
         except Exception as error:  # as above
-            raise InputError(f"onnxruntime cannot run the model: {_sentence(error)}") from None
+            raise InputError(f"onnxruntime cannot run the model: {_describe_error(error)}") from None
         return dict(zip(names, values, strict=True))
 
     return run
@@ -178,40 +178,40 @@ def runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
 
 def run_session(session: Any, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
     """Run a session once; return its outputs by name. Raises InputError when onnxruntime refuses."""
-    return runner(session)(inputs)
+    return session_runner(session)(inputs)
 
 
 def output_types(session: Any) -> dict[str, TypeProto]:
     """Return the types of a session's outputs by name, without shapes, since these may vary by run."""
-    return {output.name: _type(output.type) for output in session.get_outputs()}
+    return {output.name: _parse_type(output.type) for output in session.get_outputs()}
 
 
-def _type(text: str) -> TypeProto:
+def _parse_type(text: str) -> TypeProto:
     """Parse a type as onnxruntime writes it, such as `seq(tensor(float))`."""
     kind, _, inner = text.removesuffix(")").partition("(")
     if kind == "seq":
-        return helper.make_sequence_type_proto(_type(inner))
+        return helper.make_sequence_type_proto(_parse_type(inner))
     if kind == "optional":
-        return helper.make_optional_type_proto(_type(inner))
+        return helper.make_optional_type_proto(_parse_type(inner))
     if kind == "map":
         key, _, value = inner.partition(",")
-        return helper.make_map_type_proto(_NUMBERS[key], _type(value))
-    return helper.make_tensor_type_proto(_NUMBERS[inner], None)
+        return helper.make_map_type_proto(_TYPE_NUMBERS[key], _parse_type(value))
+    return helper.make_tensor_type_proto(_TYPE_NUMBERS[inner], None)
 
 
 # onnxruntime names dtypes as C does where it can, and otherwise as ONNX.
-_NUMBERS = {**NUMBERS, "float": NUMBERS["float32"], "double": NUMBERS["float64"]}
+_TYPE_NUMBERS = {**DTYPE_NUMBERS, "float": DTYPE_NUMBERS["float32"], "double": DTYPE_NUMBERS["float64"]}
 
 
-def _onnxruntime() -> Any:
+def _import_onnxruntime() -> Any:
     try:
         import onnxruntime  # noqa: PLC0415 - optional
     except ImportError:
-        raise MissingRuntimeError(HOW_TO_GET_IT) from None
+        raise MissingRuntimeError(INSTALL_HINT) from None
     return onnxruntime
 
 
-def _sentence(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     text = " ".join(str(error).split())
     newer = re.search(r"Opset (\d+) is under development", text)
     if newer:

@@ -14,9 +14,9 @@ from typing import Any
 from onnx import TypeProto
 
 from byoc.errors import ByocError, InputError
-from byoc.runtime.trace import current
+from byoc.runtime.trace import current_trace
 
-Values = Mapping[str, Any]
+StageValues = Mapping[str, Any]
 
 HOST = "host"
 
@@ -34,14 +34,14 @@ class Stage:
 
     name: str
     inputs: tuple[str, ...]
-    run: Callable[[Values], Values]
+    run: Callable[[StageValues], StageValues]
     types: Mapping[str, TypeProto]
     outputs: tuple[str, ...] = ()
     device: str = HOST
-    turn: str = ""
+    exclusive_group: str = ""
 
     @property
-    def made(self) -> tuple[str, ...]:
+    def output_names(self) -> tuple[str, ...]:
         """The names of its outputs."""
         return self.outputs or tuple(self.types)
 
@@ -62,18 +62,18 @@ class Dependencies:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class StageProgram:
     """A graph ready to run: its stages, its stored values, and the names of its outputs in order.
 
     Each stage stands after those whose values it reads. `types` holds the known types of the outputs.
     """
 
     stages: Sequence[Stage]
-    constants: Values
+    constants: StageValues
     outputs: tuple[str, ...]
     types: Mapping[str, TypeProto]
 
-    def __call__(self, values: Values) -> list[Any]:
+    def __call__(self, values: StageValues) -> list[Any]:
         """Return the outputs for the graph's inputs and the values it captures from around it.
 
         Stages run one after another. Raises InputError naming the stage that failed.
@@ -82,7 +82,7 @@ class Program:
         return [found[name] for name in self.outputs]
 
     def run(
-        self, values: Values, kept: Collection[str] = (), pool: Callable[[], Pool] | None = None
+        self, values: StageValues, kept: Collection[str] = (), pool: Callable[[], Pool] | None = None
     ) -> dict[str, Any]:
         """Return outputs by name, and the values in `kept`; free all others after their last use.
 
@@ -90,13 +90,13 @@ class Program:
         naming the stage that failed; any other exception of a stage comes as it is.
         """
         threads = pool() if pool and self.dependencies.at_once else None
-        found = _Run(self, values, kept, threads).values()
+        found = _ProgramRun(self, values, kept, threads).run()
         return {name: found[name] for name in (*self.outputs, *kept)}
 
     @cached_property
     def dependencies(self) -> Dependencies:
         """The dependencies between the stages."""
-        maker = {name: i for i, stage in enumerate(self.stages) for name in stage.made}
+        maker = {name: i for i, stage in enumerate(self.stages) for name in stage.output_names}
         needs = [{maker[name] for name in stage.inputs if name in maker} for stage in self.stages]
         followers: list[list[int]] = [[] for _ in self.stages]
         for i, earlier in enumerate(needs):
@@ -110,7 +110,7 @@ class Program:
         return Dependencies([len(earlier) for earlier in needs], followers, readers, at_once)
 
 
-class _Run:
+class _ProgramRun:
     """One run of a program: a stage starts as soon as its inputs are there.
 
     The caller's thread runs stages, in the order of the program; threads of the pool help while more
@@ -119,11 +119,11 @@ class _Run:
     """
 
     def __init__(
-        self, program: Program, values: Values, kept: Collection[str], pool: Pool | None
+        self, program: StageProgram, values: StageValues, kept: Collection[str], pool: Pool | None
     ) -> None:
         """Start with the values from outside; those in `kept` are not freed."""
         self._stages, self._dependencies = program.stages, program.dependencies
-        self._pool, self._trace = pool, current()
+        self._pool, self._trace = pool, current_trace()
         self._values: dict[str, Any] = {**program.constants, **values}
         self._readers = Counter(self._dependencies.readers)
         self._readers.update(set(kept))
@@ -134,7 +134,7 @@ class _Run:
         self._errors: dict[int, BaseException] = {}
         self._changed = Condition()
 
-    def values(self) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Run all stages and return the values that were not freed. Raises as `Program.run`."""
         try:
             self._work(wait=True)
@@ -162,14 +162,14 @@ class _Run:
                     return
                 self._ready.remove(number)
                 self._running += 1
-                self._turns |= {self._stages[number].turn} - {""}
+                self._turns |= {self._stages[number].exclusive_group} - {""}
                 self._call_helper()
             self._run_stage(number)
 
     def _startable(self) -> int | None:
         """Return the first stage that can start now."""
         ready = () if self._errors else self._ready
-        return next((i for i in ready if self._stages[i].turn not in self._turns), None)
+        return next((i for i in ready if self._stages[i].exclusive_group not in self._turns), None)
 
     def _call_helper(self) -> None:
         """Have one more thread run stages, when another stage can start."""
@@ -180,14 +180,14 @@ class _Run:
     def _run_stage(self, number: int) -> None:
         """Run a stage; free values after their last reader, and make the stage's followers ready."""
         stage = self._stages[number]
-        outputs: Values = {}
+        outputs: StageValues = {}
         failure: BaseException | None = None
         try:
             inputs = {name: self._values[name] for name in stage.inputs}
             start = perf_counter()
             outputs = stage.run(inputs)
             if self._trace is not None:
-                self._trace.add(stage, start, perf_counter(), inputs, outputs)
+                self._trace.add_event(stage, start, perf_counter(), inputs, outputs)
         except BaseException as error:  # the caller's thread raises it
             failure = error
         with self._changed:
@@ -202,6 +202,6 @@ class _Run:
                 self._waits[follower] -= 1
                 if not self._waits[follower]:
                     insort(self._ready, follower)
-            self._turns.discard(stage.turn)
+            self._turns.discard(stage.exclusive_group)
             self._running -= 1
             self._changed.notify()

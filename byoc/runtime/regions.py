@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from byoc.bundle.compile import Compiler
+from byoc.bundle.compile import RegionCompiler
 from byoc.codegen import (
     Artifact,
     Codegen,
-    Contract,
+    TensorContract,
     Executable,
     Executor,
     Region,
     Stamped,
     find_codegen,
 )
-from byoc.errors import ByocError, InputError, MissingRuntimeError, described, goes_on, told
-from byoc.runtime.values import mismatch
+from byoc.errors import ByocError, InputError, MissingRuntimeError, describe_error, must_propagate, get_error_text
+from byoc.runtime.values import describe_mismatch
 from byoc.verdict import Verdict
 
 _NO_REASON = "it does not say why"
@@ -35,7 +35,7 @@ class RegionFailedError(InputError):
         self.reason = reason
 
 
-def executable(name: str) -> Executable:
+def find_executable(name: str) -> Executable:
     """Find a codegen that can run its artifacts. Raises InputError when it is missing or cannot."""
     codegen = find_codegen(name)
     if not isinstance(codegen, Executable):
@@ -43,10 +43,10 @@ def executable(name: str) -> Executable:
     return codegen
 
 
-_TURNS: dict[str, RLock] = {}  # shared by all sessions of this process, by codegen
+_CODEGEN_LOCKS: dict[str, RLock] = {}  # shared by all sessions of this process, by codegen
 
 
-def takes_turns(codegen: object) -> bool:
+def needs_exclusive_calls(codegen: object) -> bool:
     """Return whether a codegen's executors must be called by one thread at a time.
 
     A codegen whose executors may run at the same time has the class attribute `concurrent = True`.
@@ -54,7 +54,7 @@ def takes_turns(codegen: object) -> bool:
     return not getattr(codegen, "concurrent", False)
 
 
-def executor(
+def load_executor(
     codegen: Executable,
     codegen_name: str,
     region: Region,
@@ -78,9 +78,9 @@ def executor(
     except MissingRuntimeError:
         raise
     except BaseException as error:  # a plug-in can fail in any way; name the one at fault
-        raise _failure(error, f"{who}: {region.name}", region, "loading failed") from error
+        raise _region_failure(error, f"{who}: {region.name}", region, "loading failed") from error
 
-    lock = _TURNS.setdefault(codegen_name, RLock()) if takes_turns(codegen) else nullcontext()
+    lock = _CODEGEN_LOCKS.setdefault(codegen_name, RLock()) if needs_exclusive_calls(codegen) else nullcontext()
 
     def run_checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -88,21 +88,21 @@ def executor(
                 given = run(inputs)
             if not isinstance(given, Mapping):
                 raise TypeError(f"it gave a {type(given).__name__} instead of outputs by name")
-            return {value.name: _output(value, given) for value in region.outputs}
+            return {value.name: _check_output(value, given) for value in region.outputs}
         except BaseException as error:  # as above
-            raise _failure(error, who, region, "failed") from error
+            raise _region_failure(error, who, region, "failed") from error
 
     return run_checked
 
 
-def _failure(error: BaseException, who: str, region: Region, what: str) -> RegionFailedError:
+def _region_failure(error: BaseException, who: str, region: Region, what: str) -> RegionFailedError:
     """Return the error for an exception of a codegen. Raises it again when it is not the codegen's."""
     if isinstance(error, ByocError):
-        why = told(error) or _NO_REASON
-    elif goes_on(error):
+        why = get_error_text(error) or _NO_REASON
+    elif must_propagate(error):
         raise error
     else:
-        why = f"{what} with {described(error)}"
+        why = f"{what} with {describe_error(error)}"
     return RegionFailedError(f"{who}: {why}", region.name, why)
 
 
@@ -119,16 +119,16 @@ def _fit_artifact(
         return artifact
     try:
         assert isinstance(codegen, Codegen)
-        return Compiler(codegen, options).compile(region)
+        return RegionCompiler(codegen, options).compile(region)
     except ByocError as error:  # a compiler that is not installed included
         why = f"its artifact does not fit here ({verdict}) and recompiling it failed"
-        raise InputError(f"{why}: {told(error) or _NO_REASON}") from error
+        raise InputError(f"{why}: {get_error_text(error) or _NO_REASON}") from error
 
 
-def twin(run: Executor, own: Region, other: Region) -> Executor:
+def rename_executor(run: Executor, original: Region, other: Region) -> Executor:
     """Return an executor of `other`, a region identical to `own` except for names, that calls `run`."""
-    inputs = [(theirs.name, mine.name) for theirs, mine in zip(own.inputs, other.inputs, strict=True)]
-    outputs = [(mine.name, theirs.name) for theirs, mine in zip(own.outputs, other.outputs, strict=True)]
+    inputs = [(theirs.name, mine.name) for theirs, mine in zip(original.inputs, other.inputs, strict=True)]
+    outputs = [(mine.name, theirs.name) for theirs, mine in zip(original.outputs, other.outputs, strict=True)]
 
     def run_renamed(given: Mapping[str, Any]) -> dict[str, Any]:
         made = run({theirs: given[mine] for theirs, mine in inputs})
@@ -137,11 +137,11 @@ def twin(run: Executor, own: Region, other: Region) -> Executor:
     return run_renamed
 
 
-def _output(value: Contract, given: Mapping[str, Any]) -> Any:
+def _check_output(value: TensorContract, given: Mapping[str, Any]) -> Any:
     """Return an output. Raises InputError unless it has the declared dtype and known extents."""
     if value.name not in given:
         raise InputError(f"gave no output '{value.name}'")
-    made = mismatch(given[value.name], value.type)
+    made = describe_mismatch(given[value.name], value.type)
     if made:
         raise InputError(f"gave output '{value.name}' as {made}, but it is declared {value.type}")
     return np.asarray(given[value.name], order="C")

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model
-from byoc.graph.types import NUMBERS, TensorType
+from byoc.graph.types import DTYPE_NUMBERS, TensorType
 
 # The size limit of one input. Samples are drawn in float64 first.
 _MOST_BYTES = 2**30
 
 
-def samples_for(model: Model, seed: int = 0) -> Mapping[str, Any]:
+def model_samples(model: Model, seed: int = 0) -> Mapping[str, Any]:
     """Return sample inputs for a model: its own where it brings some, otherwise seeded random ones.
 
     Raises InputError as `sample_inputs` does.
     """
-    return sample_inputs(model.index, seed) if model.samples is None else model.samples(seed)
+    return sample_inputs(model.index, seed) if model.make_samples is None else model.make_samples(seed)
 
 
 def sample_inputs(index: GraphIndex, seed: int = 0) -> dict[str, NDArray[np.generic]]:
@@ -32,10 +32,10 @@ def sample_inputs(index: GraphIndex, seed: int = 0) -> dict[str, NDArray[np.gene
     """
     generator = np.random.default_rng(seed)
     defaults = {tensor.name for tensor in index.proto.graph.initializer}
-    return {name: _sample(name, index.types, generator) for name in index.inputs if name not in defaults}
+    return {name: _sample_input(name, index.types, generator) for name in index.inputs if name not in defaults}
 
 
-def _sample(
+def _sample_input(
     name: str, types: Mapping[str, TensorType], generator: np.random.Generator
 ) -> NDArray[np.generic]:
     kind = types.get(name)
@@ -45,7 +45,7 @@ def _sample(
     size = TensorType(kind.dtype, shape).bytes or 0
     if size > _MOST_BYTES:
         raise InputError(f"no sample input can be made for '{name}': {kind} takes {size} bytes")
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[kind.dtype])
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[kind.dtype])
     if "int" in kind.dtype or kind.dtype == "bool":
         return generator.integers(0, 2, shape).astype(dtype)
     return generator.standard_normal(shape).astype(dtype)

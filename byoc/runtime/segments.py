@@ -7,16 +7,16 @@ from byoc.graph.index import GraphIndex
 
 
 @dataclass(frozen=True)
-class Step:
+class GraphStep:
     """One step of a graph: a single node (a region, or control flow around some) or a host segment."""
 
     nodes: tuple[int, ...]
     single: bool
 
 
-def steps(
+def find_steps(
     index: GraphIndex, calls: Collection[int], controls: Collection[int] = frozenset()
-) -> list[Step]:
+) -> list[GraphStep]:
     """Return the steps that run a graph in which the nodes in `calls` are regions.
 
     `controls` are the nodes with regions in their bodies: each is a step of its own, too. All host nodes
@@ -25,7 +25,7 @@ def steps(
     control node needs them; otherwise each segment computes those that it reads.
     """
     alone = {*calls, *controls}
-    needed = _needed(index)
+    needed = _needed_nodes(index)
     level: dict[str, int] = {}
     segments: dict[int, list[int]] = {}
     singles: dict[int, list[int]] = {}
@@ -44,17 +44,17 @@ def steps(
     result = []
     for number in sorted({*segments, *singles}):
         if number in segments:
-            result.append(Step(tuple(segments[number]), single=False))
-        result += [Step((i,), single=True) for i in singles.get(number, ())]
+            result.append(GraphStep(tuple(segments[number]), single=False))
+        result += [GraphStep((i,), single=True) for i in singles.get(number, ())]
     return result
 
 
-def _needed(index: GraphIndex) -> set[int]:
+def _needed_nodes(index: GraphIndex) -> set[int]:
     """Return the nodes that an output of the graph depends on."""
     needed: set[int] = set()
     pending = list(index.outputs)
     while pending:
-        node = index.producer.get(pending.pop())
+        node = index.producers.get(pending.pop())
         if node is not None and node not in needed:
             needed.add(node)
             pending.extend(index.reads[node])

@@ -12,16 +12,16 @@ import numpy as np
 
 from byoc.bundle.read import Bundle, open_bundle
 from byoc.codegen import Executor, Region, find_codegen
-from byoc.errors import InputError, nearest
-from byoc.graph.index import GraphIndex, stated_types
+from byoc.errors import InputError, suggest_nearest
+from byoc.graph.index import GraphIndex, get_stated_types
 from byoc.graph.types import TensorType, write_type
-from byoc.graph.walk import describe
-from byoc.runtime.onnxrt import many
-from byoc.runtime.program import HOST, MOST_AT_ONCE, Program, Stage, Values
-from byoc.runtime.regions import executable, executor, takes_turns, twin
-from byoc.runtime.stages import Loader, data_inputs
-from byoc.runtime.trace import Trace, traced
-from byoc.runtime.values import mismatch
+from byoc.graph.walk import describe_node
+from byoc.runtime.onnxrt import sharing_threads
+from byoc.runtime.program import HOST, MOST_AT_ONCE, StageProgram, Stage, StageValues
+from byoc.runtime.regions import find_executable, load_executor, needs_exclusive_calls, rename_executor
+from byoc.runtime.stages import ProgramBuilder, data_inputs
+from byoc.runtime.trace import Trace, record_into
+from byoc.runtime.values import describe_mismatch
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Session:
 
     inputs: tuple[str, ...]
     types: Mapping[str, TensorType]
-    program: Program
+    program: StageProgram
     bundle: Bundle | None = None
 
     @property
@@ -48,15 +48,15 @@ class Session:
         return self.program.stages
 
     @property
-    def borders(self) -> tuple[str, ...]:
+    def boundary_tensors(self) -> tuple[str, ...]:
         """The boundary tensors of the main graph's regions, in order of execution.
 
         Regions in bodies of control flow are left out: their tensors have a value in each trip.
         """
         regions = [stage for stage in self.stages if stage.device != HOST]
-        return tuple(dict.fromkeys(n for stage in regions for n in (*stage.inputs, *stage.made)))
+        return tuple(dict.fromkeys(n for stage in regions for n in (*stage.inputs, *stage.output_names)))
 
-    def __call__(self, inputs: Values) -> dict[str, Any]:
+    def __call__(self, inputs: StageValues) -> dict[str, Any]:
         """Return the outputs for inputs given as numpy arrays.
 
         Raises InputError naming an input that is missing, unknown or has a wrong dtype or shape, or the
@@ -64,51 +64,51 @@ class Session:
         """
         return self.run(inputs)
 
-    def run(self, inputs: Values, trace: Trace | None = None) -> dict[str, Any]:
+    def run(self, inputs: StageValues, trace: Trace | None = None) -> dict[str, Any]:
         """Return the outputs, and record each stage in a trace; raises as a call does.
 
         A session may be called by several threads at once.
         """
-        given = self._checked(inputs)
-        with traced(trace):
+        given = self._check_inputs(inputs)
+        with record_into(trace):
             found = self.program.run(given, pool=lambda: self._pool)
-        return {name: self._own(name, found[name]) for name in self.outputs}
+        return {name: self._copy_constant(name, found[name]) for name in self.outputs}
 
-    def tensors(self, inputs: Values, names: Collection[str] | None = None) -> dict[str, Any]:
+    def tensors(self, inputs: StageValues, names: Collection[str] | None = None) -> dict[str, Any]:
         """Return the values of tensors by name, in the order of the names; by default of `borders`.
 
         Only inputs, outputs and tensors between two stages of the main graph are available. Raises
         InputError for any other, and as a call does.
         """
-        wanted = tuple(self.borders if names is None else dict.fromkeys(names))
+        wanted = tuple(self.boundary_tensors if names is None else dict.fromkeys(names))
         known = {
             *self.inputs,
             *self.program.constants,
-            *(n for stage in self.stages for n in stage.made),
+            *(n for stage in self.stages for n in stage.output_names),
         }
         for name in wanted:
             if name not in known:
-                raise InputError(f"no tensor '{name}' passes between stages{nearest(name, known)}")
-        found = self.program.run(self._checked(inputs), wanted, lambda: self._pool)
+                raise InputError(f"no tensor '{name}' passes between stages{suggest_nearest(name, known)}")
+        found = self.program.run(self._check_inputs(inputs), wanted, lambda: self._pool)
         return {name: found[name] for name in wanted}
 
-    def _checked(self, inputs: Values) -> dict[str, Any]:
+    def _check_inputs(self, inputs: StageValues) -> dict[str, Any]:
         """Return the inputs, tensors as contiguous arrays. Raises InputError for a wrong input."""
         missing = [name for name in self.inputs if name not in {**self.program.constants, **inputs}]
         unknown = [name for name in inputs if name not in self.inputs]
         if missing or unknown:
             known = ", ".join(self.inputs)
             if unknown:
-                hint = nearest(unknown[0], self.inputs)
+                hint = suggest_nearest(unknown[0], self.inputs)
                 raise InputError(f"no input '{unknown[0]}'{hint}; the model's inputs: {known}")
             raise InputError(f"missing input '{missing[0]}'; the model's inputs: {known}")
         for name, kind in self.types.items():
-            given = mismatch(inputs[name], kind) if name in inputs else ""
+            given = describe_mismatch(inputs[name], kind) if name in inputs else ""
             if given:
                 raise InputError(f"input '{name}' is {given}, the model takes {kind}")
         return {n: np.asarray(v, order="C") if n in self.types else v for n, v in inputs.items()}
 
-    def _own(self, name: str, value: Any) -> Any:
+    def _copy_constant(self, name: str, value: Any) -> Any:
         """Return an output; copy a stored constant, since the caller may write to its outputs."""
         return np.array(value) if value is self.program.constants.get(name) else value
 
@@ -132,34 +132,34 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
     `runs` maps the regions' names to executors; by default their codegens load them (`executors`).
     """
     proto = bundle.model()
-    index = GraphIndex(proto, stated_types(proto))
+    index = GraphIndex(proto, get_stated_types(proto))
     _check_order(bundle, index.walk())
     found = bundle.regions()
-    given = executors(bundle) if runs is None else runs
-    turns = {name: _turn(name) for name in {name for name, _, _ in found}}
-    regions = {r.name: _region(r, given[r.name], turns[codegen]) for codegen, r, _ in found}
+    given = load_executors(bundle) if runs is None else runs
+    turns = {name: _exclusive_group(name) for name in {name for name, _, _ in found}}
+    regions = {r.name: _region_stage(r, given[r.name], turns[codegen]) for codegen, r, _ in found}
     _check_calls(bundle, index.walk(), regions)
-    with many(2 * len(found) + 1):
-        program = Loader(bundle.folder, regions, _domains(bundle)).program(index, {})
+    with sharing_threads(2 * len(found) + 1):
+        program = ProgramBuilder(bundle.folder, regions, _region_domains(bundle)).build_program(index, {})
     types = {name: index.types[name] for name in index.inputs if name in index.types}
     return Session(tuple(index.inputs), types, program, bundle)
 
 
-def executors(bundle: Bundle) -> dict[str, Executor]:
+def load_executors(bundle: Bundle) -> dict[str, Executor]:
     """Load all regions by their codegens; return the executors by name. Raises as `load` does."""
     found = bundle.regions()
-    codegens = {name: executable(name) for name in dict.fromkeys(name for name, _, _ in found)}
-    twins = bundle.twins
+    codegens = {name: find_executable(name) for name in dict.fromkeys(name for name, _, _ in found)}
+    twins = bundle.identical_regions
     options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
     runs: dict[str, tuple[Region, Executor]] = {}
     for name, region, artifact in found:
         if region.name in twins:  # loaded once, for the first of the identical regions
             own, run = runs[twins[region.name]]
-            runs[region.name] = region, twin(run, own, region)
+            runs[region.name] = region, rename_executor(run, own, region)
         else:
-            with many(2 * len(found) + 1):
+            with sharing_threads(2 * len(found) + 1):
                 chosen = options[region.name]
-                run = executor(codegens[name], name, region, artifact, chosen)
+                run = load_executor(codegens[name], name, region, artifact, chosen)
                 runs[region.name] = region, run
     return {name: run for name, (_, run) in runs.items()}
 
@@ -168,41 +168,41 @@ def _check_order(bundle: Bundle, graphs: Iterable[GraphIndex]) -> None:
     """Raise InputError unless the model's nodes are topologically sorted."""
     for graph in graphs:
         for number, node in enumerate(graph.nodes):
-            late = [name for name in graph.reads[number] if graph.producer.get(name, -1) >= number]
+            late = [name for name in graph.reads[number] if graph.producers.get(name, -1) >= number]
             if late:
                 raise InputError(
-                    f"{bundle.place}: '{bundle.manifest.model}' is not valid ONNX: {describe(node)} "
+                    f"{bundle.display_path}: '{bundle.manifest.model}' is not valid ONNX: {describe_node(node)} "
                     f"reads '{late[0]}' before it is made"
                 )
 
 
 def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[str, Stage]) -> None:
     """Raise InputError unless model and manifest agree on the regions and their inputs."""
-    domains = _domains(bundle)
+    domains = _region_domains(bundle)
     calls = [(g, node) for g in graphs for node in g.nodes if node.domain.startswith("byoc.")]
     if {n.op_type for _, n in calls} != set(regions) or any(n.domain not in domains for _, n in calls):
-        raise InputError(f"{bundle.place}: the manifest and the model do not name the same regions")
+        raise InputError(f"{bundle.display_path}: the manifest and the model do not name the same regions")
     for graph, node in calls:
         region = regions[node.op_type]
         given = (len(data_inputs(graph, node)), len(node.output))
         if given != (len(region.inputs), len(region.types)):
             raise InputError(
-                f"{bundle.place}: region {node.op_type} and the model do not have the same inputs"
+                f"{bundle.display_path}: region {node.op_type} and the model do not have the same inputs"
             )
 
 
-def _domains(bundle: Bundle) -> frozenset[str]:
+def _region_domains(bundle: Bundle) -> frozenset[str]:
     return frozenset(f"byoc.{name}" for name in bundle.manifest.targets)
 
 
-def _turn(codegen: str) -> str:
+def _exclusive_group(codegen: str) -> str:
     try:
-        return codegen if takes_turns(find_codegen(codegen)) else ""
+        return codegen if needs_exclusive_calls(find_codegen(codegen)) else ""
     except InputError:  # it is not installed: its regions run on executors from elsewhere
         return codegen
 
 
-def _region(region: Region, run: Executor, turn: str) -> Stage:
+def _region_stage(region: Region, run: Executor, turn: str) -> Stage:
     types = {value.name: write_type(value.type) for value in region.outputs}
     inputs = tuple(value.name for value in region.inputs)
-    return Stage(region.name, inputs, run, types, device=region.target, turn=turn)
+    return Stage(region.name, inputs, run, types, device=region.target, exclusive_group=turn)

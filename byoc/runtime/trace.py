@@ -16,7 +16,7 @@ _PROCESS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TraceEvent:
     """One execution of a stage: its thread, and its start and duration in seconds.
 
     `read` and `made` are the bytes of its input and output arrays.
@@ -27,20 +27,20 @@ class Event:
     thread: int
     start: float
     seconds: float
-    read: int
-    made: int
+    bytes_read: int
+    bytes_made: int
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
     """A collection of the events of one or more runs, filled by several threads."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[TraceEvent] = field(default_factory=list)
 
-    def add(self, stage: Any, start: float, end: float, given: Any, made: Any) -> None:
+    def add_event(self, stage: Any, start: float, end: float, given: Any, made: Any) -> None:
         """Record one execution of a stage; `start` and `end` are seconds of one clock."""
-        size = (_bytes(given), _bytes(made))
-        self.events.append(Event(stage.name, stage.device, get_native_id(), start, end - start, *size))
+        size = (_count_bytes(given), _count_bytes(made))
+        self.events.append(TraceEvent(stage.name, stage.device, get_native_id(), start, end - start, *size))
 
     @property
     def seconds(self) -> float:
@@ -48,13 +48,13 @@ class Trace:
         ends = [event.start + event.seconds for event in self.events]
         return max(ends, default=0.0) - min((event.start for event in self.events), default=0.0)
 
-    def document(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the trace in the JSON object format: times from the first event, a track per thread."""
         ordered = sorted(self.events, key=lambda event: (event.start, -event.seconds))
         origin = ordered[0].start if ordered else 0.0
         tracks = {thread: i for i, thread in enumerate(dict.fromkeys(e.thread for e in ordered))}
-        names = [_name("process_name", 0, "byoc")]
-        names += [_name("thread_name", i, f"thread {i}") for i in tracks.values()]
+        names = [_metadata_event("process_name", 0, "byoc")]
+        names += [_metadata_event("thread_name", i, f"thread {i}") for i in tracks.values()]
         complete = [
             {
                 "name": event.name,
@@ -64,27 +64,27 @@ class Trace:
                 "dur": event.seconds * 1e6,
                 "pid": _PROCESS,
                 "tid": tracks[event.thread],
-                "args": {"device": event.device, "bytes in": event.read, "bytes out": event.made},
+                "args": {"device": event.device, "bytes in": event.bytes_read, "bytes out": event.bytes_made},
             }
             for event in ordered
         ]
         return {"traceEvents": [*names, *complete], "displayTimeUnit": "ms"}
 
-    def text(self) -> str:
+    def to_text(self) -> str:
         """Return the document as JSON text."""
-        return json.dumps(self.document(), indent=1, allow_nan=False) + "\n"
+        return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
 
 
 _current: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
-def current() -> Trace | None:
+def current_trace() -> Trace | None:
     """Return the trace that is active in this context, if any."""
     return _current.get()
 
 
 @contextmanager
-def traced(trace: Trace | None) -> Iterator[None]:
+def record_into(trace: Trace | None) -> Iterator[None]:
     """Record all stages that run inside in a trace, those of control flow bodies included."""
     token = _current.set(trace)
     try:
@@ -93,14 +93,14 @@ def traced(trace: Trace | None) -> Iterator[None]:
         _current.reset(token)
 
 
-def _name(kind: str, track: int, name: str) -> dict[str, Any]:
+def _metadata_event(kind: str, track: int, name: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": _PROCESS, "tid": track, "args": {"name": name}}
 
 
-def _bytes(value: Any) -> int:
+def _count_bytes(value: Any) -> int:
     """Return the bytes of an array, and of all arrays in a mapping or a sequence."""
     if isinstance(value, Mapping):
-        return sum(map(_bytes, value.values()))
+        return sum(map(_count_bytes, value.values()))
     if isinstance(value, list | tuple):
-        return sum(map(_bytes, value))
+        return sum(map(_count_bytes, value))
     return int(getattr(value, "nbytes", 0))

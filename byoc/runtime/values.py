@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from byoc.graph.types import NUMBERS, TensorType
+from byoc.graph.types import DTYPE_NUMBERS, TensorType
 
 
-def mismatch(value: Any, kind: TensorType) -> str:
+def describe_mismatch(value: Any, kind: TensorType) -> str:
     """Describe a value that does not have a type, such as `float64[1, 3]`; return "" when it has.
 
     An unknown dimension matches any extent; strings may be numpy objects, bytes or text.
@@ -22,7 +22,7 @@ def mismatch(value: Any, kind: TensorType) -> str:
 def _same_dtype(array: np.ndarray[Any, Any], dtype: str) -> bool:
     if dtype == "string":
         return array.dtype.kind in "OSU"
-    return bool(array.dtype == onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[dtype]))
+    return bool(array.dtype == onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype]))
 
 
 def _same_shape(shape: tuple[int, ...], kind: TensorType) -> bool:

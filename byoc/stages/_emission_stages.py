@@ -3,23 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from byoc.bundle.compile import Compiler
+from byoc.bundle.compile import RegionCompiler
 from byoc.bundle.epcontext import write_context_model
 from byoc.bundle.read import Bundle
-from byoc.bundle.write import MODEL, make_manifest, write_bundle, write_manifest
+from byoc.bundle.write import MODEL_FILE, build_manifest, write_bundle, write_manifest
 from byoc.codegen import Executable
 from byoc.codegen.refusal import Refusal, RefusedError
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.plan import Plan, what_ifs
-from byoc.report.document import document
-from byoc.runtime.onnxrt import HOW_TO_GET_IT, has_runtime
+from byoc.plan import Plan, estimate_gains
+from byoc.report.document import make_report
+from byoc.runtime.onnxrt import INSTALL_HINT, has_runtime
 from byoc.runtime.regions import RegionFailedError
 from byoc.stages._state import State
 from byoc.support import report_step
-from byoc.verify.compare import RegionError, Verification, require
+from byoc.verify.compare import RegionError, Verification, require_passed
 from byoc.verify.regions import verify_regions
-from byoc.verify.run import Against, NotVerifiableError
-from byoc.verify.run import verify as verify_bundle
+from byoc.verify.run import VerificationModels, NotVerifiableError
+from byoc.verify.run import verify_bundle as verify_bundle
 from byoc.verify.thresholds import Thresholds
 
 
@@ -36,8 +36,8 @@ class Compile:
         regions = write_bundle(state.plan, state.folder, compilers, report_step, state.options.strict)
         if state.options.emit is not None:
             codegens = {name: compiler.codegen for name, compiler in compilers.items()}
-            write_context_model(state.folder, MODEL, regions, codegens)
-        manifest = make_manifest(state.folder, state.plan, regions)
+            write_context_model(state.folder, MODEL_FILE, regions, codegens)
+        manifest = build_manifest(state.folder, state.plan, regions)
         return replace(state, bundle=Bundle(state.folder, manifest))
 
 
@@ -63,7 +63,7 @@ class EstimateGains:
 
     def run(self, state: State) -> State:
         """Fill in the plan's `what_ifs`."""
-        return replace(state, plan=replace(state.plan, what_ifs=tuple(what_ifs(state.plan.root))))
+        return replace(state, plan=replace(state.plan, what_ifs=tuple(estimate_gains(state.plan.root))))
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Pack:
 
     def run(self, state: State) -> State:
         """Change no field."""
-        report = document(state.plan, state.verification)
+        report = make_report(state.plan, state.verification)
         write_manifest(state.folder, state.bundle.manifest.model_copy(update={"report": report}))
         return state
 
@@ -82,7 +82,7 @@ def _verify(state: State) -> Verification | str:
     if not state.options.verify:
         return "verification was turned off"
     if not has_runtime():
-        return HOW_TO_GET_IT
+        return INSTALL_HINT
     problem = _find_not_executable(state.plan, state.compilers)
     if problem:
         return problem
@@ -92,7 +92,7 @@ def _verify(state: State) -> Verification | str:
         verification = verify_bundle(
             state.bundle, against.model, original=against.original, computed=against.computed
         )
-        require(verification)
+        require_passed(verification)
     except NotVerifiableError as error:
         return str(error)
     except InputError as error:
@@ -101,7 +101,7 @@ def _verify(state: State) -> Verification | str:
     return verification
 
 
-def _find_not_executable(plan: Plan, compilers: Mapping[str, Compiler]) -> str:
+def _find_not_executable(plan: Plan, compilers: Mapping[str, RegionCompiler]) -> str:
     """Return why the regions of a plan cannot be run here, empty when they can."""
     for region in plan.regions:
         codegen = compilers[region.target.name].codegen
@@ -110,29 +110,29 @@ def _find_not_executable(plan: Plan, compilers: Mapping[str, Compiler]) -> str:
     return ""
 
 
-def _choose_reference(plan: Plan) -> Against:
+def _choose_reference(plan: Plan) -> VerificationModels:
     """Return the model to compare a bundle with: the one that it was cut from.
 
     In another precision than the original's that is the partitioned model as plain onnxruntime runs it.
     """
     if plan.lowered is None:
-        return Against(plan.model)
+        return VerificationModels(plan.model)
     whole = f"{plan.model.source} in lower precision"
     own = replace(plan.model, proto=plan.proto, source=whole)
-    return Against(own, plan.lowered.original, plan.lowered.dtype or "")
+    return VerificationModels(own, plan.lowered.original, plan.lowered.dtype or "")
 
 
 def _verify_each_region(state: State, largest_errors: Thresholds) -> None:
     """Raise RefusedError for all regions that are off by more than is allowed, each by itself."""
     plan, bundle = state.plan, state.bundle
     if not has_runtime():
-        raise MissingRuntimeError(HOW_TO_GET_IT)
+        raise MissingRuntimeError(INSTALL_HINT)
     problem = _find_not_executable(plan, state.compilers)
     if problem:
         raise InputError(f"the gate cannot compare regions: {problem}")
     report_step("verify each region")
     if plan.lowered is not None:
-        largest_errors = largest_errors.lowered(plan.lowered.dtype or "")
+        largest_errors = largest_errors.for_computation_in(plan.lowered.dtype or "")
     try:
         errors = verify_regions(bundle, plan.model, None, largest_errors)
     except NotVerifiableError as error:
@@ -154,7 +154,7 @@ def _describe_error(error: RegionError) -> str:
     worst = error.worst
     if worst is None or error.problem:
         return error.problem
-    return f"its output '{worst.name}' {worst.problem or f'is off {worst.told}'}"
+    return f"its output '{worst.name}' {worst.problem or f'is off {worst.error_phrase}'}"
 
 
 def _as_refusal(error: InputError, bundle: Bundle, message: str) -> InputError:
@@ -165,7 +165,7 @@ def _as_refusal(error: InputError, bundle: Bundle, message: str) -> InputError:
     if failure is None:
         return InputError(message)
     # The regions that share its artifact fail with it.
-    own = bundle.twins.get(failure.region, failure.region)
+    own = bundle.identical_regions.get(failure.region, failure.region)
     refusals = [
         Refusal(entry.target, entry.codegen, entry.name, failure.reason)
         for entry in bundle.manifest.regions

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 
 from byoc import zoo
-from byoc.graph.load import Model, prepare, read_file
+from byoc.graph.load import Model, prepare_model, read_model_file
 from byoc.options import ZOO, Source
 
 
@@ -19,11 +19,11 @@ def load_model(source: Source, dims: Mapping[str, int] | None = None) -> Model:
     valid ONNX, or has no such dimension.
     """
     if isinstance(source, onnx.ModelProto):
-        return prepare(source, source.graph.name or "model", dims=dims)
+        return prepare_model(source, source.graph.name or "model", dims=dims)
     name = str(source)
     if name.startswith(ZOO):
         return _load_zoo_model(name, dims)
-    model = prepare(read_file(Path(name)), name, Path(name).parent, dims)
+    model = prepare_model(read_model_file(Path(name)), name, Path(name).parent, dims)
     # Absolute: a codegen's code may change the working directory before weights are read again.
     return replace(model, folder=Path(name).parent.absolute())
 
@@ -31,9 +31,9 @@ def load_model(source: Source, dims: Mapping[str, int] | None = None) -> Model:
 def _load_zoo_model(source: str, dims: Mapping[str, int] | None) -> Model:
     """Return a model of the zoo, with the inputs that the zoo has for it unless dimensions are given."""
     name = source.removeprefix(ZOO)
-    path = zoo.path(name)
+    path = zoo.find_path(name)
     if path is None:
-        model = prepare(zoo.load(name), source, dims=dims)
+        model = prepare_model(zoo.load(name), source, dims=dims)
     else:
-        model = prepare(read_file(path), source, path.parent, dims)
+        model = prepare_model(read_model_file(path), source, path.parent, dims)
     return model if dims else replace(model, samples=partial(zoo.sample_inputs, name))

@@ -5,21 +5,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from byoc.bundle.compile import Compiler
+from byoc.bundle.compile import RegionCompiler
 from byoc.bundle.compilers import load_compilers
 from byoc.bundle.epcontext import require_contexts
 from byoc.bundle.staging import check_destination
 from byoc.costs.trips import check_trips
 from byoc.errors import InputError
 from byoc.graph.load import Model
-from byoc.graph.outline import check_unused
-from byoc.graph.unshare import unshared
+from byoc.graph.outline import check_domains_unused
+from byoc.graph.unshare import unshare_dequantize
 from byoc.options import Options, record_options
 from byoc.plan import (
-    InFloat,
-    Lowered,
+    FloatUnit,
+    LoweredPrecision,
     Plan,
-    Settings,
+    PlanSettings,
     annotate_graphs,
     convert_boundaries,
     group_graphs,
@@ -27,8 +27,8 @@ from byoc.plan import (
     outline_regions,
     plan_graphs,
 )
-from byoc.precision import FLOATS, Concluded, Precision, conclude, prepare_accuracy_test, requantize
-from byoc.rules.host import unmatched_host
+from byoc.precision import FLOATS, ChosenPrecision, Precision, choose_precision, prepare_accuracy_test, quantize_for_targets
+from byoc.rules.host import find_unmatched_names
 from byoc.stages._model_loader import load_model
 from byoc.stages._settings_loader import choose_by_target, load_settings
 from byoc.stages._state import State
@@ -62,7 +62,7 @@ class Resolve:
         )
 
 
-def _load_compilers(options: Options, settings: Settings) -> dict[str, Compiler]:
+def _load_compilers(options: Options, settings: PlanSettings) -> dict[str, RegionCompiler]:
     """Return the compiler of each target; none where a plan is all that is asked for."""
     if options.output is None and options.codegen is None and not options.codegen_options:
         return {}  # a plan can be made before there is a codegen
@@ -72,7 +72,7 @@ def _load_compilers(options: Options, settings: Settings) -> dict[str, Compiler]
     return {name: replace(each, isolation=options.isolation) for name, each in found.items()}
 
 
-def _check_emit(options: Options, compilers: Mapping[str, Compiler]) -> None:
+def _check_emit(options: Options, compilers: Mapping[str, RegionCompiler]) -> None:
     """Raise InputError when what is to be written besides the bundle is not known, or cannot be."""
     if options.emit != "epcontext":
         raise InputError(f"emit is '{options.emit}', but must be 'epcontext'")
@@ -101,7 +101,7 @@ class Quantize:
     def run(self, state: State) -> State:
         """Fill in `concluded`, `model`, `lowered` and `accuracy_test`; update the settings' targets."""
         precision = state.options.precision
-        concluded = conclude(state.original, state.settings.targets, precision)
+        concluded = choose_precision(state.original, state.settings.targets, precision)
         if concluded.ranges is None and precision.budget is not None:
             raise InputError(f"accuracy budget {precision.budget}: nothing is quantized")
         test = None
@@ -117,11 +117,11 @@ class Quantize:
         )
 
 
-def _describe_lowering(original: Model, concluded: Concluded, precision: Precision) -> Lowered | None:
+def _describe_lowering(original: Model, concluded: ChosenPrecision, precision: Precision) -> LoweredPrecision | None:
     """Return the lowered precision, None where regions compute as the model says."""
     ranges = concluded.ranges
     if ranges is not None:
-        return Lowered(
+        return LoweredPrecision(
             original=original,
             dtype=precision.quantize,
             source=ranges.source,
@@ -130,7 +130,7 @@ def _describe_lowering(original: Model, concluded: Concluded, precision: Precisi
             random=ranges.random,
             units=len(concluded.units),
         )
-    return Lowered(original, precision.quantize) if precision.quantize in FLOATS else None
+    return LoweredPrecision(original, precision.quantize) if precision.quantize in FLOATS else None
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,10 @@ class LeaveInFloat:
 
     def run(self, state: State) -> State:
         """Fill in `model` and `in_float`."""
-        concluded, model = state.concluded, state.concluded.model
+        concluded, model = state.precision, state.precision.model
         if self.units:
             assert concluded.ranges is not None
-            model = requantize(
+            model = quantize_for_targets(
                 state.original,
                 state.settings.targets,
                 concluded.ranges,
@@ -166,11 +166,11 @@ class Annotate:
         """Fill in `index` and `marks`."""
         settings = state.settings
         with _naming(state.model):
-            check_unused(state.model.index, [target.domain for target in settings.targets])
+            check_domains_unused(state.model.index, [target.domain for target in settings.targets])
             check_trips(state.model.index, settings.trips)
         report_step("place")
-        quantized = any(target.quantized for target in settings.targets)
-        index = (unshared(state.model) if quantized else state.model).index
+        quantized = any(target.has_quantized_rules for target in settings.targets)
+        index = (unshare_dequantize(state.model) if quantized else state.model).index
         return replace(state, index=index, marks=annotate_graphs(index, settings.targets))
 
 
@@ -195,9 +195,9 @@ class Place:
         """Fill in `root`."""
         settings = state.settings
         names = [target.name for target in settings.targets]
-        pins = settings.saved.resolve(state.index, names) if settings.saved else None
+        pins = settings.placement.resolve(state.index, names) if settings.placement else None
         root = name_regions(plan_graphs(state.index, settings, state.units, pins))
-        notes = [note for target in settings.targets for note in unmatched_host(state.index, target)]
+        notes = [note for target in settings.targets for note in find_unmatched_names(state.index, target)]
         notes += pins.notes if pins is not None else []
         return replace(state, root=replace(root, notes=(*root.notes, *notes)))
 
@@ -231,7 +231,7 @@ class Convert:
             values=converted.values,
             origins=converted.origins,
             lowered=state.lowered,
-            notes=state.concluded.notes,
+            notes=state.precision.notes,
         )
         return replace(state, plan=plan)
 
@@ -250,7 +250,7 @@ def record_accuracy(state: State) -> State:
     test, plan, in_float = state.accuracy_test, state.plan, tuple(state.in_float or ())
     assert test is not None
     assert plan.lowered is not None
-    units, budget = test.concluded.units, test.budget
+    units, budget = test.precision.units, test.budget
     devices = _devices_of_nodes(plan) if in_float else {}
     lowered = replace(
         plan.lowered,
@@ -258,10 +258,10 @@ def record_accuracy(state: State) -> State:
         measured=len(test.samples),
         measured_on=test.source,
         budget=str(budget),
-        reached=budget.of(state.accuracy),
-        all_quantized=budget.of(state.all_quantized),
+        reached=budget.measure_of(state.accuracy),
+        all_quantized=budget.measure_of(state.all_quantized),
         in_float=tuple(
-            InFloat(name, devices.get(units[name][0], "host"), budget.of(test.ranking[name]))
+            FloatUnit(name, devices.get(units[name][0], "host"), budget.measure_of(test.ranking[name]))
             for name in in_float
         ),
     )

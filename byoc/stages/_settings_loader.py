@@ -5,30 +5,30 @@ from pathlib import Path
 
 from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.costs.model import Policy
-from byoc.costs.objective import read_objective
-from byoc.errors import InputError, nearest
+from byoc.costs.objective import parse_objective
+from byoc.errors import InputError, suggest_nearest
 from byoc.options import DEFAULT_STRATEGY, PlanOptions, list_files
-from byoc.plan import Settings, read_saved
+from byoc.plan import PlanSettings, read_placement
 from byoc.plugins import STRATEGIES
-from byoc.plugins import load as load_plugin
+from byoc.plugins import load_plugin as load_plugin
 from byoc.rules.load import Target, load_rules
 
 
 def load_settings(
     options: PlanOptions, strategy: str = DEFAULT_STRATEGY, placement: str | Path | None = None
-) -> Settings:
+) -> PlanSettings:
     """Return the settings of planning. Raises InputError when something named cannot be loaded."""
     targets = load_targets(list_files(options.rules))
     costs = choose_by_target(targets, options.cost_model, "cost model", lambda each: each.cost_model)
-    return Settings(
+    return PlanSettings(
         targets=targets,
         costs=tuple(load_device_costs(costs[target.name]) for target in targets),
         host=load_host_costs(options.host_cost_model),
         strategy=load_plugin(STRATEGIES, strategy),
-        objective=read_objective(options.objective),
-        unknown=_read_policy(options.unknown_costs),
+        objective=parse_objective(options.objective),
+        unknown_costs=_read_policy(options.unknown_costs),
         trips=options.trips or {},
-        saved=None if placement is None else read_saved(Path(placement)),
+        placement=None if placement is None else read_placement(Path(placement)),
     )
 
 
@@ -64,7 +64,7 @@ def choose_by_target(
     names = [target.name for target in targets]
     for name in given or {}:
         if name not in names:
-            raise InputError(f"{what} for {name}: no such target{nearest(name, names)}")
+            raise InputError(f"{what} for {name}: no such target{suggest_nearest(name, names)}")
     return {target.name: (given or {}).get(target.name) or default(target) for target in targets}
 
 

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 from onnx import ModelProto
 
-from byoc.bundle.compile import Compiler
+from byoc.bundle.compile import RegionCompiler
 from byoc.bundle.read import Bundle
 from byoc.graph.index import GraphIndex
 from byoc.graph.load import Model
 from byoc.options import Options, Source
-from byoc.plan import GraphPlan, GraphUnits, Lowered, Plan, Settings
-from byoc.precision import AccuracyTest, Concluded, Kept
+from byoc.plan import GraphPlan, GraphUnits, LoweredPrecision, Plan, PlanSettings
+from byoc.precision import AccuracyTest, ChosenPrecision, KeptAccuracy
 from byoc.verdict import Mark
 from byoc.verify.compare import Verification
 
@@ -31,8 +31,8 @@ class State:
     # Resolve
     record: Mapping[str, Any] = _LATER
     """The options as the manifest keeps them."""
-    settings: Settings = _LATER
-    compilers: Mapping[str, Compiler] = field(default_factory=dict)
+    settings: PlanSettings = _LATER
+    compilers: Mapping[str, RegionCompiler] = field(default_factory=dict)
     """The compiler of each target, by the target's name; none where nothing is compiled."""
     output: Path | None = None
     """The absolute path of the bundle."""
@@ -41,18 +41,18 @@ class State:
     original: Model = _LATER
 
     # Quantize
-    concluded: Concluded = _LATER
+    precision: ChosenPrecision = _LATER
     model: Model = _LATER
     """The model to be planned: quantized, where it has to be."""
-    lowered: Lowered | None = None
+    lowered: LoweredPrecision | None = None
     accuracy_test: AccuracyTest | None = None
     """The measure of an accuracy budget, where there is one."""
 
     # The search for units to leave in floating point
     in_float: Sequence[str] | None = None
     """The units that are left in floating point, None as long as none were chosen."""
-    accuracy: Kept = _LATER
-    all_quantized: Kept = _LATER
+    accuracy: KeptAccuracy = _LATER
+    all_quantized: KeptAccuracy = _LATER
     """The accuracy with nothing left in floating point."""
 
     # Annotate, Group, Place, Outline, Convert

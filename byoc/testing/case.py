@@ -10,13 +10,13 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from byoc.graph.types import NUMBERS
+from byoc.graph.types import DTYPE_NUMBERS
 
-Array = NDArray[Any]
-Shape = Sequence[int | str]
+CaseArray = NDArray[Any]
+CaseShape = Sequence[int | str]
 
-OPSET = 17
-IR = 8
+DEFAULT_OPSET = 17
+IR_VERSION = 8
 _OPERAND = re.compile(r"([A-Za-z]\w*)([=!])([^\s,()]*)")
 
 
@@ -29,9 +29,9 @@ class Case:
     inputs: Mapping[str, Any] | None = None
 
 
-def draw(dtype: str, shape: Sequence[int], generator: np.random.Generator) -> Array:
+def random_array(dtype: str, shape: Sequence[int], generator: np.random.Generator) -> CaseArray:
     """Return random values: floats around zero, integers from 1 to 5, either truth value."""
-    kind = helper.tensor_dtype_to_np_dtype(NUMBERS[dtype])
+    kind = helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype])
     if dtype == "bool":
         return generator.integers(0, 2, shape).astype(kind)
     if "int" in dtype:
@@ -40,7 +40,7 @@ def draw(dtype: str, shape: Sequence[int], generator: np.random.Generator) -> Ar
 
 
 @dataclass(eq=False)
-class Sketch:
+class GraphSketch:
     """A builder of graphs. Nodes are added as text that also defines their constants.
 
     In `Conv<group=2>(x, w=4x4x1x1, s!1x2)` `x` is an existing tensor, `w` a random constant of that
@@ -50,18 +50,18 @@ class Sketch:
     """
 
     dtype: str = "float32"
-    opset: int = OPSET
+    opset: int = DEFAULT_OPSET
     shared: Sequence[str] = ()
     nodes: list[NodeProto] = field(default_factory=list)
-    constants: dict[str, Array] = field(default_factory=dict)
+    constants: dict[str, CaseArray] = field(default_factory=dict)
     inputs: dict[str, tuple[str, tuple[int | str, ...]]] = field(default_factory=dict)
 
-    def input(self, name: str, shape: Shape, dtype: str = "") -> str:
+    def add_input(self, name: str, shape: CaseShape, dtype: str = "") -> str:
         """Add an input, and return its name."""
         self.inputs[name] = (dtype or self.dtype, tuple(shape))
         return name
 
-    def add(self, text: str, makes: str, **renamed: str) -> str:
+    def add_node(self, text: str, makes: str, **renamed: str) -> str:
         """Add a node with one output or several (`y, z`), and return their names."""
         constants: dict[str, str] = {}
 
@@ -70,7 +70,7 @@ class Sketch:
             own = name if name in self.shared else f"{name}_{len(self.constants)}"
             constants[name] = own
             if own not in self.constants:
-                self.constants[own] = self._constant(mark, extents, name.startswith("var"))
+                self.constants[own] = self._random_constant(mark, extents, name.startswith("var"))
             return name
 
         before, mark, operands = text.rpartition("(")
@@ -81,36 +81,36 @@ class Sketch:
         self.nodes.append(node)
         return makes
 
-    def _constant(self, mark: str, extents: str, positive: bool) -> Array:
+    def _random_constant(self, mark: str, extents: str, positive: bool) -> CaseArray:
         numbers = [int(part) for part in extents.split("x") if part]
         if mark == "!":
             return np.array(numbers, np.int64)
-        drawn = draw(self.dtype, numbers, np.random.default_rng(len(self.constants)))
+        drawn = random_array(self.dtype, numbers, np.random.default_rng(len(self.constants)))
         return np.abs(drawn) + np.ones((), drawn.dtype) if positive else drawn
 
-    def model(self, outputs: Sequence[str]) -> ModelProto:
+    def build_model(self, outputs: Sequence[str]) -> ModelProto:
         """Return the model with inferred output types. Raises ONNX's exceptions when it is invalid."""
         graph = helper.make_graph(
             self.nodes,
             "case",
-            [helper.make_tensor_value_info(n, NUMBERS[d], s) for n, (d, s) in self.inputs.items()],
+            [helper.make_tensor_value_info(n, DTYPE_NUMBERS[d], s) for n, (d, s) in self.inputs.items()],
             [onnx.ValueInfoProto(name=name) for name in outputs],
             [numpy_helper.from_array(value, name) for name, value in self.constants.items()],
         )
         opsets = [helper.make_opsetid("", self.opset)]
-        model = helper.make_model(graph, ir_version=IR, opset_imports=opsets)
+        model = helper.make_model(graph, ir_version=IR_VERSION, opset_imports=opsets)
         found = onnx.shape_inference.infer_shapes(model, strict_mode=True)
         _require_types(found)
         return found
 
-    def case(self, name: str, outputs: Sequence[str], batch: int = 2) -> Case:
+    def build_case(self, name: str, outputs: Sequence[str], batch: int = 2) -> Case:
         """Return the graph as a case; symbolic extents are `batch` in its inputs."""
         generator = np.random.default_rng(len(name))
         inputs = {
-            name: draw(dtype, [dim if isinstance(dim, int) else batch for dim in shape], generator)
+            name: random_array(dtype, [dim if isinstance(dim, int) else batch for dim in shape], generator)
             for name, (dtype, shape) in self.inputs.items()
         }
-        return Case(name, self.model(outputs), inputs)
+        return Case(name, self.build_model(outputs), inputs)
 
 
 def _require_types(model: ModelProto) -> None:
@@ -126,20 +126,20 @@ def _require_types(model: ModelProto) -> None:
                 raise TypeError(f"{node.op_type} does not take {word}")
 
 
-def one_node(text: str, dtype: str, opset: int = OPSET) -> Case | None:
+def parse_one_node(text: str, dtype: str, opset: int = DEFAULT_OPSET) -> Case | None:
     """Return a case of one node; None when ONNX does not define that node.
 
     The text is `INPUTS | NODE` or `INPUTS | NODE | OUTPUTS`, such as `x:1x4x8x8 i:3:int64 | Gather(x,
     i)`; the default output is `y`.
     """
     inputs, node, *rest = (part.strip() for part in text.split("|"))
-    sketch = Sketch(dtype, opset)
+    sketch = GraphSketch(dtype, opset)
     for declaration in inputs.split():
         name, shape, *kind = declaration.split(":")
-        sketch.input(name, [int(part) for part in shape.split("x") if part], *kind)
+        sketch.add_input(name, [int(part) for part in shape.split("x") if part], *kind)
     outputs = rest[0].split(", ") if rest else ["y"]
     try:
-        sketch.add(node, ", ".join(outputs))
-        return sketch.case(f"{node} in {dtype}" + (f" on {inputs}" if inputs else ""), outputs)
+        sketch.add_node(node, ", ".join(outputs))
+        return sketch.build_case(f"{node} in {dtype}" + (f" on {inputs}" if inputs else ""), outputs)
     except Exception:  # an unsupported type, for which onnx raises various exceptions
         return None

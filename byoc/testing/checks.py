@@ -11,27 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.codegen import Artifact, Codegen, Executable, Executor, Region, Stamped
-from byoc.codegen.asking import compiled
+from byoc.codegen.asking import compile_region
 from byoc.errors import ByocError, InputError
-from byoc.runtime.onnxrt import unoptimized
-from byoc.runtime.regions import executor
-from byoc.testing.cut import Cut
-from byoc.testing.fresh import Answer, Task, fingerprint, run_fresh, why
+from byoc.runtime.onnxrt import without_optimizations
+from byoc.runtime.regions import load_executor
+from byoc.testing.cut import CompiledCase
+from byoc.testing.fresh import RegionAnswer, RegionTask, hash_artifact, run_fresh_process, error_reason
 from byoc.verdict import Verdict, refuse
-from byoc.verify.compare import compare
-from byoc.verify.regions import quantized_in, reference
+from byoc.verify.compare import compare_tensors
+from byoc.verify.regions import quantized_tensors_of, make_reference_executor
 from byoc.verify.thresholds import Thresholds
 
 Values = Mapping[str, Any]
 
-_CALLS = 32  # of an executor by two threads
+_THREAD_CALLS = 32  # of an executor by two threads
 _OTHER_BYTES = (
     "other bytes (write no times, addresses, paths or sets into it, or claim `deterministic=False`)"
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Checks:
+class CodegenChecks:
     """The checks of one codegen with its options; results may differ within `thresholds`."""
 
     codegen: Codegen
@@ -39,63 +39,63 @@ class Checks:
     thresholds: Thresholds
     _runs: dict[str, Executor] = field(default_factory=dict)
 
-    def loaded(self, region: Region, artifact: Artifact) -> Executor:
+    def load(self, region: Region, artifact: Artifact) -> Executor:
         """Load a region as byoc does; the executor runs on copies of its inputs. Raises InputError."""
-        run = self._bare(region, artifact)
+        run = self._load_without_copies(region, artifact)
         return lambda inputs: run({name: np.array(value) for name, value in inputs.items()})
 
-    def _bare(self, region: Region, artifact: Artifact) -> Executor:
+    def _load_without_copies(self, region: Region, artifact: Artifact) -> Executor:
         assert isinstance(self.codegen, Executable)
-        with unoptimized():
-            return executor(self.codegen, self.codegen.name, region, artifact)
+        with without_optimizations():
+            return load_executor(self.codegen, self.codegen.name, region, artifact)
 
-    def differences(self, region: Region, expected: Values, actual: Values) -> Iterator[str]:
+    def find_differences(self, region: Region, expected: Values, actual: Values) -> Iterator[str]:
         """Yield a sentence for each output that differs from the expected one."""
-        for error in compare(expected, actual, self.thresholds, quantized_in(region)):
+        for error in compare_tensors(expected, actual, self.thresholds, quantized_tensors_of(region)):
             if not error.within:
-                problem = error.problem or f"differs from plain onnxruntime's {error.told}"
+                problem = error.problem or f"differs from plain onnxruntime's {error.error_phrase}"
                 yield f"output '{error.name}' {problem}"
 
-    def computes(self, cut: Cut) -> list[str]:
+    def check_results(self, cut: CompiledCase) -> list[str]:
         """Check that each region computes what plain onnxruntime does, in two runs."""
         problems: list[str] = []
         for region, artifact in cut.regions:
             try:
-                run = self.loaded(region, artifact)
-                for inputs, expected in cut.runs[region.name].kept * 2:
-                    problems += self.differences(region, expected, run(inputs))
+                run = self.load(region, artifact)
+                for inputs, expected in cut.expected_runs[region.name].values * 2:
+                    problems += self.find_differences(region, expected, run(inputs))
             except InputError as error:
-                problems.append(why(error))
+                problems.append(error_reason(error))
         return list(dict.fromkeys(f"{cut.name}: {problem}" for problem in problems))
 
-    def other_batch(self, cut: Cut) -> list[str]:
+    def check_batch_sizes(self, cut: CompiledCase) -> list[str]:
         """Check that an executor accepts other batch sizes where the batch is dynamic."""
         problems = []
         for region, artifact in cut.regions:
-            run = self.loaded(region, artifact)
-            for inputs, _ in cut.runs[region.name].kept:
+            run = self.load(region, artifact)
+            for inputs, _ in cut.expected_runs[region.name].values:
                 for size in (3, 1):
                     other = {name: np.resize(v, (size, *v.shape[1:])) for name, v in inputs.items()}
-                    found = self.differences(region, reference(region)(other), run(other))
+                    found = self.find_differences(region, make_reference_executor(region)(other), run(other))
                     problems += [f"{cut.name} of {size}: {problem}" for problem in found]
         return problems
 
-    def in_turn(self, first: Cut, second: Cut) -> list[str]:
+    def check_two_regions(self, first: CompiledCase, second: CompiledCase) -> list[str]:
         """Check that two loaded regions do not affect each other."""
         both = [(cut, *cut.regions[0]) for cut in (first, second)]
-        runs = [self.loaded(region, artifact) for _, region, artifact in both]
+        runs = [self.load(region, artifact) for _, region, artifact in both]
         problems = []
         for run, (cut, region, _) in [*zip(runs, both, strict=True)] * 2:
-            inputs, expected = cut.runs[region.name].kept[0]
-            found = self.differences(region, expected, run(inputs))
+            inputs, expected = cut.expected_runs[region.name].values[0]
+            found = self.find_differences(region, expected, run(inputs))
             problems += [f"{cut.name}, with another region loaded: {problem}" for problem in found]
         return problems
 
-    def stored(self, cut: Cut) -> list[str]:
+    def check_artifact_keys(self, cut: CompiledCase) -> list[str]:
         """Check that recompiling gives the same file names and metadata keys."""
         problems = []
         for region, artifact in cut.regions:
-            made = compiled(self.codegen, region, self.options)
+            made = compile_region(self.codegen, region, self.options)
             for name in made.files.keys() ^ artifact.files.keys():
                 problems.append(f"{cut.name}: the file '{name}' is there at one of two compiles only")
             for name in made.metadata.keys() ^ artifact.metadata.keys():
@@ -104,27 +104,27 @@ class Checks:
                 )
         return problems
 
-    def keeps_files(self, cut: Cut) -> list[str]:
+    def check_files(self, cut: CompiledCase) -> list[str]:
         """Check that compile, load and run do not change the region's files."""
-        before = _files(cut.bundle.folder)
+        before = _hash_files(cut.bundle.folder)
         for region, _ in cut.regions:
-            artifact = compiled(self.codegen, region, self.options)
+            artifact = compile_region(self.codegen, region, self.options)
             if isinstance(self.codegen, Executable):
-                self.loaded(region, artifact)(cut.runs[region.name].kept[0][0])
-        after = _files(cut.bundle.folder)
+                self.load(region, artifact)(cut.expected_runs[region.name].values[0][0])
+        after = _hash_files(cut.bundle.folder)
         changed = sorted(name for name in before.keys() | after if before.get(name) != after.get(name))
         return [f"{cut.name}: it changed '{name}', which is byoc's: work on a copy" for name in changed]
 
-    def keeps_inputs(self, cut: Cut) -> list[str]:
+    def check_inputs(self, cut: CompiledCase) -> list[str]:
         """Check that a run does not change its inputs, and accepts read-only ones."""
-        ((region, artifact), inputs, _) = _first(cut)
-        run = self._bare(region, artifact)
+        ((region, artifact), inputs, _) = _first_run(cut)
+        run = self._load_without_copies(region, artifact)
         given = {name: np.array(value) for name, value in inputs.items()}
         run(given)
         problems = [
             f"{cut.name}: it writes to its input '{name}', which another stage may read: copy it first"
             for name, value in inputs.items()
-            if not _same(given[name], value)
+            if not _same_bytes(given[name], value)
         ]
         for value in given.values():
             value.flags.writeable = False
@@ -136,38 +136,38 @@ class Checks:
             problems.append(f"{cut.name}: it does not take inputs that are read-only: {error}")
         return problems
 
-    def any_order(self, cut: Cut) -> list[str]:
+    def check_strides(self, cut: CompiledCase) -> list[str]:
         """Check that inputs may have any strides."""
         assert isinstance(self.codegen, Executable)
-        ((region, artifact), inputs, expected) = _first(cut)
-        with unoptimized():
+        ((region, artifact), inputs, expected) = _first_run(cut)
+        with without_optimizations():
             run = self.codegen.load(region, artifact)
-        found = self.differences(region, expected, run({n: _strided(v) for n, v in inputs.items()}))
+        found = self.find_differences(region, expected, run({n: _with_strides(v) for n, v in inputs.items()}))
         return [f"{cut.name}, inputs not contiguous: {problem}" for problem in found]
 
-    def outputs_last(self, cut: Cut) -> list[str]:
+    def check_outputs_last(self, cut: CompiledCase) -> list[str]:
         """Check that a run does not overwrite the outputs of the run before."""
-        ((region, artifact), inputs, _) = _first(cut)
-        run = self.loaded(region, artifact)
+        ((region, artifact), inputs, _) = _first_run(cut)
+        run = self.load(region, artifact)
         first = run(inputs)
         kept = {name: np.array(value) for name, value in first.items()}
-        run(_roll(inputs, 1))
+        run(_roll_inputs(inputs, 1))
         return [
             f"{cut.name}: the next run overwrites output '{name}' of the one before: give out copies"
             for name, value in kept.items()
-            if not _same(value, first[name])
+            if not _same_bytes(value, first[name])
         ]
 
-    def threads(self, cut: Cut) -> list[str]:
+    def check_threads(self, cut: CompiledCase) -> list[str]:
         """Check that two threads that call one executor get the right results."""
-        ((region, artifact), inputs, _) = _first(cut)
-        run = self.loaded(region, artifact)
-        given = [_roll(inputs, number) for number in range(_CALLS)]
+        ((region, artifact), inputs, _) = _first_run(cut)
+        run = self.load(region, artifact)
+        given = [_roll_inputs(inputs, number) for number in range(_THREAD_CALLS)]
         expected = [{n: np.array(v) for n, v in run(each).items()} for each in given]
         with ThreadPoolExecutor(2) as pool:
             found = list(pool.map(run, given))
         wrong = sum(
-            any(True for _ in self.differences(region, one, other))
+            any(True for _ in self.find_differences(region, one, other))
             for one, other in zip(expected, found, strict=True)
         )
         if not wrong:
@@ -178,63 +178,63 @@ class Checks:
             if at_once
             else ("keep nothing that belongs to the thread that loads")
         )
-        return [f"{cut.name}: {wrong} of {_CALLS} calls by two threads gave other numbers: {cure}"]
+        return [f"{cut.name}: {wrong} of {_THREAD_CALLS} calls by two threads gave other numbers: {cure}"]
 
-    def fresh(self, cuts: Sequence[Cut], options: Mapping[str, str], folder: Path) -> "Fresh":
+    def run_in_fresh_process(self, cuts: Sequence[CompiledCase], options: Mapping[str, str], folder: Path) -> "FreshResults":
         """Run the regions in a fresh process; return their answers. Raises InputError when it fails."""
         regions = [(cut, *each) for cut in cuts for each in cut.regions]
         tasks = [
-            Task(cut.bundle.folder, region.name, cut.runs[region.name].kept[0][0])
+            RegionTask(cut.bundle.folder, region.name, cut.expected_runs[region.name].values[0][0])
             for cut, region, _ in regions
         ]
-        return Fresh(regions, run_fresh(self.codegen.name, options, tasks, folder))
+        return FreshResults(regions, run_fresh_process(self.codegen.name, options, tasks, folder))
 
-    def reloads(self, fresh: "Fresh") -> list[str]:
+    def check_fresh_results(self, fresh: "FreshResults") -> list[str]:
         """Check that an artifact computes the same in a fresh process as here."""
         problems = []
         for (cut, region, artifact), answer in fresh.pairs:
             if answer.problem:
                 problems.append(f"{cut.name}, in a fresh process: {answer.problem}")
                 continue
-            here = self.loaded(region, artifact)(cut.runs[region.name].kept[0][0])
-            found = self.differences(region, here, answer.outputs)
+            here = self.load(region, artifact)(cut.expected_runs[region.name].values[0][0])
+            found = self.find_differences(region, here, answer.outputs)
             problems += [
                 f"{cut.name}: in a fresh process {problem.replace('plain onnxruntime', 'this process')}"
                 for problem in found
             ]
         return problems
 
-    def repeats(self, fresh: "Fresh") -> list[str]:
+    def check_determinism(self, fresh: "FreshResults") -> list[str]:
         """Check that the same region compiles to the same bytes, here and in another process."""
         problems = []
         for (cut, region, artifact), answer in fresh.pairs:
-            here = self._unlike(cut, region, artifact)
-            if here or answer.compiled in ("", fingerprint(artifact)):
+            here = self._recompile_problems(cut, region, artifact)
+            if here or answer.artifact_hash in ("", hash_artifact(artifact)):
                 problems += here
                 continue
             problems.append(f"{cut.name}: compiled in another process, its artifact has {_OTHER_BYTES}")
         return problems
 
-    def repeats_here(self, cut: Cut) -> list[str]:
+    def check_determinism_here(self, cut: CompiledCase) -> list[str]:
         """Check that the same region compiles to the same bytes in this process."""
-        return [problem for each in cut.regions for problem in self._unlike(cut, *each)]
+        return [problem for each in cut.regions for problem in self._recompile_problems(cut, *each)]
 
-    def _unlike(self, cut: Cut, region: Region, artifact: Artifact) -> list[str]:
-        again = compiled(self.codegen, region, self.options)
-        if fingerprint(again) == fingerprint(artifact):
+    def _recompile_problems(self, cut: CompiledCase, region: Region, artifact: Artifact) -> list[str]:
+        again = compile_region(self.codegen, region, self.options)
+        if hash_artifact(again) == hash_artifact(artifact):
             return []
-        what = ", ".join(_unlike(artifact, again))
+        what = ", ".join(_differing_keys(artifact, again))
         return [f"{cut.name}: compiled again, its artifact has {_OTHER_BYTES}: {what}"]
 
-    def repeats_numbers(self, cut: Cut) -> list[str]:
+    def check_recompiled_results(self, cut: CompiledCase) -> list[str]:
         """Check that a recompiled region computes the same."""
-        ((region, _), inputs, expected) = _first(cut)
-        run = self.loaded(region, compiled(self.codegen, region, self.options))
+        ((region, _), inputs, expected) = _first_run(cut)
+        run = self.load(region, compile_region(self.codegen, region, self.options))
         return [
-            f"{cut.name}, compiled again: {p}" for p in self.differences(region, expected, run(inputs))
+            f"{cut.name}, compiled again: {p}" for p in self.find_differences(region, expected, run(inputs))
         ]
 
-    def stamp(self, cut: Cut) -> list[str]:
+    def check_compatible(self, cut: CompiledCase) -> list[str]:
         """Check that `compatible` accepts an artifact, and refuses one with changed metadata."""
         assert isinstance(self.codegen, Stamped)
         region, artifact = cut.regions[0]
@@ -247,7 +247,7 @@ class Checks:
             Artifact(artifact.files, {**artifact.metadata, key: f"not {value}"})
             for key, value in artifact.metadata.items()
         ]
-        verdicts = [self._compatible(region, other) for other in planted]
+        verdicts = [self._verdict(region, other) for other in planted]
         refused = [verdict for verdict in verdicts if not verdict]
         if not refused:
             return [
@@ -256,7 +256,7 @@ class Checks:
             ]
         return [f"{cut.name}: `compatible` refuses without a reason" for v in refused if not str(v)]
 
-    def _compatible(self, region: Region, artifact: Artifact) -> Verdict:
+    def _verdict(self, region: Region, artifact: Artifact) -> Verdict:
         """Return the verdict of `compatible`; an exception is a refusal."""
         assert isinstance(self.codegen, Stamped)
         try:
@@ -266,32 +266,32 @@ class Checks:
 
 
 @dataclass(frozen=True, eq=False)
-class Fresh:
+class FreshResults:
     """The results of regions in a fresh process."""
 
-    regions: Sequence[tuple[Cut, Region, Artifact]]
-    answers: Sequence[Answer]
+    regions: Sequence[tuple[CompiledCase, Region, Artifact]]
+    answers: Sequence[RegionAnswer]
 
     @property
-    def pairs(self) -> Iterator[tuple[tuple[Cut, Region, Artifact], Answer]]:
+    def pairs(self) -> Iterator[tuple[tuple[CompiledCase, Region, Artifact], RegionAnswer]]:
         """Pairs of a region and its answer."""
         return zip(self.regions, self.answers, strict=True)
 
 
-def _first(cut: Cut) -> tuple[tuple[Region, Artifact], Values, Values]:
+def _first_run(cut: CompiledCase) -> tuple[tuple[Region, Artifact], Values, Values]:
     """Return the first region of a case, its inputs and its expected outputs."""
     region, artifact = cut.regions[0]
-    return (region, artifact), *cut.runs[region.name].kept[0]
+    return (region, artifact), *cut.expected_runs[region.name].values[0]
 
 
-def _unlike(one: Artifact, other: Artifact) -> list[str]:
+def _differing_keys(one: Artifact, other: Artifact) -> list[str]:
     names = sorted(one.files.keys() | other.files.keys())
     found = [f"'{n}'" for n in names if one.files.get(n) != other.files.get(n)]
     keys = sorted(one.metadata.keys() | other.metadata.keys())
     return found + [f"metadata '{k}'" for k in keys if one.metadata.get(k) != other.metadata.get(k)]
 
 
-def _files(folder: Path) -> dict[str, str]:
+def _hash_files(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each file under a folder by relative path."""
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -300,17 +300,17 @@ def _files(folder: Path) -> dict[str, str]:
     }
 
 
-def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def _same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:
     """Return whether two arrays have the same bytes."""
     return one.tobytes() == other.tobytes()
 
 
-def _roll(inputs: Values, number: int) -> dict[str, Any]:
+def _roll_inputs(inputs: Values, number: int) -> dict[str, Any]:
     """Return other inputs of the same types, with all elements shifted by `number` places."""
     return {name: np.roll(value, number) for name, value in inputs.items()}
 
 
-def _strided(value: NDArray[Any]) -> NDArray[Any]:
+def _with_strides(value: NDArray[Any]) -> NDArray[Any]:
     """Return the same array with gaps between its elements."""
     if not value.ndim:
         return value

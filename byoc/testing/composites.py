@@ -7,14 +7,14 @@ from types import MappingProxyType
 from onnx import helper
 
 from byoc.errors import InputError
-from byoc.patterns.form import Form
+from byoc.patterns.form import PatternForm
 from byoc.patterns.pattern import Pattern
-from byoc.patterns.syntax import PatternNode
-from byoc.testing.case import Case, Sketch
-from byoc.testing.cut import NotTakenError, Planned, Workshop
+from byoc.patterns.syntax import PatternLine
+from byoc.testing.case import Case, GraphSketch
+from byoc.testing.cut import NotTakenError, PlannedCase, CaseCompiler
 
 _SHAPES = ((1, 4, 8, 8), (8, 8), (1, 8, 8))
-_MOST = 12  # attempts
+_MOST_ATTEMPTS = 12  # attempts
 
 # The operands of operators after the first, in the notation of `Sketch.add`. The default is another
 # tensor of the same shape.
@@ -30,7 +30,7 @@ _OPERANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "Clip": ("lo=", "hi="),
     }
 )
-_ATTRIBUTES = MappingProxyType(
+_DEFAULT_ATTRIBUTES = MappingProxyType(
     {
         "Conv": "<kernel_shape=[3,3], pads=[1,1,1,1]>",
         "MaxPool": "<kernel_shape=[3,3], pads=[1,1,1,1]>",
@@ -39,58 +39,58 @@ _ATTRIBUTES = MappingProxyType(
 )
 
 
-def composite_case(workshop: Workshop, name: str) -> Planned:
+def plan_composite(workshop: CaseCompiler, name: str) -> PlannedCase:
     """Return a model with the composite in a region. Raises NotTakenError when none is found."""
     pattern = next(each for each in workshop.target.patterns if each.name == name)
     tried = 0
-    for case in _models(pattern, workshop.dtypes[0]):
+    for case in _composite_models(pattern, workshop.dtypes[0]):
         for precision in workshop.precisions:
             try:
-                found = workshop.planned(case, precision)
+                found = workshop.plan_case(case, precision)
             except (NotTakenError, InputError):
                 continue
             if any(called == name or called.startswith(f"{name}_") for called in found.composites):
                 return found
         tried += 1
-        if tried == _MOST:
+        if tried == _MOST_ATTEMPTS:
             break
     raise NotTakenError("this kit makes none from its pattern; name a model of the zoo that has it")
 
 
-def _models(pattern: Pattern, dtype: str) -> Iterator[Case]:
+def _composite_models(pattern: Pattern, dtype: str) -> Iterator[Case]:
     for form, shape, constant in product(pattern.forms, _SHAPES, (False, True)):
         try:
-            yield _model(pattern.name, form, dtype, shape, constant)
+            yield _composite_model(pattern.name, form, dtype, shape, constant)
         except Exception:  # these operands do not suit the pattern; onnx raises various exceptions
             continue
 
 
-def _model(name: str, form: Form, dtype: str, shape: tuple[int, ...], constant: bool) -> Case:
+def _composite_model(name: str, form: PatternForm, dtype: str, shape: tuple[int, ...], constant: bool) -> Case:
     """Return the nodes of a form as a model; with `constant`, all but first operands are constants."""
-    sketch = Sketch(dtype)
+    sketch = GraphSketch(dtype)
     for node in form.nodes:
         operator = node.ops[0]
         operands = [
-            _operand(sketch, form, node, position, shape, constant)
+            _operand_text(sketch, form, node, position, shape, constant)
             for position in range(len(node.operands))
         ]
         makes = [output or f"unread_{number}" for number, output in enumerate(node.outputs)]
-        text = f"{operator}{_ATTRIBUTES.get(operator, '')}({', '.join(operands)})"
-        sketch.add(text, ", ".join(makes))
-        _attribute(sketch, node)
-    return sketch.case(f"composite {name}", form.outputs)
+        text = f"{operator}{_DEFAULT_ATTRIBUTES.get(operator, '')}({', '.join(operands)})"
+        sketch.add_node(text, ", ".join(makes))
+        _set_attributes(sketch, node)
+    return sketch.build_case(f"composite {name}", form.outputs)
 
 
-def _operand(  # noqa: PLR0913, PLR0917 - where the operand stands
-    sketch: Sketch,
-    form: Form,
-    node: PatternNode,
+def _operand_text(  # noqa: PLR0913, PLR0917 - where the operand stands
+    sketch: GraphSketch,
+    form: PatternForm,
+    node: PatternLine,
     position: int,
     shape: tuple[int, ...],
     constant: bool,
 ) -> str:
     operand = node.operands[position]
-    if operand.name in form.made or operand.name in sketch.inputs:
+    if operand.name in form.makers or operand.name in sketch.inputs:
         return operand.name
     if operand.value is not None:
         raise ValueError("a literal")
@@ -99,10 +99,10 @@ def _operand(  # noqa: PLR0913, PLR0917 - where the operand stands
         return known[position - 1]
     if (constant or operand.constant) and position:
         return f"c={'x'.join(map(str, shape))}"
-    return sketch.input(operand.name, shape)
+    return sketch.add_input(operand.name, shape)
 
 
-def _attribute(sketch: Sketch, node: PatternNode) -> None:
+def _set_attributes(sketch: GraphSketch, node: PatternLine) -> None:
     """Set the attributes that the pattern's line requires to fixed values."""
     made = sketch.nodes[-1]
     for asked in node.attributes:

@@ -22,34 +22,34 @@ from byoc.codegen.refusal import RefusedError
 from byoc.errors import ByocError, InputError
 from byoc.runtime.regions import RegionFailedError
 
-TASK = "task.json"
-ANSWER = "answer.json"
+TASK_FILE = "task.json"
+ANSWER_FILE = "answer.json"
 _WORKER = "byoc.testing.worker"
 _TIMEOUT = 600.0
 _LAST_LINES = 3
 
-Values = Mapping[str, Any]
+TensorValues = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class RegionTask:
     """A region of a bundle, and the inputs to run it on."""
 
     bundle: Path
     region: str
-    inputs: Values
+    inputs: TensorValues
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class RegionAnswer:
     """A region's outputs in the fresh process, or the problem; `compiled` is its artifact's hash."""
 
-    outputs: Values
+    outputs: TensorValues
     problem: str = ""
-    compiled: str = ""
+    artifact_hash: str = ""
 
 
-def fingerprint(artifact: Artifact) -> str:
+def hash_artifact(artifact: Artifact) -> str:
     """Return a SHA-256 in hex of an artifact, its files and its metadata."""
     digest = hashlib.sha256(repr(sorted(artifact.metadata.items())).encode())
     for name, content in sorted(artifact.files.items()):
@@ -57,9 +57,9 @@ def fingerprint(artifact: Artifact) -> str:
     return digest.hexdigest()
 
 
-def run_fresh(
-    codegen: str, options: Mapping[str, str], tasks: Sequence[Task], folder: Path
-) -> list[Answer]:
+def run_fresh_process(
+    codegen: str, options: Mapping[str, str], tasks: Sequence[RegionTask], folder: Path
+) -> list[RegionAnswer]:
     """Run regions in one fresh process; return the answers in the order of the tasks.
 
     Raises InputError with the last lines of output when the process fails.
@@ -70,7 +70,7 @@ def run_fresh(
         save_values(task.inputs, folder / f"in{number}")
         entries.append({"bundle": str(task.bundle), "region": task.region})
     asked = {"codegen": codegen, "options": dict(options), "tasks": entries}
-    (folder / TASK).write_text(json.dumps(asked), encoding="utf-8")
+    (folder / TASK_FILE).write_text(json.dumps(asked), encoding="utf-8")
     path = os.pathsep.join(dict.fromkeys(entry for entry in sys.path if entry))
     try:
         done = subprocess.run(
@@ -85,19 +85,19 @@ def run_fresh(
         )
     except subprocess.TimeoutExpired:
         raise InputError(f"the process did not end within {_TIMEOUT:g} s") from None
-    if done.returncode or not (folder / ANSWER).is_file():
+    if done.returncode or not (folder / ANSWER_FILE).is_file():
         last = " / ".join(done.stdout.decode(errors="replace").strip().splitlines()[-_LAST_LINES:])
         raise InputError(
             f"the process ended with exit code {done.returncode}: {last or 'it says nothing'}"
         )
-    answers = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
+    answers = json.loads((folder / ANSWER_FILE).read_text(encoding="utf-8"))
     return [
-        Answer(load_values(folder / f"out{number}"), answer["problem"], answer["compiled"])
+        RegionAnswer(load_values(folder / f"out{number}"), answer["problem"], answer["compiled"])
         for number, answer in enumerate(answers)
     ]
 
 
-def save_values(values: Values, folder: Path) -> None:
+def save_values(values: TensorValues, folder: Path) -> None:
     """Write tensors to a new folder."""
     folder.mkdir()
     for number, (name, value) in enumerate(values.items()):
@@ -111,7 +111,7 @@ def load_values(folder: Path) -> dict[str, Any]:
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in tensors}
 
 
-def why(error: ByocError) -> str:
+def error_reason(error: ByocError) -> str:
     """Return the reason of an error, without the codegen's name."""
     if isinstance(error, RefusedError):
         return error.refusals[0].reason

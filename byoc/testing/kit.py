@@ -8,17 +8,17 @@ from typing import Any, ClassVar
 
 import pytest
 
-from byoc.codegen import Codegen, Executable, chosen_options, find_codegen
-from byoc.errors import ByocError, InputError, described
+from byoc.codegen import Codegen, Executable, parse_codegen_options, find_codegen
+from byoc.errors import ByocError, InputError, describe_error
 from byoc.rules.load import load_rules
-from byoc.runtime.onnxrt import HOW_TO_GET_IT, has_runtime
-from byoc.testing.checks import Checks, Fresh
-from byoc.testing.cut import Cut, NotTakenError, Workshop, target_operators
-from byoc.testing.fresh import why
+from byoc.runtime.onnxrt import INSTALL_HINT, has_runtime
+from byoc.testing.checks import CodegenChecks, FreshResults
+from byoc.testing.cut import CompiledCase, NotTakenError, CaseCompiler, list_target_operators
+from byoc.testing.fresh import error_reason
 from byoc.testing.structures import FORMS
-from byoc.verify.thresholds import DEFAULT, QUANTIZED, TOLERANCE, Thresholds
+from byoc.verify.thresholds import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE, Thresholds
 
-SAMPLE = "chain"
+SAMPLE_FORM = "chain"
 """The form that tests of execution use; other forms are tested for their results only."""
 
 
@@ -36,30 +36,30 @@ class Claims:
     threads: bool = True
 
 
-class Kit:
+class ConformanceKit:
     """One codegen under test: its plug-in, its rules, and the cases compiled so far."""
 
     def __init__(self, asked: "type[ConformanceBase]", folder: Path) -> None:
         """Find the codegen. Raises InputError when it, an option or the rule file is wrong."""
         if not has_runtime():
-            raise InputError(HOW_TO_GET_IT)
+            raise InputError(INSTALL_HINT)
         codegen = find_codegen(asked.codegen)
         self.codegen: Codegen = codegen
-        self.asked = asked
+        self.settings = asked
         self.folder = folder
-        self.workshop = Workshop(asked.rules, codegen, asked.options, folder / "bundles")
-        tolerance = {**TOLERANCE, QUANTIZED: DEFAULT.units, **asked.tolerance}
-        thresholds = Thresholds(units=tolerance.pop(QUANTIZED), relative=tolerance)
-        self.checks = Checks(codegen, chosen_options(codegen, asked.options), thresholds)
-        _ = self.workshop.target
-        self._forms: dict[str, Cut | Exception] = {}
-        self._fresh: Fresh | Exception | None = None
+        self.cases = CaseCompiler(asked.rules, codegen, asked.options, folder / "bundles")
+        tolerance = {**TOLERANCE, QUANTIZED_THRESHOLD: DEFAULT_THRESHOLDS.units, **asked.tolerance}
+        thresholds = Thresholds(units=tolerance.pop(QUANTIZED_THRESHOLD), relative=tolerance)
+        self.checks = CodegenChecks(codegen, parse_codegen_options(codegen, asked.options), thresholds)
+        _ = self.cases.target
+        self._forms: dict[str, CompiledCase | Exception] = {}
+        self._fresh: FreshResults | Exception | None = None
 
-    def form(self, name: str) -> Cut:
+    def compile_form(self, name: str) -> CompiledCase:
         """Return a compiled form, from the cache if possible. Raises NotTakenError or CompileError."""
         if name not in self._forms:
             try:
-                self._forms[name] = self.workshop.compile(self.workshop.form(name))
+                self._forms[name] = self.cases.compile(self.cases.plan_form(name))
             except (NotTakenError, InputError) as error:
                 self._forms[name] = error
         found = self._forms[name]
@@ -68,35 +68,35 @@ class Kit:
         return found
 
     @property
-    def sample(self) -> Cut:
+    def sample(self) -> CompiledCase:
         """A region of one input and one output; skips the test where that region does not work."""
         try:
-            found = self.form(SAMPLE)
+            found = self.compile_form(SAMPLE_FORM)
         except NotTakenError as error:
             pytest.skip(f"the rules take no two nodes in a row that this kit knows: {error}")
         except ByocError as error:
-            pytest.skip(f"test_form[{SAMPLE}] fails, which this check builds on: {why(error)}")
+            pytest.skip(f"test_form[{SAMPLE_FORM}] fails, which this check builds on: {error_reason(error)}")
         if isinstance(self.codegen, Executable):
-            problems = self.checks.computes(found)
+            problems = self.checks.check_results(found)
             if problems:
-                pytest.skip(f"test_form[{SAMPLE}] fails, which this check builds on: {problems[0]}")
+                pytest.skip(f"test_form[{SAMPLE_FORM}] fails, which this check builds on: {problems[0]}")
         return found
 
     @property
-    def fresh(self) -> Fresh:
+    def fresh_results(self) -> FreshResults:
         """The results of all working forms in a fresh process, which is started once."""
         if self._fresh is None:
             cuts = [self.sample]
             for name in FORMS:
-                if name != SAMPLE and not self.asked.skipped(name):
+                if name != SAMPLE_FORM and not self.settings.skip_reason(name):
                     try:
-                        cuts.append(self.form(name))
+                        cuts.append(self.compile_form(name))
                     except (NotTakenError, InputError):
                         continue
-            working = [cut for cut in cuts if not self.checks.computes(cut)]
+            working = [cut for cut in cuts if not self.checks.check_results(cut)]
             try:
-                options = self.asked.options
-                self._fresh = self.checks.fresh(working, options, self.folder / "fresh")
+                options = self.settings.options
+                self._fresh = self.checks.run_in_fresh_process(working, options, self.folder / "fresh")
             except InputError as error:
                 self._fresh = error
         if isinstance(self._fresh, Exception):
@@ -123,10 +123,10 @@ class ConformanceBase:
         """Generate a test for each operator, composite, form and model."""
         for name in ("operator", "composite", "form", "model"):
             if name in metafunc.fixturenames:
-                metafunc.parametrize(name, self.names(name))
+                metafunc.parametrize(name, self.parameter_names(name))
 
     @classmethod
-    def names(cls, kind: str) -> list[str]:
+    def parameter_names(cls, kind: str) -> list[str]:
         """Return the test parameters of a kind: `operator`, `composite`, `form` or `model`.
 
         A rule file that cannot be read has none; every other test then fails with the reason.
@@ -139,34 +139,34 @@ class ConformanceBase:
             target = load_rules(cls.rules)
             if kind == "composite":
                 return [pattern.name for pattern in target.patterns]
-            return list(cls.operators) or target_operators(target)
+            return list(cls.operators) or list_target_operators(target)
         except InputError:
             return []
 
     @pytest.fixture
-    def kit(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kit:
+    def kit(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ConformanceKit:
         """The kit of the codegen under test, shared by all tests of a class."""
         cls = type(self)
         name = getattr(request.node, "originalname", "")
-        self._skip(name)
+        self._skip_if_listed(name)
         return cls.make_kit(lambda: tmp_path_factory.mktemp("conformance"))
 
     @classmethod
-    def make_kit(cls, folder: Callable[[], Path]) -> Kit:
+    def make_kit(cls, folder: Callable[[], Path]) -> ConformanceKit:
         """Return the kit of this class, created once. Fails the test when that is not possible."""
         if cls not in cls._kits:
             try:
-                cls._kits[cls] = Kit(cls, folder())
+                cls._kits[cls] = ConformanceKit(cls, folder())
             except ByocError as error:
                 cls._kits[cls] = error
         found = cls._kits[cls]
         if isinstance(found, ByocError):
             pytest.fail(str(found), pytrace=False)
-        assert isinstance(found, Kit)
+        assert isinstance(found, ConformanceKit)
         return found
 
     @classmethod
-    def skipped(cls, name: str) -> str:
+    def skip_reason(cls, name: str) -> str:
         """Return the reason to skip a test, operator, form, model or case; "" when there is none."""
         found = (
             reason
@@ -175,12 +175,12 @@ class ConformanceBase:
         )
         return next(found, "")
 
-    def _executable(self, kit: Kit) -> None:
+    def _require_executable(self, kit: ConformanceKit) -> None:
         if not isinstance(kit.codegen, Executable):
             pytest.skip(f"codegen {self.codegen} has no `load`: what it compiles is not run here")
 
-    def _skip(self, name: str) -> None:
-        reason = self.skipped(name)
+    def _skip_if_listed(self, name: str) -> None:
+        reason = self.skip_reason(name)
         if reason:
             pytest.skip(reason)
 
@@ -198,6 +198,6 @@ def collect_problems(check: Callable[[], list[str]]) -> list[str]:
     try:
         return check()
     except ByocError as error:
-        return [why(error)]
+        return [error_reason(error)]
     except Exception as error:  # the codegen is third-party code
-        return [f"fails with {described(error)}"]
+        return [f"fails with {describe_error(error)}"]

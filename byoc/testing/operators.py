@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from byoc.testing.case import Case, one_node
+from byoc.testing.case import Case, parse_one_node
 
 _SHAPES = ("1x4x6x6", "3x4", "2x3x4", "5", "")
 _UNARY = (
@@ -29,7 +29,7 @@ _REDUCE = ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "Redu
 _IMAGE = "x:1x4x8x8 | "
 
 # Operators with attributes, constants or several outputs, in the notation of `one_node`.
-_OTHERS = {
+_ONE_NODE_TEXTS = {
     "ArgMax": ["x:2x6 | ArgMax<axis=1, keepdims=0>(x)"],
     "AveragePool": [
         _IMAGE + "AveragePool<kernel_shape=[2,2], strides=[2,2]>(x)",
@@ -103,19 +103,19 @@ _OTHERS = {
 }
 
 
-def candidates(operator: str, dtypes: Sequence[str]) -> Iterator[Case]:
+def operator_cases(operator: str, dtypes: Sequence[str]) -> Iterator[Case]:
     """Yield models of one node of an operator, regardless of any target's rules.
 
     byoc's own models, in the given types, alternate with ONNX's tests, so that the first cover all
     kinds.
     """
-    own = (case for text in _texts(operator) for case in (one_node(text, d) for d in dtypes) if case)
-    for pair in zip_longest(own, _standard(operator)):
+    own = (case for text in _own_models(operator) for case in (parse_one_node(text, d) for d in dtypes) if case)
+    for pair in zip_longest(own, _onnx_test_cases(operator)):
         yield from (case for case in pair if case is not None)
 
 
-def _texts(operator: str) -> Iterator[str]:
-    yield from _OTHERS.get(operator, ())
+def _own_models(operator: str) -> Iterator[str]:
+    yield from _ONE_NODE_TEXTS.get(operator, ())
     if operator in _UNARY:
         yield from (f"x:{shape} | {operator}(x)" for shape in _SHAPES)
     if operator in _BINARY:
@@ -128,14 +128,14 @@ def _texts(operator: str) -> Iterator[str]:
         yield f"x:2x3x4 | {operator}<axes=[-1], keepdims=0>(x)"
 
 
-def _standard(operator: str) -> Iterator[Case]:
+def _onnx_test_cases(operator: str) -> Iterator[Case]:
     """Yield ONNX's tests of an operator: unchanged, and with all inputs but one as constants."""
-    for test in _tests(operator):
+    for test in _onnx_tests(operator):
         model, sets = test.model, test.data_sets
         if model.functions or not sets:
             continue
         names = [value.name for value in model.graph.input]
-        given = dict(zip(names, map(_array, sets[0][0]), strict=False))
+        given = dict(zip(names, map(_to_array, sets[0][0]), strict=False))
         if any(value is None for value in given.values()):
             continue
         yield Case(test.name, model, given)
@@ -143,7 +143,7 @@ def _standard(operator: str) -> Iterator[Case]:
             yield _with_constants(test.name, model, given)
 
 
-def _array(value: Any) -> Any:
+def _to_array(value: Any) -> Any:
     """Return a test's value as an array; None for a sequence or an optional."""
     if isinstance(value, TensorProto):
         return numpy_helper.to_array(value)
@@ -161,7 +161,7 @@ def _with_constants(name: str, original: ModelProto, given: dict[str, Any]) -> C
 
 
 @cache
-def _tests(operator: str) -> tuple[Any, ...]:
+def _onnx_tests(operator: str) -> tuple[Any, ...]:
     """Return ONNX's tests of an operator.
 
     Generating all tests takes ten seconds; importing one of their modules generates only its own.
@@ -174,16 +174,16 @@ def _tests(operator: str) -> tuple[Any, ...]:
         except ImportError:
             return ()
     made = getattr(sys.modules[package], "_NodeTestCases", ())
-    return tuple(test for test in made if test.model and _operator(test.model) == operator)
+    return tuple(test for test in made if test.model and _single_operator(test.model) == operator)
 
 
-def _operator(model: ModelProto) -> str:
+def _single_operator(model: ModelProto) -> str:
     """Return the operator of a model with one node of ONNX's domain; "" for any other model."""
     nodes = model.graph.node
     return nodes[0].op_type if len(nodes) == 1 and nodes[0].domain in ("", "ai.onnx") else ""
 
 
-def all_operators() -> list[str]:
+def list_onnx_operators() -> list[str]:
     """Return the names of all operators of ONNX's domain that are not deprecated."""
     schemas = (schema for schema in onnx.defs.get_all_schemas() if schema.domain == "")
     return sorted({schema.name for schema in schemas if not schema.deprecated})

@@ -6,40 +6,40 @@ from pathlib import Path
 from typing import Any
 
 from byoc.bundle.read import open_bundle
-from byoc.codegen import chosen_options, find_codegen
-from byoc.codegen.asking import compiled
+from byoc.codegen import parse_codegen_options, find_codegen
+from byoc.codegen.asking import compile_region
 from byoc.errors import ByocError
-from byoc.runtime.onnxrt import unoptimized
-from byoc.runtime.regions import executable, executor
-from byoc.testing.fresh import ANSWER, TASK, Values, fingerprint, load_values, save_values, why
+from byoc.runtime.onnxrt import without_optimizations
+from byoc.runtime.regions import find_executable, load_executor
+from byoc.testing.fresh import ANSWER_FILE, TASK_FILE, TensorValues, hash_artifact, load_values, save_values, error_reason
 
 
 def main(folder: Path) -> None:
     """Execute the tasks in a folder, and write the answers beside them."""
-    asked = json.loads((folder / TASK).read_text(encoding="utf-8"))
+    asked = json.loads((folder / TASK_FILE).read_text(encoding="utf-8"))
     answers = []
     for number, task in enumerate(asked["tasks"]):
         try:
-            outputs, made = _done(asked, task, load_values(folder / f"in{number}"))
+            outputs, made = _run_task(asked, task, load_values(folder / f"in{number}"))
             answer = {"problem": "", "compiled": made}
         except ByocError as error:
-            outputs, answer = {}, {"problem": why(error), "compiled": ""}
+            outputs, answer = {}, {"problem": error_reason(error), "compiled": ""}
         save_values(outputs, folder / f"out{number}")
         answers.append(answer)
-    (folder / ANSWER).write_text(json.dumps(answers), encoding="utf-8")
+    (folder / ANSWER_FILE).write_text(json.dumps(answers), encoding="utf-8")
 
 
-def _done(asked: Any, task: Any, inputs: Values) -> tuple[Values, str]:
+def _run_task(asked: Any, task: Any, inputs: TensorValues) -> tuple[TensorValues, str]:
     """Return the outputs of a region, and the hash of its recompiled artifact."""
     name = asked["codegen"]
     found = open_bundle(Path(task["bundle"])).regions()
     region, artifact = next((r, made) for _, r, made in found if r.name == task["region"])
-    with unoptimized():
-        run = executor(executable(name), name, region, artifact)
+    with without_optimizations():
+        run = load_executor(find_executable(name), name, region, artifact)
     outputs = run(inputs)
     codegen = find_codegen(name)
-    again = compiled(codegen, region, chosen_options(codegen, asked["options"]))
-    return outputs, fingerprint(again)
+    again = compile_region(codegen, region, parse_codegen_options(codegen, asked["options"]))
+    return outputs, hash_artifact(again)
 
 
 if __name__ == "__main__":

@@ -8,19 +8,19 @@ Everything is compiled with the codegen and the options that the bundle was made
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from byoc.bundle.compile import Compiler
+from byoc.bundle.compile import RegionCompiler
 from byoc.bundle.read import Bundle
 from byoc.codegen import Executable, Region, find_codegen
 from byoc.errors import InputError
-from byoc.graph.marks import noted
-from byoc.runtime.onnxrt import unoptimized
-from byoc.runtime.regions import executor, twin
+from byoc.graph.marks import get_metadata
+from byoc.runtime.onnxrt import without_optimizations
+from byoc.runtime.regions import load_executor, rename_executor
 from byoc.verify.compare import OutputError
-from byoc.verify.cutting import Cutting, Values
-from byoc.verify.minimize import Outcome, earliest, shrunk
-from byoc.verify.regions import Watched, reference_runs, region_error, samples_of
-from byoc.verify.thresholds import DEFAULT, Thresholds
-from byoc.verify.trial import Bench, Trial, weight_layout
+from byoc.verify.cutting import RegionCutter, Values
+from byoc.verify.minimize import TrialOutcome, find_shortest_wrong, minimize_wrong
+from byoc.verify.regions import RecordedRuns, record_reference_runs, compare_region, bundle_samples
+from byoc.verify.thresholds import DEFAULT_THRESHOLDS, Thresholds
+from byoc.verify.trial import TrialBench, PartTrial, find_weight_layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +43,11 @@ class Fault:
     op: str
     inside: str
     operations: tuple[str, ...]
-    trial: Trial
-    tried: int
+    trial: PartTrial
+    trial_count: int
 
     @property
-    def together(self) -> bool:
+    def is_joint(self) -> bool:
         """True if no single operation shows the fault."""
         return len(self.operations) > 1
 
@@ -59,21 +59,21 @@ class Fault:
     def __str__(self) -> str:
         """Return the fault in one sentence."""
         worst = self.worst
-        error = worst.problem or f"differs {worst.told}"
+        error = worst.problem or f"differs {worst.error_phrase}"
         first = f"{self.region}: {self.op} '{self.operation}' is the first operation that is off"
         if self.inside:
             first += f" (it is {self.inside})"
-        if not self.together:
+        if not self.is_joint:
             return f"{first}: its output '{worst.name}' {error}"
         others = ", ".join(f"'{name}'" for name in self.operations if name != self.operation)
         return f"{first}, and right alone: together with {others}, output '{worst.name}' {error}"
 
 
-def bisect(
+def bisect_region(
     bundle: Bundle,
     region: str,
     inputs: Values | None = None,
-    thresholds: Thresholds = DEFAULT,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Fault:
     """Find the smallest part of a region that is wrong on the tensors that really reach it.
@@ -82,24 +82,24 @@ def bisect(
     InputError if there is no such region, its codegen cannot run here, it is not wrong, or it is right
     when compiled again; raise NotVerifiableError if plain onnxruntime cannot run the regions.
     """
-    found, run = _region(bundle, region)
+    found, run = _open_region(bundle, region)
     entry = next(entry for entry in bundle.manifest.regions if entry.name == region)
-    compiler = Compiler(find_codegen(entry.codegen), entry.codegen_options)
-    reached = reference_runs(bundle, samples_of(bundle) if inputs is None else inputs)[region]
-    bench = Bench(Cutting(found, _first_off(found, run, reached, thresholds)), compiler, thresholds)
-    _require_again(bench, entry.codegen)
+    compiler = RegionCompiler(find_codegen(entry.codegen), entry.codegen_options)
+    reached = record_reference_runs(bundle, bundle_samples(bundle) if inputs is None else inputs)[region]
+    bench = TrialBench(RegionCutter(found, _first_wrong_inputs(found, run, reached, thresholds)), compiler, thresholds)
+    _require_reproducible(bench, entry.codegen)
     operations = bench.cutting.operations
 
-    def prefix(length: int) -> Outcome:
+    def prefix(length: int) -> TrialOutcome:
         progress(f"{region}: the first {length} of {len(operations)} operations")
-        return bench.outcome(operations[:length])
+        return bench.try_outcome(operations[:length])
 
-    length = earliest(len(operations), prefix)
+    length = find_shortest_wrong(len(operations), prefix)
     first = operations[length - 1]
     progress(f"{region}: fewer operations than {length}")
-    smallest = _smallest(bench, operations[:length], first)
-    trial = bench.trial(smallest)
-    assert isinstance(trial, Trial)
+    smallest = _smallest_part(bench, operations[:length], first)
+    trial = bench.try_operations(smallest)
+    assert isinstance(trial, PartTrial)
     if first not in smallest:
         first = smallest[-1]
     node = bench.cutting.index.nodes[first]
@@ -108,22 +108,22 @@ def bisect(
         target=found.target,
         codegen=entry.codegen,
         options=dict(entry.codegen_options),
-        weights=str(weight_layout(found) or ""),
-        operation=bench.cutting.name(first),
-        op=noted(node, "byoc.composite") or node.op_type,
-        inside=noted(node, "byoc.nodes"),
-        operations=tuple(map(bench.cutting.name, smallest)),
+        weights=str(find_weight_layout(found) or ""),
+        operation=bench.cutting.operation_name(first),
+        op=get_metadata(node, "byoc.composite") or node.op_type,
+        inside=get_metadata(node, "byoc.nodes"),
+        operations=tuple(map(bench.cutting.operation_name, smallest)),
         trial=trial,
-        tried=len(bench.tried),
+        trial_count=len(bench.trials),
     )
 
 
-def _region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], Values]]:
+def _open_region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], Values]]:
     """Return a region of a bundle, and the function that runs it."""
     found = {region.name: (codegen, region, artifact) for codegen, region, artifact in bundle.regions()}
     if name not in found:
         there = ", ".join(found) or "none"
-        raise InputError(f"{bundle.place}: no region '{name}'; there are: {there}")
+        raise InputError(f"{bundle.display_path}: no region '{name}'; there are: {there}")
     codegen, region, artifact = found[name]
     plugin = find_codegen(codegen)
     if not isinstance(plugin, Executable):
@@ -131,63 +131,63 @@ def _region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], Value
             f"region {name}: codegen {codegen} cannot run here what it compiles (it has no `load`), "
             "so that which of its operations are off cannot be tried"
         )
-    own = found[bundle.twins.get(name, name)][1]
+    own = found[bundle.identical_regions.get(name, name)][1]
     options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
-    with unoptimized():
-        run = executor(plugin, codegen, own, artifact, options[own.name])
-    return region, run if own is region else twin(run, own, region)
+    with without_optimizations():
+        run = load_executor(plugin, codegen, own, artifact, options[own.name])
+    return region, run if own is region else rename_executor(run, own, region)
 
 
-def _first_off(
-    region: Region, run: Callable[[Values], Values], reached: Watched, thresholds: Thresholds
+def _first_wrong_inputs(
+    region: Region, run: Callable[[Values], Values], reached: RecordedRuns, thresholds: Thresholds
 ) -> Values:
     """Return the first inputs that reached a region on which it is wrong."""
-    for values in reached.kept:
-        error = region_error(region, run, Watched(1, [values]), thresholds)
+    for values in reached.values:
+        error = compare_region(region, run, RecordedRuns(1, [values]), thresholds)
         if error.problem:
             raise InputError(f"region {region.name} {error.problem}")
         if not error.within:
             return values[0]
     raise InputError(
         f"region {region.name} is not off on these inputs"
-        if reached.kept
+        if reached.values
         else f"region {region.name} is not reached by these inputs"
     )
 
 
-def _require_again(bench: Bench, codegen: str) -> None:
+def _require_reproducible(bench: TrialBench, codegen: str) -> None:
     """Raise InputError unless the whole region is wrong when it is compiled again."""
     name = bench.cutting.region.name
-    found = bench.trial(bench.cutting.operations)
+    found = bench.try_operations(bench.cutting.operations)
     if isinstance(found, str):
         raise InputError(f"region {name} cannot be tried again: {found}")
-    if found.outcome is Outcome.RIGHT:
+    if found.outcome is TrialOutcome.RIGHT:
         raise InputError(
             f"region {name} is right when it is compiled again: its artifact in the bundle is not what "
             f"codegen {codegen} makes of it here"
         )
 
 
-def _smallest(bench: Bench, prefix: tuple[int, ...], first: int) -> list[int]:
+def _smallest_part(bench: TrialBench, prefix: tuple[int, ...], first: int) -> list[int]:
     """Return as few operations of a prefix as are wrong together, connected and in order.
 
     This is the operation at fault alone, or ever more operations around it, which are then reduced.
     """
     around = {first}
-    while bench.outcome(around) is not Outcome.OFF:
+    while bench.try_outcome(around) is not TrialOutcome.WRONG:
         wider = around | {n for i in around for n in bench.cutting.neighbours(i)} & {*prefix}
         if wider == around:
             around = {*prefix}
             break
         around = wider
-    reduced = shrunk(sorted(around), bench.outcome)
-    for piece in _connected(bench, reduced):
-        if len(piece) < len(reduced) and bench.outcome(piece) is Outcome.OFF:
+    reduced = minimize_wrong(sorted(around), bench.try_outcome)
+    for piece in _connected_groups(bench, reduced):
+        if len(piece) < len(reduced) and bench.try_outcome(piece) is TrialOutcome.WRONG:
             return piece
     return reduced
 
 
-def _connected(bench: Bench, operations: Collection[int]) -> list[list[int]]:
+def _connected_groups(bench: TrialBench, operations: Collection[int]) -> list[list[int]]:
     """Divide operations into connected groups, each in order."""
     pending, groups = [*operations], []
     while pending:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from byoc.errors import InputError
-from byoc.numerics import cosine, same_class, signal_to_noise
-from byoc.verify.thresholds import DEFAULT, TOLERANCE, Measure, Thresholds
+from byoc.numerics import compute_cosine, compute_same_class_share, compute_signal_to_noise
+from byoc.verify.thresholds import DEFAULT_THRESHOLDS, TOLERANCE, Measure, Thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class OutputError:
                 return self.relative <= self.tolerance
 
     @property
-    def told(self) -> str:
+    def error_phrase(self) -> str:
         """Part of a sentence: `by 0.02 of its range, at most 0.0001 is allowed for float32`."""
         match self.measure:
             case "units":
@@ -128,7 +128,7 @@ class Verification:
         return max(self.outputs, key=OutputError.severity, default=None)
 
 
-def require(verification: Verification) -> None:
+def require_passed(verification: Verification) -> None:
     """Raise InputError if an error is beyond its tolerance.
 
     The message names the worst output and the first wrong region; without these the worst boundary
@@ -138,34 +138,34 @@ def require(verification: Verification) -> None:
     worst = verification.worst
     problems = []
     if worst is not None and not worst.within:
-        problems.append(_describe(f"output '{worst.name}'", worst, verification.against))
+        problems.append(_describe_error(f"output '{worst.name}'", worst, verification.against))
     if regions:
-        problems.append(_describe_region(regions[0]))
+        problems.append(_describe_region_error(regions[0]))
     tensor = max(verification.boundary, key=OutputError.severity, default=None)
     if not problems and tensor is not None and not tensor.within:
-        problems.append(_describe(f"tensor '{tensor.name}'", tensor, "that of plain onnxruntime"))
+        problems.append(_describe_error(f"tensor '{tensor.name}'", tensor, "that of plain onnxruntime"))
     if problems:
         raise InputError(f"verification failed: {'; '.join(problems)}")
 
 
-def _describe(tensor: str, error: OutputError, against: str) -> str:
+def _describe_error(tensor: str, error: OutputError, against: str) -> str:
     if error.problem:
         return f"{tensor} {error.problem}, compared with {against}"
-    return f"{tensor} differs from {against} {error.told}"
+    return f"{tensor} differs from {against} {error.error_phrase}"
 
 
-def _describe_region(region: RegionError) -> str:
+def _describe_region_error(region: RegionError) -> str:
     worst = region.worst
     if worst is None or region.problem:
         return f"region {region.name} {region.problem}"
     tensor = f"region {region.name} alone: output '{worst.name}'"
-    return _describe(tensor, worst, "its own ONNX on plain onnxruntime")
+    return _describe_error(tensor, worst, "its own ONNX on plain onnxruntime")
 
 
-def compare(
+def compare_tensors(
     expected: Mapping[str, Any],
     actual: Mapping[str, Any],
-    thresholds: Thresholds = DEFAULT,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
     quantized: Collection[str] = frozenset(),
 ) -> Iterable[OutputError]:
     """Yield the error of each expected output; a sequence is compared element by element.
@@ -183,30 +183,30 @@ def compare(
             yield _incomparable(name, dtype, "is empty" if name in actual else "is missing", allowed)
         elif isinstance(value, list) and isinstance(got, list) and len(value) == len(got):
             for i, (one, other) in enumerate(zip(value, got, strict=True)):
-                yield _error(f"{name}[{i}]", one, other, thresholds, name in quantized)
+                yield _tensor_error(f"{name}[{i}]", one, other, thresholds, name in quantized)
         elif isinstance(value, list) or isinstance(got, list):
             yield _incomparable(name, "sequence", "is a sequence of another length, or none")
         else:
-            yield _error(name, value, got, thresholds, name in quantized)
+            yield _tensor_error(name, value, got, thresholds, name in quantized)
 
 
-def _error(
+def _tensor_error(
     name: str, expected: Any, actual: Any, thresholds: Thresholds, quantized: bool
 ) -> OutputError:
     """Compute the error of one tensor."""
-    wanted, got = _array(expected), _array(actual)
+    wanted, got = _as_array(expected), _as_array(actual)
     dtype = str(wanted.dtype)
-    tolerance, measure = thresholds.of(dtype, quantized)
+    tolerance, measure = thresholds.limit_for(dtype, quantized)
     if wanted.dtype != got.dtype or wanted.shape != got.shape:
         found, expects = (f"{a.dtype}{list(a.shape)}" for a in (got, wanted))
         return _incomparable(name, dtype, f"is {found} instead of {expects}", tolerance)
     if dtype not in TOLERANCE and measure != "units":
-        if not _equal(wanted, got):
+        if not _arrays_equal(wanted, got):
             return _incomparable(
-                name, dtype, f"is not equal, as {dtype} must be", share=_share(wanted, got)
+                name, dtype, f"is not equal, as {dtype} must be", share=_differing_share(wanted, got)
             )
         return OutputError(name, dtype, 0.0, 0.0, tolerance, differing=0.0)
-    share = _share(wanted, got)
+    share = _differing_share(wanted, got)
     wanted, got = wanted.astype(np.float64), got.astype(np.float64)
     finite = np.isfinite(wanted)
     if not np.array_equal(wanted[~finite], got[~finite], equal_nan=True) or not np.all(
@@ -216,14 +216,14 @@ def _error(
     values, found = wanted[finite], got[finite]
     absolute = float(np.max(np.abs(values - found), initial=0.0))
     span = float(np.ptp(values)) if values.size else 0.0
-    scale = thresholds.scale(dtype, span, float(np.max(np.abs(values), initial=0.0)))
-    noise, angle = signal_to_noise(values, found), cosine(values, found)
+    scale = thresholds.error_scale(dtype, span, float(np.max(np.abs(values), initial=0.0)))
+    noise, angle = compute_signal_to_noise(values, found), compute_cosine(values, found)
     return OutputError(
         name, dtype, absolute, absolute / scale, tolerance, "", measure, noise, angle, share
     )
 
 
-def _share(wanted: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
+def _differing_share(wanted: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
     """Return the share of elements that are not equal; NaN equals NaN."""
     if not wanted.size:
         return 0.0
@@ -233,13 +233,13 @@ def _share(wanted: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
     return float(np.mean(~np.asarray(same, bool)))
 
 
-def _array(value: Any) -> np.ndarray[Any, Any]:
+def _as_array(value: Any) -> np.ndarray[Any, Any]:
     """Return a value as an array; strings as objects, since numpy's string types have a fixed length."""
     array = np.asarray(value)
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
-def _equal(wanted: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> bool:
+def _arrays_equal(wanted: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> bool:
     """Return whether two arrays are the same; NaN, which float8 and complex have too, equals NaN."""
     if wanted.dtype.name.startswith("float"):  # numpy does not know ml_dtypes' to be floats
         wanted, got = wanted.astype(np.float64), got.astype(np.float64)
@@ -252,7 +252,7 @@ def _incomparable(
     return OutputError(name, dtype, np.inf, np.inf, tolerance, problem, differing=share)
 
 
-def accuracy(original: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterable[Accuracy]:
+def measure_accuracy(original: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterable[Accuracy]:
     """Yield the accuracy of each output that is an array of floats."""
     for name, value in original.items():
         got = actual.get(name)
@@ -261,4 +261,4 @@ def accuracy(original: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterable
             and isinstance(got, np.ndarray)
             and str(value.dtype) in TOLERANCE
         ):
-            yield Accuracy(name, signal_to_noise(value, got), same_class(value, got))
+            yield Accuracy(name, compute_signal_to_noise(value, got), compute_same_class_share(value, got))

@@ -11,27 +11,27 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from byoc.bundle.compile import Compiler
+from byoc.bundle.compile import RegionCompiler
 from byoc.bundle.regions import read_region
 from byoc.codegen import find_codegen
 from byoc.codegen.api import Region
 from byoc.errors import InputError
 from byoc.graph.layout import parse_layout
-from byoc.runtime.arrays import read_npz, recovered, write_npz
+from byoc.runtime.arrays import read_npz, restore_dtype, write_npz
 from byoc.textfile import write_text
 from byoc.verify.bisect import Fault
 from byoc.verify.compare import RegionError
-from byoc.verify.cutting import Part
-from byoc.verify.thresholds import DEFAULT, Thresholds
-from byoc.verify.trial import save_part, tried
-from byoc.yamlfile import Strict
+from byoc.verify.cutting import RegionPart
+from byoc.verify.thresholds import DEFAULT_THRESHOLDS, Thresholds
+from byoc.verify.trial import save_part, run_trial
+from byoc.yamlfile import StrictModel
 
-NAME = "fault.json"
-MODEL = "model.onnx"
-INPUTS = "inputs.npz"
+FAULT_FILE_NAME = "fault.json"
+FAULT_MODEL = "model.onnx"
+FAULT_INPUTS = "inputs.npz"
 
 
-class FaultFile(Strict):
+class FaultFile(StrictModel):
     """The content of `fault.json`: the fault, and the way the model was compiled."""
 
     format: int = Field(ge=1, le=1)
@@ -47,19 +47,19 @@ class FaultFile(Strict):
     thresholds: dict[str, Any]
 
 
-def write_fault(fault: Fault, folder: Path, thresholds: Thresholds = DEFAULT) -> None:
+def write_fault(fault: Fault, folder: Path, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> None:
     """Write a fault to a folder, which is created; an earlier fault there is replaced.
 
     Raise InputError if the folder holds something else, or cannot be written.
     """
-    if folder.exists() and not (folder / NAME).is_file() and (folder.is_file() or any(folder.iterdir())):
+    if folder.exists() and not (folder / FAULT_FILE_NAME).is_file() and (folder.is_file() or any(folder.iterdir())):
         raise InputError(f"{folder}: there is something else than a fault of byoc verify")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_part(fault.trial.part.model, folder / MODEL)
+        save_part(fault.trial.part.model, folder / FAULT_MODEL)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    write_npz(folder / INPUTS, fault.trial.part.inputs)
+    write_npz(folder / FAULT_INPUTS, fault.trial.part.inputs)
     write_npz(folder / "expected.npz", fault.trial.expected)
     write_npz(folder / "actual.npz", fault.trial.actual)
     content = FaultFile(
@@ -76,21 +76,21 @@ def write_fault(fault: Fault, folder: Path, thresholds: Thresholds = DEFAULT) ->
         thresholds=asdict(thresholds) | {"asked": sorted(thresholds.asked)},
     )
     text = json.dumps(content.model_dump(mode="json"), indent=1, sort_keys=True)
-    write_text(folder / NAME, text + "\n")
+    write_text(folder / FAULT_FILE_NAME, text + "\n")
     write_text(folder / "README.txt", _readme(fault, folder.name))
 
 
 def is_fault(path: Path) -> bool:
     """Return whether a folder holds a fault."""
-    return (path / NAME).is_file()
+    return (path / FAULT_FILE_NAME).is_file()
 
 
-def see_again(folder: Path) -> tuple[FaultFile, RegionError]:
+def rerun_fault(folder: Path) -> tuple[FaultFile, RegionError]:
     """Compile and run the model of a fault once more; return the fault and its error now.
 
     Raise InputError if the folder holds no fault, or the codegen is missing, refuses or fails.
     """
-    path = folder / NAME
+    path = folder / FAULT_FILE_NAME
     try:
         fault = FaultFile.model_validate_json(path.read_bytes(), strict=True)
         thresholds = Thresholds(**fault.thresholds)
@@ -100,23 +100,23 @@ def see_again(folder: Path) -> tuple[FaultFile, RegionError]:
         first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise InputError(f"{path}: not a fault of byoc verify: {first}") from None
     weights = parse_layout(fault.weights) if fault.weights else None
-    region = read_region(folder / MODEL, fault.region, fault.target, None, weights)
-    compiler = Compiler(find_codegen(fault.codegen), fault.codegen_options)
-    trial = tried(Part(region.model, _inputs(folder / INPUTS, region)), region, compiler, thresholds)
+    region = read_region(folder / FAULT_MODEL, fault.region, fault.target, None, weights)
+    compiler = RegionCompiler(find_codegen(fault.codegen), fault.codegen_options)
+    trial = run_trial(RegionPart(region.model, _read_inputs(folder / FAULT_INPUTS, region)), region, compiler, thresholds)
     return fault, RegionError(fault.region, trial.errors)
 
 
-def _inputs(path: Path, region: Region) -> dict[str, Any]:
+def _read_inputs(path: Path, region: Region) -> dict[str, Any]:
     types = {contract.name: contract.type for contract in region.inputs}
-    return {name: recovered(array, types.get(name)) for name, array in read_npz(path).items()}
+    return {name: restore_dtype(array, types.get(name)) for name, array in read_npz(path).items()}
 
 
 def _readme(fault: Fault, folder: str) -> str:
     options = "".join(f" --codegen-option {key}={value}" for key, value in fault.options.items())
     return f"""{fault}.
 
-{MODEL}     the part of region {fault.region} that shows it: {", ".join(fault.operations)}
-{INPUTS}     what reaches them
+{FAULT_MODEL}     the part of region {fault.region} that shows it: {", ".join(fault.operations)}
+{FAULT_INPUTS}     what reaches them
 expected.npz   what plain onnxruntime makes of that, its optimizations off
 actual.npz     what codegen {fault.codegen} made of it{options and f" (with{options})"}
 

@@ -11,15 +11,15 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Outcome(Enum):
+class TrialOutcome(Enum):
     """The outcome of a trial."""
 
     RIGHT = "right"
-    OFF = "off"
+    WRONG = "off"
     UNKNOWN = "unknown"
 
 
-def earliest(count: int, trial: Callable[[int], Outcome]) -> int:
+def find_shortest_wrong(count: int, trial: Callable[[int], TrialOutcome]) -> int:
     """Find a wrong prefix whose next shorter prefix with a known outcome is right; return its length.
 
     `trial` tries a prefix of a length from 1 to `count`; the whole is known to be wrong. It is called
@@ -33,15 +33,15 @@ def earliest(count: int, trial: Callable[[int], Outcome]) -> int:
             return high
         middle = untried[len(untried) // 2]
         match trial(middle):
-            case Outcome.OFF:
+            case TrialOutcome.WRONG:
                 high = middle
-            case Outcome.RIGHT:
+            case TrialOutcome.RIGHT:
                 low = middle
             case _:
                 unknown.add(middle)
 
 
-def shrunk(items: Sequence[T], trial: Callable[[Sequence[T]], Outcome]) -> list[T]:
+def minimize_wrong(items: Sequence[T], trial: Callable[[Sequence[T]], TrialOutcome]) -> list[T]:
     """Reduce items that are wrong together, in order, until none of them can be left out.
 
     `items` are known to be wrong. This is ddmin: A. Zeller, R. Hildebrandt, Simplifying and Isolating
@@ -50,7 +50,7 @@ def shrunk(items: Sequence[T], trial: Callable[[Sequence[T]], Outcome]) -> list[
     reduced = list(items)
     parts = 2
     while len(reduced) > 1:
-        smaller = _smaller(reduced, parts, trial)
+        smaller = _find_smaller(reduced, parts, trial)
         if smaller is not None:
             reduced, parts = smaller
         elif parts == len(reduced):
@@ -60,18 +60,18 @@ def shrunk(items: Sequence[T], trial: Callable[[Sequence[T]], Outcome]) -> list[
     return reduced
 
 
-def _smaller(
-    items: list[T], parts: int, trial: Callable[[Sequence[T]], Outcome]
+def _find_smaller(
+    items: list[T], parts: int, trial: Callable[[Sequence[T]], TrialOutcome]
 ) -> tuple[list[T], int] | None:
     """Return a part, or all but a part, that is wrong, and the next number of parts."""
     bounds = [len(items) * i // parts for i in range(parts + 1)]
     slices = list(pairwise(bounds))
     for first, last in slices:
-        if trial(items[first:last]) is Outcome.OFF:
+        if trial(items[first:last]) is TrialOutcome.WRONG:
             return items[first:last], 2
     if parts > 2:  # of two parts, each is all but the other
         for first, last in slices:
             rest = items[:first] + items[last:]
-            if trial(rest) is Outcome.OFF:
+            if trial(rest) is TrialOutcome.WRONG:
                 return rest, max(parts - 1, 2)
     return None

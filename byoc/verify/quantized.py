@@ -11,11 +11,11 @@ from byoc.graph.walk import is_onnx, walk_graphs
 from byoc.quantize.operators import CLAMPS, VIEWS
 
 # Operators whose first output is quantized.
-_MAKING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
-_MOVING = VIEWS | CLAMPS | {"Pad"}
+_QUANTIZING_OPERATORS = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
+_MOVING_OPERATORS = VIEWS | CLAMPS | {"Pad"}
 
 
-def quantized_tensors(model: ModelProto) -> frozenset[str]:
+def find_quantized_tensors(model: ModelProto) -> frozenset[str]:
     """Return the names of the quantized tensors of a model, in bodies and functions as well.
 
     An operator that only moves numbers, such as Transpose, keeps them quantized. Tensors inside
@@ -30,8 +30,8 @@ def quantized_tensors(model: ModelProto) -> frozenset[str]:
     if light.functions:
         light = onnx.inliner.inline_local_functions(light)
     nodes = [node for graph in walk_graphs(light.graph) for node in graph.node if is_onnx(node)]
-    found = {name for node in nodes for name in _said(node)}
-    moving = [set(_moved(node)) for node in nodes if node.op_type in _MOVING]
+    found = {name for node in nodes for name in _tensors_defined_quantized(node)}
+    moving = [set(_moved_tensors(node)) for node in nodes if node.op_type in _MOVING_OPERATORS]
     before = -1
     while before < len(found):  # once for each change of direction along a chain of moves
         before = len(found)
@@ -41,15 +41,15 @@ def quantized_tensors(model: ModelProto) -> frozenset[str]:
     return frozenset(found)
 
 
-def _said(node: NodeProto) -> Iterator[str]:
+def _tensors_defined_quantized(node: NodeProto) -> Iterator[str]:
     """Yield the tensors that are quantized by the definition of a node."""
-    if node.op_type in _MAKING:
+    if node.op_type in _QUANTIZING_OPERATORS:
         yield node.output[0]
     if is_dequantize(node):
         yield node.input[0]
 
 
-def _moved(node: NodeProto) -> list[str]:
+def _moved_tensors(node: NodeProto) -> list[str]:
     """Return the inputs and outputs of a node that hold the same numbers; indices do not."""
     reads = node.input if node.op_type == "Concat" else node.input[:1]
     makes = node.output if node.op_type == "Split" else node.output[:1]

@@ -8,14 +8,14 @@ from byoc.bundle.read import Bundle
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
-from byoc.graph.load import Model, prepare
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
-from byoc.runtime.samples import samples_for
-from byoc.runtime.session import executors, load_bundle
+from byoc.graph.load import Model, prepare_model
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.runtime.samples import model_samples
+from byoc.runtime.session import load_executors, load_bundle
 from byoc.runtime.stages import data_inputs
-from byoc.verify.compare import OutputError, RegionError, compare
-from byoc.verify.quantized import quantized_tensors
-from byoc.verify.thresholds import DEFAULT, Thresholds
+from byoc.verify.compare import OutputError, RegionError, compare_tensors
+from byoc.verify.quantized import find_quantized_tensors
+from byoc.verify.thresholds import DEFAULT_THRESHOLDS, Thresholds
 
 Values = Mapping[str, Any]
 
@@ -28,20 +28,20 @@ class NotVerifiableError(InputError):
 
 
 @dataclass(eq=False)
-class Watched:
+class RecordedRuns:
     """The runs of a region: their number, and the inputs and outputs of the first ones."""
 
     runs: int = 0
-    kept: list[tuple[Values, Values]] = field(default_factory=list)
+    values: list[tuple[Values, Values]] = field(default_factory=list)
 
-    def watching(self, run: Executor) -> Executor:
+    def record(self, run: Executor) -> Executor:
         """Return an executor that does the same, and records its inputs and outputs."""
 
         def run_and_record(inputs: Values) -> Values:
             outputs = run(inputs)
             self.runs += 1
-            if len(self.kept) < _MOST_RUNS:
-                self.kept.append((dict(inputs), dict(outputs)))
+            if len(self.values) < _MOST_RUNS:
+                self.values.append((dict(inputs), dict(outputs)))
             return outputs
 
         return run_and_record
@@ -51,7 +51,7 @@ def verify_regions(
     bundle: Bundle,
     model: Model | None = None,
     inputs: Values | None = None,
-    thresholds: Thresholds = DEFAULT,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
 ) -> tuple[RegionError, ...]:
     """Compute the error of each region alone, in order of execution.
 
@@ -60,73 +60,73 @@ def verify_regions(
     bundle's own. Raise InputError if a codegen is missing, cannot run here or fails to load, and
     NotVerifiableError if plain onnxruntime cannot run the regions.
     """
-    with unoptimized():
-        runs = executors(bundle)
-    expected = reference_runs(bundle, inputs or samples_of(bundle, model))
-    return alone(bundle, runs, expected, thresholds)
+    with without_optimizations():
+        runs = load_executors(bundle)
+    expected = record_reference_runs(bundle, inputs or bundle_samples(bundle, model))
+    return compare_regions(bundle, runs, expected, thresholds)
 
 
-def samples_of(bundle: Bundle, model: Model | None = None) -> Values:
+def bundle_samples(bundle: Bundle, model: Model | None = None) -> Values:
     """Return seeded inputs of a model, by default of the bundle's partitioned model."""
     if model is None:
-        model = prepare(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder)
-    return samples_for(model)
+        model = prepare_model(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder)
+    return model_samples(model)
 
 
-def reference_runs(bundle: Bundle, inputs: Values) -> dict[str, Watched]:
+def record_reference_runs(bundle: Bundle, inputs: Values) -> dict[str, RecordedRuns]:
     """Run a bundle with all regions on plain onnxruntime; return the runs of each region.
 
     Raise NotVerifiableError if it cannot run them.
     """
-    found = {region.name: Watched() for _, region, _ in bundle.regions()}
+    found = {region.name: RecordedRuns() for _, region, _ in bundle.regions()}
     try:
-        with unoptimized():
-            plain = {r.name: found[r.name].watching(reference(r)) for _, r, _ in bundle.regions()}
+        with without_optimizations():
+            plain = {r.name: found[r.name].record(make_reference_executor(r)) for _, r, _ in bundle.regions()}
             load_bundle(bundle, plain)(inputs)
     except InputError as error:
         raise NotVerifiableError(f"plain onnxruntime does not run the regions: {error}") from error
     return found
 
 
-def reference(region: Region) -> Executor:
+def make_reference_executor(region: Region) -> Executor:
     """Return an executor of a region's own ONNX on plain onnxruntime, without optimizations."""
-    with unoptimized():
+    with without_optimizations():
         session = open_session(region.path)
     return lambda inputs: run_session(session, inputs)
 
 
-def alone(
+def compare_regions(
     bundle: Bundle,
     runs: Mapping[str, Executor],
-    expected: Mapping[str, Watched],
+    expected: Mapping[str, RecordedRuns],
     thresholds: Thresholds,
 ) -> tuple[RegionError, ...]:
     """Compute the error of each region on the inputs that reached it, in order of execution."""
     return tuple(
-        region_error(region, runs[region.name], expected[region.name], thresholds)
+        compare_region(region, runs[region.name], expected[region.name], thresholds)
         for _, region, _ in bundle.regions()
     )
 
 
-def region_error(
-    region: Region, run: Executor, expected: Watched, thresholds: Thresholds
+def compare_region(
+    region: Region, run: Executor, expected: RecordedRuns, thresholds: Thresholds
 ) -> RegionError:
     """Compute the error of a region's executor against its expected outputs."""
-    quantized = quantized_in(region)
+    quantized = quantized_tensors_of(region)
     found = []
-    for inputs, outputs in expected.kept:
+    for inputs, outputs in expected.values:
         try:
             actual = run(inputs)
         except InputError as error:
             return RegionError(region.name, (), expected.runs, f"does not run: {error}")
-        found.append(tuple(compare(outputs, actual, thresholds, quantized)))
-    return RegionError(region.name, worst_of(found), expected.runs)
+        found.append(tuple(compare_tensors(outputs, actual, thresholds, quantized)))
+    return RegionError(region.name, worst_errors(found), expected.runs)
 
 
-def boundary(
+def compare_boundary(
     bundle: Bundle,
-    expected: Mapping[str, Watched],
-    actual: Mapping[str, Watched],
+    expected: Mapping[str, RecordedRuns],
+    actual: Mapping[str, RecordedRuns],
     thresholds: Thresholds,
 ) -> tuple[OutputError, ...]:
     """Compute the errors of the boundary tensors, by their names in the partitioned model.
@@ -135,29 +135,29 @@ def boundary(
     once.
     """
     proto = bundle.model()
-    names = _names(GraphIndex(proto, {}), {region.name for _, region, _ in bundle.regions()})
+    names = _outer_names(GraphIndex(proto, {}), {region.name for _, region, _ in bundle.regions()})
     found: dict[str, OutputError] = {}
     for _, region, _ in bundle.regions():
         wanted, got = expected[region.name], actual[region.name]
-        quantized = quantized_in(region)
+        quantized = quantized_tensors_of(region)
         rounds = [
-            tuple(compare({**one[0], **one[1]}, {**other[0], **other[1]}, thresholds, quantized))
-            for one, other in zip(wanted.kept, got.kept, strict=False)
+            tuple(compare_tensors({**one[0], **one[1]}, {**other[0], **other[1]}, thresholds, quantized))
+            for one, other in zip(wanted.values, got.values, strict=False)
         ]
-        for error in worst_of(rounds):
+        for error in worst_errors(rounds):
             name = names[region.name][error.name]
             found.setdefault(name, replace(error, name=name))
     return tuple(found.values())
 
 
-def quantized_in(region: Region) -> frozenset[str]:
+def quantized_tensors_of(region: Region) -> frozenset[str]:
     """Return the tensors of a region's model that represent real numbers as integers."""
     contracts = (*region.inputs, *region.outputs)
     with_scale = {contract.name for contract in contracts if contract.scale is not None}
-    return quantized_tensors(region.model) | with_scale
+    return find_quantized_tensors(region.model) | with_scale
 
 
-def worst_of(rounds: Sequence[tuple[OutputError, ...]]) -> tuple[OutputError, ...]:
+def worst_errors(rounds: Sequence[tuple[OutputError, ...]]) -> tuple[OutputError, ...]:
     """Return the worst error of each tensor over several runs, in the order of the first run."""
     by_name: dict[str, list[OutputError]] = {}
     for errors in rounds:
@@ -166,7 +166,7 @@ def worst_of(rounds: Sequence[tuple[OutputError, ...]]) -> tuple[OutputError, ..
     return tuple(max(errors, key=OutputError.severity) for errors in by_name.values())
 
 
-def _names(index: GraphIndex, regions: Collection[str]) -> dict[str, dict[str, str]]:
+def _outer_names(index: GraphIndex, regions: Collection[str]) -> dict[str, dict[str, str]]:
     """Return the outer names of the boundary tensors, by region and inner name."""
     functions = {(f.domain, f.name): f for f in index.proto.functions}
     found = {}

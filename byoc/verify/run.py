@@ -8,25 +8,25 @@ from typing import Any
 import onnx
 
 from byoc.bundle.read import Bundle
-from byoc.errors import InputError, shortened
+from byoc.errors import InputError, shorten_text
 from byoc.graph.load import Model
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
-from byoc.runtime.samples import samples_for
-from byoc.runtime.session import Session, executors, load_bundle
-from byoc.runtime.values import mismatch
-from byoc.verify.compare import Verification, accuracy, compare
-from byoc.verify.quantized import quantized_tensors
-from byoc.verify.regions import NotVerifiableError, Watched, alone, boundary, reference_runs
-from byoc.verify.thresholds import DEFAULT, Thresholds
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.runtime.samples import model_samples
+from byoc.runtime.session import Session, load_executors, load_bundle
+from byoc.runtime.values import describe_mismatch
+from byoc.verify.compare import Verification, measure_accuracy, compare_tensors
+from byoc.verify.quantized import find_quantized_tensors
+from byoc.verify.regions import NotVerifiableError, RecordedRuns, compare_regions, compare_boundary, record_reference_runs
+from byoc.verify.thresholds import DEFAULT_THRESHOLDS, Thresholds
 
-__all__ = ["Against", "NotVerifiableError", "inputs_for", "run_plain", "verify"]
+__all__ = ["VerificationModels", "NotVerifiableError", "make_inputs", "run_plain", "verify_bundle"]
 
 
 _MOST_SHOWN = 80
 
 
 @dataclass(frozen=True, eq=False)
-class Against:
+class VerificationModels:
     """The model that a bundle is compared with; the fields are the arguments of `verify_bundle`."""
 
     model: Model
@@ -34,13 +34,13 @@ class Against:
     computed: str = ""
 
 
-def verify(  # noqa: PLR0913, PLR0917 - each has a default
+def verify_bundle(  # noqa: PLR0913, PLR0917 - each has a default
     bundle: Bundle,
     model: Model,
     inputs: Mapping[str, Any] | None = None,
     original: Model | None = None,
     computed: str = "",
-    thresholds: Thresholds = DEFAULT,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
     regions: bool = False,
 ) -> Verification:
     """Compare the outputs of a bundle with those of the model that it was made from.
@@ -54,37 +54,37 @@ def verify(  # noqa: PLR0913, PLR0917 - each has a default
     Raise MissingRuntimeError, NotVerifiableError if the model does not run, and InputError if the bundle
     does not, or has other inputs.
     """
-    thresholds = thresholds.lowered(computed)
-    integers = quantized_tensors(model.proto)
-    whole = thresholds.rounded() if integers else thresholds
-    given = inputs_for(model) if inputs is None else inputs
+    thresholds = thresholds.for_computation_in(computed)
+    integers = find_quantized_tensors(model.proto)
+    whole = thresholds.for_quantized_network() if integers else thresholds
+    given = make_inputs(model) if inputs is None else inputs
     with _errors_as(NotVerifiableError, model.source):
         expected = run_plain(model.proto, model, given)
         precise = {} if original is None else run_plain(original.proto, original, given)
-    recorded = {region.name: Watched() for region in bundle.manifest.regions} if regions else {}
-    with _errors_as(InputError, "the bundle does not run"), unoptimized():
-        runs = executors(bundle)
-        recording = {name: runs_of.watching(runs[name]) for name, runs_of in recorded.items()}
+    recorded = {region.name: RecordedRuns() for region in bundle.manifest.regions} if regions else {}
+    with _errors_as(InputError, "the bundle does not run"), without_optimizations():
+        runs = load_executors(bundle)
+        recording = {name: runs_of.record(runs[name]) for name, runs_of in recorded.items()}
         session = load_bundle(bundle, {**runs, **recording})
     _check_inputs(model, given, session)
     with _errors_as(InputError, "the bundle does not run"):
         actual = session(given)
     verification = Verification(
         model.source,
-        tuple(compare(expected, actual, whole, integers)),
+        tuple(compare_tensors(expected, actual, whole, integers)),
         "" if original is None else original.source,
-        tuple(accuracy(precise, actual)),
+        tuple(measure_accuracy(precise, actual)),
     )
     if not regions:
         return verification
     try:
-        plain = reference_runs(bundle, given)
+        plain = record_reference_runs(bundle, given)
     except NotVerifiableError as error:
         return replace(verification, not_compared=str(error))
     return replace(
         verification,
-        boundary=boundary(bundle, plain, recorded, thresholds),
-        regions=alone(bundle, runs, plain, thresholds),
+        boundary=compare_boundary(bundle, plain, recorded, thresholds),
+        regions=compare_regions(bundle, runs, plain, thresholds),
     )
 
 
@@ -97,15 +97,15 @@ def _errors_as(kind: type[InputError], prefix: str) -> Iterator[None]:
         raise kind(f"{prefix}: {error}") from error
 
 
-def inputs_for(model: Model, seed: int = 0) -> Mapping[str, Any]:
+def make_inputs(model: Model, seed: int = 0) -> Mapping[str, Any]:
     """Return inputs of a model that depend on the seed only. Raise NotVerifiableError."""
     with _errors_as(NotVerifiableError, model.source):
-        return samples_for(model, seed)
+        return model_samples(model, seed)
 
 
 def run_plain(proto: onnx.ModelProto, model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run a model, given or derived from it, on plain onnxruntime without optimizations."""
-    with unoptimized():
+    with without_optimizations():
         session = open_session(proto, model.folder)
     return run_session(session, inputs)
 
@@ -115,12 +115,12 @@ def _check_inputs(model: Model, given: Mapping[str, Any], session: Session) -> N
     optional = session.program.constants
     wanted = [name for name in session.inputs if name in given or name not in optional]
     if set(wanted) != set(given):
-        raise InputError(f"{model.source} has {_listed(given)}, the bundle {_listed(wanted, '')}")
+        raise InputError(f"{model.source} has {_format_inputs(given)}, the bundle {_format_inputs(wanted, '')}")
     for name, kind in session.types.items():
-        found = mismatch(given[name], kind) if name in given else ""
+        found = describe_mismatch(given[name], kind) if name in given else ""
         if found:
             raise InputError(f"{model.source} has input '{name}' as {found}, the bundle as {kind}")
 
 
-def _listed(names: Collection[str], prefix: str = "input ") -> str:
-    return prefix + shortened(", ".join(names), _MOST_SHOWN) if names else "no input"
+def _format_inputs(names: Collection[str], prefix: str = "input ") -> str:
+    return prefix + shorten_text(", ".join(names), _MOST_SHOWN) if names else "no input"

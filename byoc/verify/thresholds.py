@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from byoc.errors import InputError, nearest
+from byoc.errors import InputError, suggest_nearest
 
 Measure = Literal["relative", "units", "dB"]
 
 TOLERANCE: Mapping[str, float] = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 """The largest error as a share of the expected range; tensors of other dtypes must be equal."""
 
-ROUNDED = 6e-2
+QUANTIZED_NETWORK_TOLERANCE = 6e-2
 """The least tolerance for the outputs of a quantized network, in which single steps add up.
 
 onnxruntime's own optimizations change the outputs of trained quantized networks by this much.
@@ -28,7 +28,7 @@ At this range `TOLERANCE` equals four times the dtype's epsilon at that magnitud
 order makes differences of this size, so that a smaller error shows nothing wrong.
 """
 
-QUANTIZED = "quantized"
+QUANTIZED_THRESHOLD = "quantized"
 """The name in `--threshold` of integers that represent real numbers."""
 
 
@@ -48,7 +48,7 @@ class Thresholds:
     asked: frozenset[str] = frozenset()
     least_range: float = 0.0
 
-    def of(self, dtype: str, quantized: bool) -> tuple[float, Measure]:
+    def limit_for(self, dtype: str, quantized: bool) -> tuple[float, Measure]:
         """Return the limit on the error of a tensor, and its measure."""
         if dtype in self.relative and self.signal_to_noise is not None:
             return self.signal_to_noise, "dB"
@@ -56,7 +56,7 @@ class Thresholds:
             return self.units, "units"
         return self.relative.get(dtype, 0.0), "relative"
 
-    def scale(self, dtype: str, span: float, magnitude: float) -> float:
+    def error_scale(self, dtype: str, span: float, magnitude: float) -> float:
         """Return the divisor of the error of floats; never 0.
 
         It is the range `span` of the expected values, at least `LEAST_RANGE` of their largest
@@ -65,7 +65,7 @@ class Thresholds:
         least = max(LEAST_RANGE.get(dtype, 0.0), self.least_range)
         return max(span, least * magnitude) if span else magnitude or 1.0
 
-    def lowered(self, dtype: str) -> "Thresholds":
+    def for_computation_in(self, dtype: str) -> "Thresholds":
         """Return the thresholds for a computation in a dtype: none is below that of the dtype.
 
         Thresholds set by the user stay.
@@ -73,9 +73,9 @@ class Thresholds:
         least = max(LEAST_RANGE.get(dtype, 0.0), self.least_range)
         return replace(self._at_least(self.relative.get(dtype, 0.0)), least_range=least)
 
-    def rounded(self) -> "Thresholds":
+    def for_quantized_network(self) -> "Thresholds":
         """Return the thresholds for the outputs of a quantized network; those set by the user stay."""
-        return self._at_least(ROUNDED)
+        return self._at_least(QUANTIZED_NETWORK_TOLERANCE)
 
     def _at_least(self, least: float) -> "Thresholds":
         lowered = {
@@ -85,7 +85,7 @@ class Thresholds:
         return replace(self, relative=lowered)
 
 
-DEFAULT = Thresholds()
+DEFAULT_THRESHOLDS = Thresholds()
 
 
 def read_thresholds(given: Mapping[str, str], signal_to_noise: float | None = None) -> Thresholds:
@@ -93,18 +93,18 @@ def read_thresholds(given: Mapping[str, str], signal_to_noise: float | None = No
 
     Raise InputError for an unknown name, or a value that is not a number of at least 0.
     """
-    names = (*TOLERANCE, QUANTIZED)
+    names = (*TOLERANCE, QUANTIZED_THRESHOLD)
     values = {}
     for name, text in given.items():
         if name not in names:
             known = ", ".join(names)
-            raise InputError(f"threshold {name}: no such dtype{nearest(name, names)}; there are {known}")
-        values[name] = _number(name, text)
-    units = values.pop(QUANTIZED, DEFAULT.units)
+            raise InputError(f"threshold {name}: no such dtype{suggest_nearest(name, names)}; there are {known}")
+        values[name] = _parse_threshold(name, text)
+    units = values.pop(QUANTIZED_THRESHOLD, DEFAULT_THRESHOLDS.units)
     return Thresholds({**TOLERANCE, **values}, units, signal_to_noise, frozenset(values))
 
 
-def _number(name: str, text: str) -> float:
+def _parse_threshold(name: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:

@@ -12,21 +12,21 @@ ones are fetched on first use out of packages of the index that pip is set to. M
 that `config.yaml` names, and from packages with an entry point of the group `byoc.zoo`.
 """
 
-from byoc.zoo.catalog import entries, fetch, load, path, problems, sample_inputs
-from byoc.zoo.classics import structure
-from byoc.zoo.fetching import Fetched
+from byoc.zoo.catalog import list_entries, fetch, load, find_path, find_problems, sample_inputs
+from byoc.zoo.classics import load_structure
+from byoc.zoo.fetching import FetchResult
 from byoc.zoo.provider import OnDisk, Provider, ZooEntry
 
 __all__ = [
-    "Fetched",
+    "FetchResult",
     "OnDisk",
     "Provider",
     "ZooEntry",
-    "entries",
+    "list_entries",
     "fetch",
     "load",
-    "path",
-    "problems",
+    "find_path",
+    "find_problems",
     "sample_inputs",
-    "structure",
+    "load_structure",
 ]

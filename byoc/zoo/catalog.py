@@ -10,16 +10,16 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-from byoc.errors import InputError, nearest
-from byoc.plugins import distribution
-from byoc.zoo.classics import Classics
-from byoc.zoo.exported import Exported
-from byoc.zoo.fetching import Fetched, Progress
-from byoc.zoo.fetching import fetch as fetch_trained
-from byoc.zoo.generated import Generated
-from byoc.zoo.own import folders
+from byoc.errors import InputError, suggest_nearest
+from byoc.plugins import get_distribution
+from byoc.zoo.classics import ClassicModels
+from byoc.zoo.exported import ExportedStructures
+from byoc.zoo.fetching import FetchResult, Progress
+from byoc.zoo.fetching import fetch_models as fetch_trained
+from byoc.zoo.generated import GeneratedTransformers
+from byoc.zoo.own import read_folders
 from byoc.zoo.provider import OnDisk, Provider, ZooEntry
-from byoc.zoo.table import table
+from byoc.zoo.table import read_trained_table
 from byoc.zoo.trained import TrainedModels
 
 GROUP = "byoc.zoo"
@@ -31,7 +31,7 @@ class _Offer:
 
     entry: ZooEntry
     provider: Provider
-    called: str
+    provider_name: str
 
 
 @dataclass(frozen=True)
@@ -41,33 +41,33 @@ class _Catalog:
     offers: Mapping[str, Sequence[_Offer]]
     problems: Sequence[str]
 
-    def one(self, name: str) -> _Offer:
+    def find(self, name: str) -> _Offer:
         if name not in self.offers:
             broken = f"; could not look in {'; '.join(self.problems)}" if self.problems else ""
             raise InputError(
-                f"zoo: no model named {name!r}{nearest(name, self.offers)}; "
+                f"zoo: no model named {name!r}{suggest_nearest(name, self.offers)}; "
                 f"available: {', '.join(self.offers) or 'none'}{broken}"
             )
         offer, *others = self.offers[name]
         if others:
-            both = " and ".join(found.called for found in (offer, *others))
+            both = " and ".join(found.provider_name for found in (offer, *others))
             raise InputError(f"zoo: {both} both bring a model named {name!r}")
         return offer
 
 
-def entries() -> tuple[ZooEntry, ...]:
+def list_entries() -> tuple[ZooEntry, ...]:
     """Return the models that `load` knows, sorted by name.
 
     A provider that fails is left out, see `find_problems`. Raises `InputError` when two bring
     the same name, and when the user's configuration is wrong.
     """
-    catalog = _gather()
-    return tuple(catalog.one(name).entry for name in catalog.offers)
+    catalog = _gather_catalog()
+    return tuple(catalog.find(name).entry for name in catalog.offers)
 
 
-def problems() -> tuple[str, ...]:
+def find_problems() -> tuple[str, ...]:
     """Return one sentence for each provider that failed to list its models."""
-    return tuple(_gather().problems)
+    return tuple(_gather_catalog().problems)
 
 
 def load(name: str) -> onnx.ModelProto:
@@ -76,7 +76,7 @@ def load(name: str) -> onnx.ModelProto:
     Raises `InputError` for an unknown name, for one that two providers bring, and when the model
     cannot be fetched or built.
     """
-    return _gather().one(name).provider.load(name)
+    return _gather_catalog().find(name).provider.load(name)
 
 
 def sample_inputs(name: str, seed: int = 0) -> dict[str, NDArray[Any]]:
@@ -84,41 +84,41 @@ def sample_inputs(name: str, seed: int = 0) -> dict[str, NDArray[Any]]:
 
     Raises `InputError` as `load` does.
     """
-    return _gather().one(name).provider.sample_inputs(name, seed)
+    return _gather_catalog().find(name).provider.sample_inputs(name, seed)
 
 
-def path(name: str) -> Path | None:
+def find_path(name: str) -> Path | None:
     """Return the model's file, with external data in the same folder; None if there is no file.
 
     Raises `InputError` as `load` does.
     """
-    provider = _gather().one(name).provider
+    provider = _gather_catalog().find(name).provider
     return provider.path(name) if isinstance(provider, OnDisk) else None
 
 
 def fetch(
     names: Sequence[str] | None = None, progress: Progress = lambda step: None
-) -> Iterator[Fetched]:
+) -> Iterator[FetchResult]:
     """Fetch trained models into the cache, all unless `names` says which, and yield each result.
 
     One that fails does not stop the others. Raises `InputError` for an unknown name, before
     anything is fetched; a model that needs no fetching is already there.
     """
-    known = table()
+    known = read_trained_table()
     wanted = list(known if names is None else dict.fromkeys(names))
     if others := [name for name in wanted if name not in known]:
-        catalog = _gather()
+        catalog = _gather_catalog()
         for name in others:
-            catalog.one(name)
-    here = (Fetched(name, "already there") for name in others)
+            catalog.find(name)
+    here = (FetchResult(name, "already there") for name in others)
     fetched = fetch_trained((known[name] for name in wanted if name in known), progress)
     return (result for results in (here, fetched) for result in results)
 
 
-def _gather() -> _Catalog:
+def _gather_catalog() -> _Catalog:
     offers: dict[str, list[_Offer]] = {}
     broken = []
-    for called, make in _providers():
+    for called, make in _list_providers():
         try:
             provider = make()
             found = provider.entries()
@@ -131,22 +131,22 @@ def _gather() -> _Catalog:
     return _Catalog(dict(sorted(offers.items())), broken)
 
 
-def _providers() -> Iterator[tuple[str, Callable[[], Provider]]]:
-    yield "the light models", Classics
-    yield "the exported structures", Exported
-    yield "the generated transformers", Generated
+def _list_providers() -> Iterator[tuple[str, Callable[[], Provider]]]:
+    yield "the light models", ClassicModels
+    yield "the exported structures", ExportedStructures
+    yield "the generated transformers", GeneratedTransformers
     yield "the trained models", TrainedModels
-    for folder in folders():
-        yield f"the folder {folder.folder}", partial(_same, folder)
+    for folder in read_folders():
+        yield f"the folder {folder.folder}", partial(_return_provider, folder)
     points = {point.value: point for point in entry_points(group=GROUP)}
     for point in sorted(points.values(), key=lambda point: point.name):
-        yield f"{point.name} of {distribution(point)}", partial(_plugin, point)
+        yield f"{point.name} of {get_distribution(point)}", partial(_load_provider, point)
 
 
-def _same(provider: Provider) -> Provider:
+def _return_provider(provider: Provider) -> Provider:
     return provider
 
 
-def _plugin(point: EntryPoint) -> Provider:
+def _load_provider(point: EntryPoint) -> Provider:
     made: Provider = point.load()()
     return made

@@ -7,16 +7,16 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-from byoc.errors import InputError, nearest
-from byoc.zoo.light import data_input, usable
+from byoc.errors import InputError, suggest_nearest
+from byoc.zoo.light import find_data_input, make_runnable
 from byoc.zoo.provider import ZooEntry
-from byoc.zoo.samples import photo
+from byoc.zoo.samples import make_photo
 
 _PREFIX = "light_"
 _FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 
-class Classics:
+class ClassicModels:
     """Structures from the `onnx` package, with seeded random weights."""
 
     def entries(self) -> tuple[ZooEntry, ...]:
@@ -28,42 +28,42 @@ class Classics:
                 source=f"onnx package, test data {path.name}",
                 licence="Apache-2.0",
                 weights="random, seeded",
-                nodes=_nodes(path),
+                nodes=_count_nodes(path),
             )
-            for name, path in _files().items()
+            for name, path in _find_files().items()
         )
 
     def load(self, name: str) -> onnx.ModelProto:
         """Make a model: float32, batch 1, seeded random weights, the same on every machine."""
-        return usable(structure(name), name)
+        return make_runnable(load_structure(name), name)
 
     def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:
         """Return a normalized image, `[1, channels, height, width]`."""
-        value = data_input(structure(name).graph, name)
+        value = find_data_input(load_structure(name).graph, name)
         _, *shape = (dim.dim_value for dim in value.type.tensor_type.shape.dim)
-        return {value.name: photo(seed, *shape)}
+        return {value.name: make_photo(seed, *shape)}
 
 
-def structure(name: str) -> onnx.ModelProto:
+def load_structure(name: str) -> onnx.ModelProto:
     """Return the light model as the `onnx` package ships it: old format, constants for weights.
 
     Raises `InputError` for a name that is none of the nine, and when `onnx` was installed without them.
     """
-    files = _files()
+    files = _find_files()
     if name not in files:
         raise InputError(
-            f"zoo: no light model named {name!r}{nearest(name, files)}; available: {', '.join(files)}"
+            f"zoo: no light model named {name!r}{suggest_nearest(name, files)}; available: {', '.join(files)}"
         )
     return onnx.load(files[name])
 
 
 @lru_cache
-def _nodes(path: Path) -> int:
+def _count_nodes(path: Path) -> int:
     """Count the nodes without those that only stand for weights."""
     return sum(node.op_type != "ConstantOfShape" for node in onnx.load(path).graph.node)
 
 
-def _files() -> dict[str, Path]:
+def _find_files() -> dict[str, Path]:
     """Return the light files by model name, sorted."""
     files = sorted(_FOLDER.glob(f"{_PREFIX}*.onnx"))
     if not files:

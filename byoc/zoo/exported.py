@@ -15,30 +15,30 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from byoc.errors import InputError, nearest
-from byoc.yamlfile import Strict, read_yaml
-from byoc.zoo.feeds import Feed, make
+from byoc.errors import InputError, suggest_nearest
+from byoc.yamlfile import StrictModel, read_yaml
+from byoc.zoo.feeds import InputSpec, make_inputs
 from byoc.zoo.provider import ZooEntry
-from byoc.zoo.weights import Spread, seed_of, uniform
+from byoc.zoo.weights import UniformSpread, derive_seed, draw_uniform
 
 FOLDER = Path(__file__).parent / "structures"
 
 
-class Structure(Strict):
+class IndexedStructure(StrictModel):
     """One structure of the index; `nodes` counts those of bodies as well, but no Constant."""
 
     family: str
     source: str
     licence: str
     nodes: int
-    inputs: Mapping[str, Feed]
+    inputs: Mapping[str, InputSpec]
 
 
-class _Index(Strict):
-    structures: Mapping[str, Structure]
+class _StructureIndex(StrictModel):
+    structures: Mapping[str, IndexedStructure]
 
 
-class Exported:
+class ExportedStructures:
     """Structures from torchvision, timm and transformers, with seeded random weights."""
 
     def entries(self) -> tuple[ZooEntry, ...]:
@@ -52,7 +52,7 @@ class Exported:
                 weights="random, seeded",
                 nodes=structure.nodes,
             )
-            for name, structure in _structures().items()
+            for name, structure in _read_structures().items()
         )
 
     def load(self, name: str) -> onnx.ModelProto:
@@ -66,7 +66,7 @@ class Exported:
         model.doc_string = f"{name}: an exported structure with seeded random weights"
         for tensor in model.graph.initializer:
             if tensor.metadata_props:
-                _fill(tensor, name)
+                _fill_tensor(tensor, name)
         return model
 
     def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:
@@ -74,29 +74,29 @@ class Exported:
 
         Raises `InputError` as `load` does.
         """
-        return make(_look_up(name).inputs, seed)
+        return make_inputs(_look_up(name).inputs, seed)
 
 
-def _fill(tensor: TensorProto, model: str) -> None:
+def _fill_tensor(tensor: TensorProto, model: str) -> None:
     """Draw the values of a stripped tensor, and remove the metadata that describe them."""
     note = {entry.key: float(entry.value) for entry in tensor.metadata_props}
-    spread = Spread(note["centre"], note["reach"])
-    values = uniform(seed_of(model, tensor.name), tuple(tensor.dims), spread)
+    spread = UniformSpread(note["centre"], note["reach"])
+    values = draw_uniform(derive_seed(model, tensor.name), tuple(tensor.dims), spread)
     tensor.raw_data = values.astype("<f4", copy=False).tobytes()
     del tensor.metadata_props[:]
 
 
-def _look_up(name: str) -> Structure:
-    structures = _structures()
+def _look_up(name: str) -> IndexedStructure:
+    structures = _read_structures()
     if name not in structures:
         raise InputError(
-            f"zoo: no structure named {name!r}{nearest(name, structures)}; "
+            f"zoo: no structure named {name!r}{suggest_nearest(name, structures)}; "
             f"available: {', '.join(structures)}"
         )
     return structures[name]
 
 
 @cache
-def _structures() -> Mapping[str, Structure]:
+def _read_structures() -> Mapping[str, IndexedStructure]:
     """Return the structures of the index, sorted by name."""
-    return dict(sorted(read_yaml(FOLDER / "index.yaml", _Index).structures.items()))
+    return dict(sorted(read_yaml(FOLDER / "index.yaml", _StructureIndex).structures.items()))

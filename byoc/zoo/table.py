@@ -6,11 +6,11 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from byoc.yamlfile import Strict, read_yaml
-from byoc.zoo.feeds import Feed
+from byoc.yamlfile import StrictModel, read_yaml
+from byoc.zoo.feeds import InputSpec
 
 
-class Row(Strict):
+class TrainedRow(StrictModel):
     """One model of the file: its path in the wheel, size, digest and sample inputs."""
 
     family: str
@@ -18,39 +18,39 @@ class Row(Strict):
     bytes: int
     sha256: str
     nodes: int
-    inputs: dict[str, Feed]
+    inputs: dict[str, InputSpec]
 
 
-class Package(Strict):
+class WheelPackage(StrictModel):
     """One wheel of the file with its models. `bytes` is its approximate size."""
 
     licence: str
     bytes: int
-    models: dict[str, Row]
+    models: dict[str, TrainedRow]
 
 
-class Table(Strict):
+class TrainedTable(StrictModel):
     """The whole file: packages by `NAME==VERSION`."""
 
-    packages: dict[str, Package]
+    packages: dict[str, WheelPackage]
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """One trained model: its name, the package that it travels in, and its row."""
 
     name: str
     requirement: str
-    package: Package
-    row: Row
+    package: WheelPackage
+    row: TrainedRow
 
 
 @lru_cache
-def table() -> Mapping[str, Trained]:
+def read_trained_table() -> Mapping[str, TrainedModel]:
     """Return the trained models by name, sorted."""
-    read = read_yaml(Path(__file__).with_name("trained.yaml"), Table)
+    read = read_yaml(Path(__file__).with_name("trained.yaml"), TrainedTable)
     models = {
-        name: Trained(name, requirement, package, row)
+        name: TrainedModel(name, requirement, package, row)
         for requirement, package in read.packages.items()
         for name, row in package.models.items()
     }

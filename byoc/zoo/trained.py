@@ -7,10 +7,10 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
-from byoc.zoo.feeds import make
-from byoc.zoo.fetching import fetch, seems_right
+from byoc.zoo.feeds import make_inputs
+from byoc.zoo.fetching import fetch_models, seems_cached
 from byoc.zoo.provider import ZooEntry
-from byoc.zoo.table import table
+from byoc.zoo.table import read_trained_table
 
 
 class TrainedModels:
@@ -26,9 +26,9 @@ class TrainedModels:
                 licence=model.package.licence,
                 weights="trained",
                 nodes=model.row.nodes,
-                present=seems_right(model),
+                present=seems_cached(model),
             )
-            for model in table().values()
+            for model in read_trained_table().values()
         )
 
     def load(self, name: str) -> onnx.ModelProto:
@@ -37,11 +37,11 @@ class TrainedModels:
 
     def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:
         """Return an array for each input, as the table says; nothing is fetched for it."""
-        return make(table()[name].row.inputs, seed)
+        return make_inputs(read_trained_table()[name].row.inputs, seed)
 
     def path(self, name: str) -> Path:
         """Return the file in the cache, whole and right. Raises `InputError` if it cannot be had."""
-        (fetched,) = fetch([table()[name]])
+        (fetched,) = fetch_models([read_trained_table()[name]])
         if fetched.path is None:
             raise InputError(f"zoo:{name}: {fetched.problem}")
         return fetched.path

@@ -14,19 +14,19 @@ from onnx import TensorProto
 
 from byoc.errors import InputError
 from byoc.zoo.light import IR_VERSION
-from byoc.zoo.weights import Spread, seed_of, uniform
+from byoc.zoo.weights import UniformSpread, derive_seed, draw_uniform
 
 _OPSET = 17  # the first with LayerNormalization
 _TOKENS = 16
 _HEAD = 16  # width of one
 _SETS = 4
 
-_NEAR_ZERO = Spread(0.0, 0.1)
-_NEAR_ONE = Spread(1.0, 0.2)
+_NEAR_ZERO = UniformSpread(0.0, 0.1)
+_NEAR_ONE = UniformSpread(1.0, 0.2)
 _BRANCH = 0.3  # deviation of what a layer adds
 
 
-def transformer(layers: int, hidden: int = 64) -> onnx.ModelProto:
+def make_transformer(layers: int, hidden: int = 64) -> onnx.ModelProto:
     """Make an encoder of `33 * layers + 1` nodes, `[1, 16, hidden]` in and out, float32.
 
     Weights are seeded. Raises `InputError` for fewer layers than one, or a `hidden` that is not a
@@ -41,24 +41,24 @@ def transformer(layers: int, hidden: int = 64) -> onnx.ModelProto:
     for value, name in ((graph.input.add(), "x"), (graph.output.add(), "y")):
         tensor = onnx.helper.make_tensor_type_proto(TensorProto.FLOAT, [1, _TOKENS, hidden])
         value.CopyFrom(onnx.ValueInfoProto(name=name, type=tensor))
-    _constants(graph, hidden)
+    _add_constants(graph, hidden)
     signal = "x"
     for layer in range(layers):
-        signal = _Layer(graph, f"l{layer}", f"w{layer % min(_SETS, layers)}").add(signal)
+        signal = _LayerWriter(graph, f"l{layer}", f"w{layer % min(_SETS, layers)}").add(signal)
     for weights in range(min(_SETS, layers)):
-        _weights(graph, f"w{weights}", hidden)
-    _normalize(graph, "y", signal, "final")
+        _add_weights(graph, f"w{weights}", hidden)
+    _add_normalization(graph, "y", signal, "final")
     for part, spread in (("scale", _NEAR_ONE), ("bias", _NEAR_ZERO)):
-        _tensor(graph, f"final.{part}", (hidden,), spread)
+        _add_tensor(graph, f"final.{part}", (hidden,), spread)
     return model
 
 
-def node_count(layers: int) -> int:
+def count_transformer_nodes(layers: int) -> int:
     """Count the nodes of a `transformer` of so many layers."""
     return 33 * layers + 1
 
 
-class _Layer:
+class _LayerWriter:
     """Writer of one layer's nodes, each named after the tensor that it makes."""
 
     def __init__(self, graph: onnx.GraphProto, name: str, weights: str) -> None:
@@ -66,51 +66,51 @@ class _Layer:
 
     def add(self, signal: str) -> str:
         """Append the layer and return the name of its output."""
-        middle = self._op("Add", "attended", signal, self._attention(signal))
-        return self._op("Add", "out", middle, self._forward(middle))
+        middle = self._add_node("Add", "attended", signal, self._add_attention(signal))
+        return self._add_node("Add", "out", middle, self._add_feed_forward(middle))
 
-    def _attention(self, signal: str) -> str:
-        x = _normalize(self.graph, f"{self.name}.norm1", signal, f"{self.weights}.norm1")
-        q, k, v = (self._heads(part, x) for part in "qkv")
-        scaled = self._op("Mul", "scaled", self._op("MatMul", "scores", q, k), "head_scale")
-        heads = self._op("MatMul", "heads", self._op("Softmax", "weights", scaled), v)
-        joined = self._op("Reshape", "joined", self._transpose("turned", heads, [0, 2, 1, 3]), "joined")
-        return self._linear("o", joined)
+    def _add_attention(self, signal: str) -> str:
+        x = _add_normalization(self.graph, f"{self.name}.norm1", signal, f"{self.weights}.norm1")
+        q, k, v = (self._add_heads(part, x) for part in "qkv")
+        scaled = self._add_node("Mul", "scaled", self._add_node("MatMul", "scores", q, k), "head_scale")
+        heads = self._add_node("MatMul", "heads", self._add_node("Softmax", "weights", scaled), v)
+        joined = self._add_node("Reshape", "joined", self._add_transpose("turned", heads, [0, 2, 1, 3]), "joined")
+        return self._add_linear("o", joined)
 
-    def _heads(self, part: str, x: str) -> str:
-        split = self._op("Reshape", f"{part}_split", self._linear(part, x), "split")
-        return self._transpose(f"{part}_heads", split, [0, 2, 3, 1] if part == "k" else [0, 2, 1, 3])
+    def _add_heads(self, part: str, x: str) -> str:
+        split = self._add_node("Reshape", f"{part}_split", self._add_linear(part, x), "split")
+        return self._add_transpose(f"{part}_heads", split, [0, 2, 3, 1] if part == "k" else [0, 2, 1, 3])
 
-    def _forward(self, signal: str) -> str:
-        x = _normalize(self.graph, f"{self.name}.norm2", signal, f"{self.weights}.norm2")
-        wide = self._linear("up", x)
-        error = self._op("Erf", "erf", self._op("Div", "over_root", wide, "root_of_two"))
-        gate = self._op("Mul", "gated", wide, self._op("Add", "gate", error, "one"))
-        return self._linear("down", self._op("Mul", "gelu", gate, "half"))
+    def _add_feed_forward(self, signal: str) -> str:
+        x = _add_normalization(self.graph, f"{self.name}.norm2", signal, f"{self.weights}.norm2")
+        wide = self._add_linear("up", x)
+        error = self._add_node("Erf", "erf", self._add_node("Div", "over_root", wide, "root_of_two"))
+        gate = self._add_node("Mul", "gated", wide, self._add_node("Add", "gate", error, "one"))
+        return self._add_linear("down", self._add_node("Mul", "gelu", gate, "half"))
 
-    def _linear(self, part: str, x: str) -> str:
-        product = self._op("MatMul", f"{part}_product", x, f"{self.weights}.{part}.kernel")
-        return self._op("Add", part, product, f"{self.weights}.{part}.bias")
+    def _add_linear(self, part: str, x: str) -> str:
+        product = self._add_node("MatMul", f"{part}_product", x, f"{self.weights}.{part}.kernel")
+        return self._add_node("Add", part, product, f"{self.weights}.{part}.bias")
 
-    def _op(self, kind: str, name: str, *inputs: str) -> str:
+    def _add_node(self, kind: str, name: str, *inputs: str) -> str:
         output = f"{self.name}.{name}"
         self.graph.node.add(op_type=kind, name=output, input=inputs, output=(output,))
         return output
 
-    def _transpose(self, name: str, tensor: str, order: Sequence[int]) -> str:
-        output = self._op("Transpose", name, tensor)
+    def _add_transpose(self, name: str, tensor: str, order: Sequence[int]) -> str:
+        output = self._add_node("Transpose", name, tensor)
         kind = onnx.AttributeProto.INTS
         self.graph.node[-1].attribute.add(name="perm", type=kind, ints=order)
         return output
 
 
-def _normalize(graph: onnx.GraphProto, name: str, tensor: str, weights: str) -> str:
+def _add_normalization(graph: onnx.GraphProto, name: str, tensor: str, weights: str) -> str:
     inputs = (tensor, f"{weights}.scale", f"{weights}.bias")
     graph.node.add(op_type="LayerNormalization", name=name, input=inputs, output=(name,))
     return name
 
 
-def _constants(graph: onnx.GraphProto, hidden: int) -> None:
+def _add_constants(graph: onnx.GraphProto, hidden: int) -> None:
     shapes = {"split": [1, _TOKENS, hidden // _HEAD, _HEAD], "joined": [1, _TOKENS, hidden]}
     for name, shape in shapes.items():
         graph.initializer.add(
@@ -121,20 +121,20 @@ def _constants(graph: onnx.GraphProto, hidden: int) -> None:
         graph.initializer.add(name=name, data_type=TensorProto.FLOAT, float_data=[number])
 
 
-def _weights(graph: onnx.GraphProto, name: str, hidden: int) -> None:
+def _add_weights(graph: onnx.GraphProto, name: str, hidden: int) -> None:
     for norm in ("norm1", "norm2"):
-        _tensor(graph, f"{name}.{norm}.scale", (hidden,), _NEAR_ONE)
-        _tensor(graph, f"{name}.{norm}.bias", (hidden,), _NEAR_ZERO)
+        _add_tensor(graph, f"{name}.{norm}.scale", (hidden,), _NEAR_ONE)
+        _add_tensor(graph, f"{name}.{norm}.bias", (hidden,), _NEAR_ZERO)
     widths = dict.fromkeys("qkvo", (hidden, hidden))
     widths |= {"up": (hidden, 4 * hidden), "down": (4 * hidden, hidden)}
     for part, (rows, columns) in widths.items():
         deviation = _BRANCH if part in ("o", "down") else 1.0
-        kernel = Spread(0.0, deviation * sqrt(3.0 / rows))
-        _tensor(graph, f"{name}.{part}.kernel", (rows, columns), kernel)
-        _tensor(graph, f"{name}.{part}.bias", (columns,), _NEAR_ZERO)
+        kernel = UniformSpread(0.0, deviation * sqrt(3.0 / rows))
+        _add_tensor(graph, f"{name}.{part}.kernel", (rows, columns), kernel)
+        _add_tensor(graph, f"{name}.{part}.bias", (columns,), _NEAR_ZERO)
 
 
-def _tensor(graph: onnx.GraphProto, name: str, shape: tuple[int, ...], spread: Spread) -> None:
-    values = uniform(seed_of("transformer", name), shape, spread)
+def _add_tensor(graph: onnx.GraphProto, name: str, shape: tuple[int, ...], spread: UniformSpread) -> None:
+    values = draw_uniform(derive_seed("transformer", name), shape, spread)
     tensor = graph.initializer.add(name=name, data_type=TensorProto.FLOAT, dims=shape)
     tensor.raw_data = values.astype("<f4", copy=False).tobytes()

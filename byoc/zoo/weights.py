@@ -17,7 +17,7 @@ _PER_WORD = 4
 
 
 @dataclass(frozen=True)
-class Spread:
+class UniformSpread:
     """A uniform distribution over `[centre - reach, centre + reach)`.
 
     Its standard deviation is `reach / sqrt(3)`.
@@ -27,13 +27,13 @@ class Spread:
     reach: float
 
 
-def seed_of(*parts: str) -> int:
+def derive_seed(*parts: str) -> int:
     """Return a 64-bit seed that depends on the names given and on nothing else."""
     digest = hashlib.sha256("\0".join(parts).encode()).digest()
     return int.from_bytes(digest[:8], "little")
 
 
-def uniform(seed: int, shape: tuple[int, ...], spread: Spread) -> NDArray[np.float32]:
+def draw_uniform(seed: int, shape: tuple[int, ...], spread: UniformSpread) -> NDArray[np.float32]:
     """Draw float32 values of `shape` from `spread`.
 
     A value is a signed 16-bit integer times `reach * 2**-15`, plus the centre. The integer and the

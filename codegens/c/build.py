@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from byoc.codegen import CompileError
-from byoc.errors import MissingRuntimeError, shortened
+from byoc.errors import MissingRuntimeError, shorten_text
 
 from .options import COptions
 
@@ -22,7 +22,7 @@ _NEWER = {
 }
 
 
-def build(source: bytes, options: COptions) -> bytes:
+def compile_library(source: bytes, options: COptions) -> bytes:
     """Compile a source and return the shared library.
 
     Raises CompileError if the compiler refuses, and MissingRuntimeError if there is none.
@@ -31,7 +31,7 @@ def build(source: bytes, options: COptions) -> bytes:
         (Path(folder) / "region.c").write_bytes(source)
         flags = ["-shared", "-fPIC", "-w", _APART, *shlex.split(options.cflags)]
         command = [*shlex.split(options.cc), *flags, "-o", "region.so", "region.c", "-lm"]
-        ran = _run(command, options, folder)
+        ran = _run_compiler(command, options, folder)
         if ran.returncode != 0:
             raise CompileError(f"'{options.cc}' refuses the C source: {_first_error(ran.stderr)}")
         return (Path(folder) / "region.so").read_bytes()
@@ -39,17 +39,17 @@ def build(source: bytes, options: COptions) -> bytes:
 
 def compiler_version(options: COptions) -> str:
     """Return the version line of the compiler. Raises MissingRuntimeError if there is none."""
-    lines = _run([*shlex.split(options.cc), "--version"], options).stdout.splitlines()
+    lines = _run_compiler([*shlex.split(options.cc), "--version"], options).stdout.splitlines()
     return lines[0] if lines else "unknown"
 
 
-def stamp(options: COptions) -> dict[str, str]:
+def library_stamp(options: COptions) -> dict[str, str]:
     """Return the properties of this computer that a shared library depends on."""
     found = {"machine": platform.machine(), "system": platform.system()}
-    return {**found, "cpu": _cpu()} if options.native else found
+    return {**found, "cpu": _cpu_hash()} if options.native else found
 
 
-def _cpu() -> str:
+def _cpu_hash() -> str:
     """Return a hash of the instruction sets of this CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -59,7 +59,7 @@ def _cpu() -> str:
     return hashlib.sha256(able.encode()).hexdigest()[:16]
 
 
-def _run(
+def _run_compiler(
     command: list[str], options: COptions, folder: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     try:
@@ -78,4 +78,4 @@ def _first_error(text: str) -> str:
         return newer
     lines = text.splitlines()
     errors = (line.partition("error: ")[2] for line in lines if "error: " in line)
-    return shortened(next(errors, "") or " ".join(lines) or "it says nothing", _MOST_CHARACTERS)
+    return shorten_text(next(errors, "") or " ".join(lines) or "it says nothing", _MOST_CHARACTERS)

@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from byoc.codegen import Contract
+from byoc.codegen import TensorContract
 from byoc.errors import InputError
-from byoc.graph.types import NUMBERS
+from byoc.graph.types import DTYPE_NUMBERS
 
 from .source import ENTRY, FAILED
 
@@ -21,7 +21,7 @@ Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class CExecutor:
     """The function of a region as an executor.
 
     `failed` returns whether the last call of this thread ran out of memory; it is None if the function
@@ -36,13 +36,13 @@ class Program:
     weights: Sequence[Array]
     made: Sequence[str]
     known: Mapping[str, Array]
-    outputs: Sequence[Contract]
+    outputs: Sequence[TensorContract]
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs by name, arrays of their own."""
         given = [np.asarray(inputs[name], order="C") for name in self.arguments]
         types = {value.name: value.type for value in self.outputs}
-        made = {name: _empty(types[name].dtype, types[name].shape) for name in self.made}
+        made = {name: _zero_array(types[name].dtype, types[name].shape) for name in self.made}
         if made:
             arrays = [*given, *self.weights, *made.values()]
             self.function(*(array.ctypes.data for array in arrays))
@@ -52,7 +52,7 @@ class Program:
         return {**passed, **{name: value.copy() for name, value in self.known.items()}, **made}
 
 
-def open_functions(library: bytes, count: int) -> tuple[Any, Any]:
+def load_functions(library: bytes, count: int) -> tuple[Any, Any]:
     """Return the function of a shared library, which takes `count` pointers, and the check for failures.
 
     The check is None if the function allocates no memory. Raises OSError if the library cannot be
@@ -68,5 +68,5 @@ def open_functions(library: bytes, count: int) -> tuple[Any, Any]:
     return function, getattr(opened, FAILED, None)
 
 
-def _empty(dtype: str, shape: Any) -> Array:
-    return np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(NUMBERS[dtype]))
+def _zero_array(dtype: str, shape: Any) -> Array:
+    return np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype]))

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from byoc.codegen import CompileError, Region
-from byoc.codegen.single import SingleNode, alike, called, single_nodes
-from byoc.errors import ByocError, MissingRuntimeError, described, shortened
+from byoc.codegen.single import SingleNode, similarity_key, node_names, split_into_nodes
+from byoc.errors import ByocError, MissingRuntimeError, describe_error, shorten_text
 from byoc.graph.types import read_type
-from byoc.graph.walk import captured, reads, walk_graphs
+from byoc.graph.walk import list_node_captures, list_reads, walk_graphs
 from byoc.verdict import YES, Verdict, refuse
 
 Array = NDArray[np.generic]
@@ -61,7 +61,7 @@ _ONE_AT_A_TIME = Lock()  # the compiler has state while it runs
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class SeparatedRegion:
     """A region in standard operators, with large constants and constant outputs separated.
 
     `model` computes the outputs of nodes from the region's inputs and from `weights`, which are inputs
@@ -79,7 +79,7 @@ class Parts:
         return [value.name for value in self.model.graph.output]
 
 
-def take_apart(region: Region) -> Parts:
+def separate_region(region: Region) -> SeparatedRegion:
     """Return a region in the form that emx-onnx-cgen takes.
 
     Raises CompileError for unknown extents, with the nodes that read or write a tensor with one.
@@ -88,12 +88,12 @@ def take_apart(region: Region) -> Parts:
         if value.type.elements is None:
             raise CompileError(
                 f"'{value.name}' is {value.type}: all extents must be known (--dim gives a model's)",
-                called(_open(region)),
+                node_names(_open_nodes(region)),
             )
-    model = _loaded(region)
+    model = _load_model(region)
     graph = model.graph
-    used = {name for node in graph.node for name in reads(node)}
-    inner = {name for node in graph.node for name in captured(node)}
+    used = {name for node in graph.node for name in list_reads(node)}
+    inner = {name for node in graph.node for name in list_node_captures(node)}
     outputs = {value.name: value for value in graph.output}
     made = {name for node in graph.node for name in node.output}
     stored = {tensor.name: tensor for tensor in graph.initializer}
@@ -111,10 +111,10 @@ def take_apart(region: Region) -> Parts:
     del graph.initializer[:], graph.output[:]
     graph.initializer.extend(kept)
     graph.output.extend(value for name, value in outputs.items() if name in made)
-    return Parts(model, weights, known)
+    return SeparatedRegion(model, weights, known)
 
 
-def _open(region: Region) -> list[NodeProto]:
+def _open_nodes(region: Region) -> list[NodeProto]:
     """Return the nodes that read or write a tensor with an unknown extent."""
     graph = region.model.graph
     known = {
@@ -126,7 +126,7 @@ def _open(region: Region) -> list[NodeProto]:
     return [node for node in graph.node if not {*node.input, *node.output} <= known]
 
 
-def _loaded(region: Region, inline: bool = True) -> ModelProto:
+def _load_model(region: Region, inline: bool = True) -> ModelProto:
     """Return the model of a region, with constants folded if ONNX can evaluate them."""
     try:
         return region.load(fold=True, inline=inline)
@@ -134,7 +134,7 @@ def _loaded(region: Region, inline: bool = True) -> ModelProto:
         return region.load(inline=inline)
 
 
-def _suited(model: ModelProto) -> ModelProto:
+def _adapt_model(model: ModelProto) -> ModelProto:
     """Return a copy of a model that works around faults of emx-onnx-cgen.
 
     These are names of tensors that are functions or macros of C, and empty names at the end of a node's
@@ -154,51 +154,51 @@ def _suited(model: ModelProto) -> ModelProto:
     return copy
 
 
-def emit(model: ModelProto) -> str:
+def emit_source(model: ModelProto) -> str:
     """Return the C source of a model, with a function named `ENTRY`.
 
     Raises CompileError with the message of emx-onnx-cgen, or with the first node at which it fails.
     """
     try:
-        return _emit(model)
+        return _emit_unchecked(model)
     except Exception as error:  # it raises KeyError and others besides its own
-        raise CompileError(_blamed(model, error)) from None
+        raise CompileError(_explain_failure(model, error)) from None
 
 
-def judge(model: ModelProto) -> list[Verdict]:
+def check_nodes(model: ModelProto) -> list[Verdict]:
     """Return for each node of a model whether C can be emitted for it alone."""
     answers: dict[bytes, Verdict] = {}
     verdicts = []
     compiler()
-    for single in single_nodes(model):
-        key = alike(single)
+    for single in split_into_nodes(model):
+        key = similarity_key(single)
         if key not in answers:
-            answers[key] = _judged(single)
+            answers[key] = _check_node(single)
         verdicts.append(answers[key])
     return verdicts
 
 
-def _judged(single: SingleNode) -> Verdict:
+def _check_node(single: SingleNode) -> Verdict:
     try:
-        _emit(single.standard())
+        _emit_unchecked(single.standard_model())
     except Exception as error:  # as above
-        return refuse(_reason(error))
+        return refuse(_shorten_message(error))
     return YES
 
 
-def refused(region: Region) -> list[str]:
+def refused_nodes(region: Region) -> list[str]:
     """Return the nodes of a region for which C cannot be emitted alone; none if that is unknown."""
     try:
-        model = _loaded(region, inline=False)
-        verdicts = judge(model)
+        model = _load_model(region, inline=False)
+        verdicts = check_nodes(model)
     except ByocError:
         return []
-    return called(node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes)
+    return node_names(node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes)
 
 
-def _emit(model: ModelProto) -> str:
+def _emit_unchecked(model: ModelProto) -> str:
     with _ONE_AT_A_TIME:
-        source: str = compiler().compile(_suited(model))
+        source: str = compiler().compile(_adapt_model(model))
     if _STDLIB not in source:
         return source
     return source.replace(_STDLIB, _WATCHED, 1) + _ASKED
@@ -221,33 +221,33 @@ def compiler() -> Any:
     )
 
 
-def _blamed(model: ModelProto, error: Exception) -> str:
+def _explain_failure(model: ModelProto, error: Exception) -> str:
     """Return a sentence on a failure; search for the node at fault unless it is a refusal."""
     if isinstance(error, ByocError):
         return str(error)
     if _is_refusal(error):
-        return _reason(error)
+        return _shorten_message(error)
     try:
-        for single in single_nodes(model):
+        for single in split_into_nodes(model):
             try:
-                _emit(single.model)
+                _emit_unchecked(single.model)
             except Exception as own:  # as above
                 name = f"{single.node.op_type} ({single.node.name or single.node.output[0]})"
-                return f"emx-onnx-cgen refuses {name}: {_reason(own)}"
+                return f"emx-onnx-cgen refuses {name}: {_shorten_message(own)}"
     except ByocError:
         pass
-    return f"emx-onnx-cgen fails with {described(error)}"
+    return f"emx-onnx-cgen fails with {describe_error(error)}"
 
 
 def _is_refusal(error: Exception) -> bool:
     return type(error).__module__.startswith("emx_onnx_cgen")
 
 
-def _reason(error: Exception) -> str:
+def _shorten_message(error: Exception) -> str:
     """Return its message, without the dump of the node and hints for its command line."""
     if not _is_refusal(error):
-        return described(error)
+        return describe_error(error)
     text = str(error)
     for end in (" (while lowering", " (during ", " Hint:"):
         text = text.partition(end)[0]
-    return f"emx-onnx-cgen: {shortened(text.rstrip('. '), _MOST_CHARACTERS)}"
+    return f"emx-onnx-cgen: {shorten_text(text.rstrip('. '), _MOST_CHARACTERS)}"

@@ -10,9 +10,9 @@ import onnx
 from byoc.codegen import Artifact, Executor, Region
 from byoc.verdict import YES, Verdict, refuse
 
-from .artifact import ISA, executor, packed
+from .artifact import ISA, make_executor, make_artifact
 from .binary import VERSION
-from .build import build_region
+from .build import compile_region
 from .cycles import read_figures
 from .options import NAME, DLAOptions
 from .oracle import check_nodes
@@ -32,14 +32,14 @@ class DLA:
         Raises CompileError for what the machine cannot do, with the nodes at fault, and ResourceError
         for a layer without a tile that fits into the scratchpad.
         """
-        return packed(build_region(region, options, read_figures()), options)
+        return make_artifact(compile_region(region, options, read_figures()), options)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the program on the simulator; the region's model is not used.
 
         Raises InputError unless the artifact is a program with the inputs and outputs of the region.
         """
-        return executor(region, artifact, read_figures())
+        return make_executor(region, artifact, read_figures())
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the program is for the installed version of the instruction set."""
@@ -59,4 +59,4 @@ class DLA:
 
         They are those of the program with default options.
         """
-        return build_region(region, DLAOptions(), read_figures()).statistics.seconds
+        return compile_region(region, DLAOptions(), read_figures()).statistics.seconds

@@ -15,22 +15,22 @@ class Engine(Enum):
     COMPUTE = "compute"
 
 
-def engine(command: Command) -> Engine:
+def engine_of(command: Command) -> Engine:
     """Return the engine that runs a command."""
     return Engine.DMA if isinstance(command, Load | Store) else Engine.COMPUTE
 
 
-def reads(command: Command) -> Mapping[str, Operand]:
+def read_operands(command: Command) -> Mapping[str, Operand]:
     """Return the operands that a command reads, by their fields' names.
 
     An ABSENT operand is left out only if the command may do without it.
     """
-    unread = {"y", "target", *(_unread(command) if isinstance(command, Conv) else ())}
+    unread = {"y", "target", *(_unread_fields(command) if isinstance(command, Conv) else ())}
     found = ((field.name, getattr(command, field.name)) for field in fields(command))
     return {name: value for name, value in found if isinstance(value, Operand) and name not in unread}
 
 
-def _unread(command: Conv) -> Iterator[str]:
+def _unread_fields(command: Conv) -> Iterator[str]:
     """Yield the fields of a convolution that this command does not read, or has left out."""
     first, last = ConvFlags.FIRST in command.flags, ConvFlags.LAST in command.flags
     floats = command.x.dtype is DType.FLOAT32
@@ -42,7 +42,7 @@ def _unread(command: Conv) -> Iterator[str]:
         yield "parameters"
 
 
-def written(command: Command) -> Operand | None:
+def written_operand(command: Command) -> Operand | None:
     """Return the operand that a command writes, None for END."""
     if isinstance(command, Load | Store):
         return command.target

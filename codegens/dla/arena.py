@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .boxes import Span
+from .boxes import AxisSpan
 from .operand import Memory, Operand
-from .tensors import Tensor, dtype_of
+from .tensors import LayerTensor, dtype_of
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorAddress:
     """Address of a tensor: row r begins at byte `offset + (r % window) * row_bytes`.
 
     `number` identifies the tensor in the tags of the simulated memory.
@@ -21,26 +21,26 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Arena:
+class AddressMap:
     """Places of activations, and byte offsets of constants in WEIGHTS, both by name of the storage."""
 
-    places: Mapping[str, Place]
+    addresses: Mapping[str, TensorAddress]
     constants: Mapping[str, int]
 
-    def memory(self, tensor: Tensor) -> Memory:
+    def memory_of(self, tensor: LayerTensor) -> Memory:
         """Return the memory that holds a tensor."""
-        return Memory.WEIGHTS if tensor.held in self.constants else Memory.ARENA
+        return Memory.WEIGHTS if tensor.storage_name in self.constants else Memory.ARENA
 
-    def whole(self, tensor: Tensor) -> Operand:
+    def whole_operand(self, tensor: LayerTensor) -> Operand:
         """Return the operand that covers a whole tensor."""
-        return self.box(tensor, Span(0, tensor.rows), Span(0, tensor.width), Span(0, tensor.channels))
+        return self.box_operand(tensor, AxisSpan(0, tensor.rows), AxisSpan(0, tensor.width), AxisSpan(0, tensor.channels))
 
-    def box(self, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
+    def box_operand(self, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan) -> Operand:
         """Return the operand that covers a box of a tensor; rows are counted over all images."""
-        if tensor.held in self.constants:
-            place = Place(1, self.constants[tensor.held], tensor.rows)
+        if tensor.storage_name in self.constants:
+            place = TensorAddress(1, self.constants[tensor.storage_name], tensor.rows)
         else:
-            place = self.places[tensor.held]
+            place = self.addresses[tensor.storage_name]
         size, pixel = tensor.itemsize, tensor.channels * tensor.itemsize
         return Operand(
             tensor=place.number,

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.codegen import Artifact, Executor, Region, written_options
+from byoc.codegen import Artifact, Executor, Region, format_options
 from byoc.errors import InputError
 
 from .binary import VERSION, assemble, disassemble
-from .build import Built
-from .cycles import Figures
-from .interface import INTERFACE, Interface, LayerEntry, Socket, SocketEntry, box_entry, read_interface
-from .layers import Port
+from .build import CompiledRegion
+from .cycles import MachineFigures
+from .interface import INTERFACE, ProgramInterface, LayerEntry, Socket, SocketEntry, make_box_entry, read_interface
+from .layers import BoundaryPort
 from .options import DLAOptions
 from .simulator import SimulationError, Simulator
 
@@ -25,20 +25,20 @@ ISA = "isa"
 """Metadata key of the version of the instruction set."""
 
 
-def packed(built: Built, options: DLAOptions) -> Artifact:
+def make_artifact(built: CompiledRegion, options: DLAOptions) -> Artifact:
     """Return a compiled region as an artifact, with its figures as metadata."""
     statistics = built.statistics
     network = built.network
-    interface = Interface(
-        inputs=tuple(_entry(built, port) for port in network.inputs),
-        outputs=tuple(_entry(built, port) for port in network.outputs),
+    interface = ProgramInterface(
+        inputs=tuple(_socket_entry(built, port) for port in network.inputs),
+        outputs=tuple(_socket_entry(built, port) for port in network.outputs),
         layers=tuple(
             LayerEntry(name=layer.y.name, operation=layer.operation, nodes=tuple(layer.nodes))
             for layer in network.layers
         ),
     )
     metadata = {
-        **written_options(options),
+        **format_options(options),
         ISA: str(VERSION),
         "arena": str(built.schedule.size),
         "arena_bound": str(built.schedule.bound),
@@ -57,7 +57,7 @@ def packed(built: Built, options: DLAOptions) -> Artifact:
     return Artifact(files, metadata)
 
 
-def executor(region: Region, artifact: Artifact, figures: Figures) -> Executor:
+def make_executor(region: Region, artifact: Artifact, figures: MachineFigures) -> Executor:
     """Return a function that runs an artifact on the simulator; the region's model is not used.
 
     Raises InputError naming the file if a file is missing or invalid, or if its inputs and outputs are
@@ -75,7 +75,7 @@ def executor(region: Region, artifact: Artifact, figures: Figures) -> Executor:
     boxes = [socket.box for socket in outputs if socket.box is not None]
 
     def run(given: Mapping[str, Array]) -> Mapping[str, Array]:
-        placed = [(s.box, _rows(given[s.name], s)) for s in inputs if s.box is not None]
+        placed = [(s.box, _to_rows(given[s.name], s)) for s in inputs if s.box is not None]
         made = iter(simulator.run(placed, boxes).outputs)
         return {
             s.name: np.zeros(s.shape, s.dtype) if s.box is None else next(made).reshape(s.shape)
@@ -85,7 +85,7 @@ def executor(region: Region, artifact: Artifact, figures: Figures) -> Executor:
     return run
 
 
-def _rows(values: Array, socket: Socket) -> Array:
+def _to_rows(values: Array, socket: Socket) -> Array:
     """Return an input as an array [rows, cols, channels] of its box. Raises InputError for its shape."""
     box = socket.box
     assert box is not None
@@ -96,7 +96,7 @@ def _rows(values: Array, socket: Socket) -> Array:
     return np.ascontiguousarray(values).reshape(box.rows, box.cols, box.channels)
 
 
-def _entry(built: Built, port: Port) -> SocketEntry:
-    placed = port.tensor.held in built.arena.places and port.tensor.nbytes
-    box = box_entry(built.arena.whole(port.tensor)) if placed else None
+def _socket_entry(built: CompiledRegion, port: BoundaryPort) -> SocketEntry:
+    placed = port.tensor.storage_name in built.arena.addresses and port.tensor.nbytes
+    box = make_box_entry(built.arena.whole_operand(port.tensor)) if placed else None
     return SocketEntry(name=port.name, dtype=port.dtype, shape=port.shape, box=box)

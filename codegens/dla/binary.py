@@ -31,11 +31,11 @@ def assemble(program: Program) -> bytes:
     except struct.error:
         raise InputError(f"a memory of {max(sizes)} bytes: addresses have 32 bits") from None
     for number, command in enumerate(program.commands):
-        form = _FORMS[command.opcode]
+        form = _LAYOUTS[command.opcode]
         try:
-            words = form.words.pack(*form.values(command))
+            words = form.packing.pack(*form.word_values(command))
         except (struct.error, OverflowError) as error:
-            raise InputError(f"command {number}, {_title(command)}: {error}") from None
+            raise InputError(f"command {number}, {_command_title(command)}: {error}") from None
         parts += [_START.pack(command.opcode, len(words) // 4), words]
     return b"".join(parts)
 
@@ -56,18 +56,18 @@ def disassemble(content: bytes) -> Program:
 def listing(program: Program) -> str:
     """Return a program as text, one line for each command; fields at their default are left out."""
     sizes = f"arena {program.arena}, scratchpad {program.scratchpad}, weights {program.weights} bytes"
-    lines = [f"{number:5} {line(command)}" for number, command in enumerate(program.commands)]
+    lines = [f"{number:5} {format_command(command)}" for number, command in enumerate(program.commands)]
     return "\n".join([sizes, *lines]) + "\n"
 
 
-def line(command: Command) -> str:
+def format_command(command: Command) -> str:
     """Return a command as one line of text."""
     shown = [
-        f"{field.name}={_shown(getattr(command, field.name))}"
+        f"{field.name}={_format_value(getattr(command, field.name))}"
         for field in fields(command)
         if field.name != "layer" and getattr(command, field.name) != field.default
     ]
-    text = " ".join([f"[{command.layer}]", _title(command), *shown])
+    text = " ".join([f"[{command.layer}]", _command_title(command), *shown])
     if isinstance(command, Load) and command.memory is Memory.WEIGHTS:  # which has no tags
         return text.replace(f"source=t{command.source.tensor}[", "source=[")
     return text
@@ -83,17 +83,17 @@ def _commands(content: bytes) -> Iterator[Command]:
         if len(content) - position < _START.size:
             raise InputError(f"{where}: the program breaks off inside it")
         opcode, words = _START.unpack_from(content, position)
-        if opcode not in _FORMS:
+        if opcode not in _LAYOUTS:
             raise InputError(f"{where}: no command has the opcode {opcode}")
-        form = _FORMS[opcode]
-        size = form.words.size
+        form = _LAYOUTS[opcode]
+        size = form.packing.size
         if words * 4 != size:
             raise InputError(f"{where}: {words} words, but {form.kind.__name__.upper()} has {size // 4}")
         position += _START.size
         if len(content) - position < size:
             raise InputError(f"{where}: the program breaks off inside it")
         try:
-            command = form.built(iter(form.words.unpack_from(content, position)))
+            command = form.build_instance(iter(form.packing.unpack_from(content, position)))
         except ValueError as error:  # a number that is no member of the enumeration
             raise InputError(f"{where}: {error}") from None
         yield command
@@ -102,72 +102,72 @@ def _commands(content: bytes) -> Iterator[Command]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Form:
+class _FieldLayout:
     """The fields of a dataclass by name, each with its type, or its form if it is a dataclass."""
 
     kind: type[Any]
     fields: tuple[tuple[str, Any], ...]
 
-    def letters(self) -> str:
+    def format_letters(self) -> str:
         """Return the format of the words, one letter of `struct` for each."""
         return "".join(
-            what.letters() if isinstance(what, _Form) else _LETTERS.get(what, "I")
+            what.format_letters() if isinstance(what, _FieldLayout) else _LETTERS.get(what, "I")
             for _, what in self.fields
         )
 
     @cached_property
-    def words(self) -> struct.Struct:
+    def packing(self) -> struct.Struct:
         """The packing of an instance."""
-        return struct.Struct("<" + self.letters())
+        return struct.Struct("<" + self.format_letters())
 
-    def values(self, instance: object) -> Iterator[Any]:
+    def word_values(self, instance: object) -> Iterator[Any]:
         """Yield the words of an instance as numbers."""
         for name, what in self.fields:
             value = getattr(instance, name)
-            if isinstance(what, _Form):
-                yield from what.values(value)
+            if isinstance(what, _FieldLayout):
+                yield from what.word_values(value)
             else:
                 yield value
 
-    def built(self, words: Iterator[Any]) -> Any:
+    def build_instance(self, words: Iterator[Any]) -> Any:
         """Return an instance with fields that are taken from the words in order."""
-        return self.kind(*(_value(what, words) for _, what in self.fields))
+        return self.kind(*(_read_field(what, words) for _, what in self.fields))
 
 
 _LETTERS = {float: "f", Signed: "i"}
 
 
-def _value(what: Any, words: Iterator[Any]) -> Any:
+def _read_field(what: Any, words: Iterator[Any]) -> Any:
     """Return the value of the next field: a dataclass, a number, or a member of an enumeration."""
-    if isinstance(what, _Form):
-        return what.built(words)
+    if isinstance(what, _FieldLayout):
+        return what.build_instance(words)
     word = next(words)
     return what(word) if isinstance(what, type) else word
 
 
-def _form(kind: Any) -> _Form:
+def _field_layout(kind: Any) -> _FieldLayout:
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]
-    parts = [_form(hints[name]) if is_dataclass(hints[name]) else hints[name] for name in names]
-    return _Form(kind, tuple(zip(names, parts, strict=True)))
+    parts = [_field_layout(hints[name]) if is_dataclass(hints[name]) else hints[name] for name in names]
+    return _FieldLayout(kind, tuple(zip(names, parts, strict=True)))
 
 
-_FORMS = {kind.opcode: _form(kind) for kind in COMMANDS}
+_LAYOUTS = {kind.opcode: _field_layout(kind) for kind in COMMANDS}
 
 
-def _title(command: Command) -> str:
+def _command_title(command: Command) -> str:
     return type(command).__name__.upper()
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, Operand):
-        return _box(value)
+        return _format_box(value)
     if is_dataclass(value):
         return ",".join(str(getattr(value, field.name)) for field in fields(value))
     return f"{value:g}" if isinstance(value, float) else getattr(value, "name", None) or str(value)
 
 
-def _box(box: Operand) -> str:
+def _format_box(box: Operand) -> str:
     """Return an operand as text: tensor, extents, type, where it starts, the pitches."""
     if not box.rows:
         return "none"

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .operand import NO_PADS, ZERO, Pads, Pair
-from .tensors import Tensor, Window
+from .tensors import LayerTensor, SlidingWindow
 
 
 @dataclass(frozen=True)
-class Span:
+class AxisSpan:
     """A range of `count` positions along one axis, beginning at `start`."""
 
     start: int
@@ -20,62 +20,62 @@ class Span:
         return self.start + self.count
 
 
-def spans(whole: Span, most: int) -> Iterator[Span]:
+def split_span(whole: AxisSpan, most: int) -> Iterator[AxisSpan]:
     """Yield consecutive parts of a span, each of `most` positions but the last, which may be shorter."""
     for start in range(whole.start, whole.end, most):
-        yield Span(start, min(most, whole.end - start))
+        yield AxisSpan(start, min(most, whole.end - start))
 
 
 @dataclass(frozen=True)
-class Box:
+class TileBox:
     """A box of one image of a tensor; rows are counted within the image."""
 
     image: int
-    rows: Span
-    cols: Span
-    channels: Span
+    rows: AxisSpan
+    cols: AxisSpan
+    channels: AxisSpan
 
 
 @dataclass(frozen=True)
-class Field:
+class ReceptiveField:
     """The receptive field of a box of a result: rows and columns of the input, and padding.
 
     `overhang` counts rows and columns past the padding at the end, as ONNX's ceil_mode allows.
     """
 
-    rows: Span
-    cols: Span
+    rows: AxisSpan
+    cols: AxisSpan
     pads: Pads = NO_PADS
     overhang: Pair = ZERO
 
 
-def field_of(window: Window, x: Tensor, rows: Span, cols: Span) -> Field:
+def receptive_field(window: SlidingWindow, x: LayerTensor, rows: AxisSpan, cols: AxisSpan) -> ReceptiveField:
     """Return the receptive field of rows and columns of a result, for a window that slides over `x`."""
-    down, top, bottom, below = _axis(window, 0, x.height, rows)
-    right, left, end, beyond = _axis(window, 1, x.width, cols)
-    return Field(down, right, Pads(top, left, bottom, end), Pair(below, beyond))
+    down, top, bottom, below = _receptive_axis(window, 0, x.height, rows)
+    right, left, end, beyond = _receptive_axis(window, 1, x.width, cols)
+    return ReceptiveField(down, right, Pads(top, left, bottom, end), Pair(below, beyond))
 
 
-def _axis(window: Window, axis: int, size: int, made: Span) -> tuple[Span, int, int, int]:
+def _receptive_axis(window: SlidingWindow, axis: int, size: int, made: AxisSpan) -> tuple[AxisSpan, int, int, int]:
     """Return the span that is read, the padding before and after it, and the overhang."""
     stride, extent = window.strides[axis], window.extent[axis]
     first = made.start * stride - window.pads[axis]
     last = (made.end - 1) * stride - window.pads[axis] + extent
     low, high = max(first, 0), min(last, size)
     after = min(last - high, window.pads[axis + 2])
-    return Span(low, high - low), low - first, after, last - high - after
+    return AxisSpan(low, high - low), low - first, after, last - high - after
 
 
-def reach(window: Window, axis: int, size: int, count: int) -> int:
+def input_extent(window: SlidingWindow, axis: int, size: int, count: int) -> int:
     """Return the most positions of an input that `count` neighbours of a result read, along an axis."""
     return min((count - 1) * window.strides[axis] + window.extent[axis], size)
 
 
-def images_of(y: Tensor, rows: Span) -> Iterator[tuple[int, Span]]:
+def split_images(y: LayerTensor, rows: AxisSpan) -> Iterator[tuple[int, AxisSpan]]:
     """Split rows that are counted over all images: yield each image with its rows."""
     row = rows.start
     while row < rows.end:
         image, inside = divmod(row, y.height)
         count = min(y.height - inside, rows.end - row)
-        yield image, Span(inside, count)
+        yield image, AxisSpan(inside, count)
         row += count

@@ -8,34 +8,34 @@ from typing import Any
 
 from byoc.codegen import Region, ResourceError
 
-from .arena import Arena
-from .boxes import Span
-from .cycles import Figures, Statistics, timed
-from .emit import Machine, Step, pipelined
+from .arena import AddressMap
+from .boxes import AxisSpan
+from .cycles import MachineFigures, Statistics, simulate_timing
+from .emit import EmitterState, TileStep, interleave_steps
 from .emit_conv import emit_convolution
 from .emit_moves import emit_move, emit_restack
 from .emit_simple import emit_activation, emit_concat, emit_eltwise, emit_pool
 from .isa import Command, End, Load, Program, Store
-from .layers import Activation, Concat, Conv, Eltwise, Layer, Move, Network, Pool, Restack
+from .layers import ActivationLayer, ConcatLayer, ConvLayer, EltwiseLayer, MachineLayer, MoveLayer, LayerNetwork, PoolLayer, RestackLayer
 from .operand import Memory
 from .options import DLAOptions
 from .oracle import lower_region
-from .pack import Weights
-from .resident import Action, Copy, Run, resident
-from .schedule import Schedule, whole
-from .striped import striped
-from .tiles import Budget
+from .pack import WeightsImage
+from .resident import Action, CopyTensor, RunLayer, plan_residency
+from .schedule import LayerSchedule, schedule_whole
+from .striped import schedule_striped
+from .tiles import TileBudget
 
-Emitter = Callable[[Machine, int, Any, Span], Iterator[Step]]
+Emitter = Callable[[EmitterState, int, Any, AxisSpan], Iterator[TileStep]]
 
-EMITTERS: Mapping[type[Layer], Emitter] = {
-    Conv: emit_convolution,
-    Pool: emit_pool,
-    Eltwise: emit_eltwise,
-    Activation: emit_activation,
-    Concat: emit_concat,
-    Move: emit_move,
-    Restack: emit_restack,
+EMITTERS: Mapping[type[MachineLayer], Emitter] = {
+    ConvLayer: emit_convolution,
+    PoolLayer: emit_pool,
+    EltwiseLayer: emit_eltwise,
+    ActivationLayer: emit_activation,
+    ConcatLayer: emit_concat,
+    MoveLayer: emit_move,
+    RestackLayer: emit_restack,
 }
 """By type of layer, the function that emits the commands of some of its rows."""
 
@@ -44,63 +44,63 @@ _MOST_COMMANDS = 2**18  # the simulator takes about a minute for so many
 
 
 @dataclass(frozen=True, eq=False)
-class Built:
+class CompiledRegion:
     """A compiled region: the program with its weights, and the intermediate results of compiling."""
 
-    network: Network
-    schedule: Schedule
-    arena: Arena
+    network: LayerNetwork
+    schedule: LayerSchedule
+    arena: AddressMap
     program: Program
     weights: bytes
     statistics: Statistics
 
 
-def build_region(region: Region, options: DLAOptions, figures: Figures) -> Built:
+def compile_region(region: Region, options: DLAOptions, figures: MachineFigures) -> CompiledRegion:
     """Compile a region. With the option `resident`, return the faster of two programs.
 
     One of the two keeps tensors in the scratchpad between layers. Raises CompileError for what the
     machine cannot do, and ResourceError for what does not fit.
     """
     network = lower_region(region)
-    schedule = (striped if options.stripes else whole)(network, options.memory)
+    schedule = (schedule_striped if options.stripes else schedule_whole)(network, options.memory)
     _check_addresses(network, schedule)
-    plain = build_scheduled(network, schedule, options.scratchpad, figures)
+    plain = emit_program(network, schedule, options.scratchpad, figures)
     if options.stripes or not options.resident:
         return plain
-    actions = resident(network, schedule, Budget(options.scratchpad, figures))
+    actions = plan_residency(network, schedule, TileBudget(options.scratchpad, figures))
     if actions is None:
         return plain
-    other = build_scheduled(network, schedule, options.scratchpad, figures, actions)
+    other = emit_program(network, schedule, options.scratchpad, figures, actions)
     return min(plain, other, key=lambda built: built.statistics.cycles)
 
 
-def build_scheduled(
-    network: Network,
-    schedule: Schedule,
+def emit_program(
+    network: LayerNetwork,
+    schedule: LayerSchedule,
     scratchpad: int,
-    figures: Figures,
+    figures: MachineFigures,
     actions: Sequence[Action] | None = None,
-) -> Built:
+) -> CompiledRegion:
     """Emit the program of a network for a schedule.
 
     `actions` keep tensors in the scratchpad between layers; without them, none stays there. Raises
     ResourceError for a layer that does not fit.
     """
-    weights = Weights()
+    weights = WeightsImage()
     constants = {name: weights.add(array) for name, array in network.constants.items()}
-    arena = Arena(schedule.places, constants)
-    budget = Budget(scratchpad, figures)
-    machine = Machine(arena, weights, budget, count(len(arena.places) + 1), scratchpad)
+    arena = AddressMap(schedule.places, constants)
+    budget = TileBudget(scratchpad, figures)
+    machine = EmitterState(arena, weights, budget, count(len(arena.addresses) + 1), scratchpad)
     if actions is None:
-        actions = [Run(turn.number, {}, None, turn.rows) for turn in schedule.turns]
-    done = chain.from_iterable(_commands(machine, network, action) for action in actions)
-    commands = _counted(network, done)
+        actions = [RunLayer(turn.number, {}, None, turn.rows) for turn in schedule.turns]
+    done = chain.from_iterable(_action_commands(machine, network, action) for action in actions)
+    commands = _check_count(network, done)
     content = weights.content()
     program = Program((*commands, End(len(network.layers))), schedule.size, scratchpad, len(content))
-    return Built(network, schedule, arena, program, content, timed(program, figures))
+    return CompiledRegion(network, schedule, arena, program, content, simulate_timing(program, figures))
 
 
-def _check_addresses(network: Network, schedule: Schedule) -> None:
+def _check_addresses(network: LayerNetwork, schedule: LayerSchedule) -> None:
     """Raise ResourceError, with the nodes of the largest result, for an arena of 2**32 bytes or more."""
     if schedule.size >= _ADDRESSES:
         largest = max(network.layers, key=lambda layer: layer.y.nbytes)
@@ -108,7 +108,7 @@ def _check_addresses(network: Network, schedule: Schedule) -> None:
         raise ResourceError(what, largest.nodes)
 
 
-def _counted(network: Network, commands: Iterator[Command]) -> Sequence[Command]:
+def _check_count(network: LayerNetwork, commands: Iterator[Command]) -> Sequence[Command]:
     """Return the commands. Raises ResourceError, with the nodes of the longest layer, for too many."""
     found = list(islice(commands, _MOST_COMMANDS + 1))
     if len(found) <= _MOST_COMMANDS:
@@ -118,11 +118,11 @@ def _counted(network: Network, commands: Iterator[Command]) -> Sequence[Command]
     raise ResourceError(what, longest.nodes)
 
 
-def _commands(machine: Machine, network: Network, action: Action) -> Iterator[Command]:
+def _action_commands(machine: EmitterState, network: LayerNetwork, action: Action) -> Iterator[Command]:
     """Yield the commands of an action: of some rows of a layer, or of copying a whole tensor."""
-    if isinstance(action, Copy):
-        far = machine.arena.whole(action.tensor)
-        near = Arena({action.tensor.held: action.near}, {}).whole(action.tensor)
+    if isinstance(action, CopyTensor):
+        far = machine.arena.whole_operand(action.tensor)
+        near = AddressMap({action.tensor.storage_name: action.near}, {}).whole_operand(action.tensor)
         if action.is_load:
             yield Load(action.number, Memory.ARENA, far, near)
         else:
@@ -130,6 +130,6 @@ def _commands(machine: Machine, network: Network, action: Action) -> Iterator[Co
         return
     layer = network.layers[action.number]
     machine.near, machine.area = action.near, action.area
-    machine.budget = Budget(action.room or machine.scratchpad, machine.budget.figures)
-    machine.fix(action.number, action.rows.count, action.tiling)
-    yield from pipelined(EMITTERS[type(layer)](machine, action.number, layer, action.rows))
+    machine.budget = TileBudget(action.room or machine.scratchpad, machine.budget.figures)
+    machine.set_tiling(action.number, action.rows.count, action.tiling)
+    yield from interleave_steps(EMITTERS[type(layer)](machine, action.number, layer, action.rows))

@@ -17,7 +17,7 @@ from byoc.costs.load import load_cost_model
 from byoc.costs.roofline import Roofline
 from byoc.errors import InputError
 
-from .access import Engine, engine, reads, written
+from .access import Engine, engine_of, read_operands, written_operand
 from .isa import Command, Conv, Function, Load, Pool, Program, Store
 from .operand import DType, Operand
 
@@ -29,7 +29,7 @@ _FUNCTION = 4  # operations of an element, about as many as the cost models coun
 
 
 @dataclass(frozen=True)
-class Figures:
+class MachineFigures:
     """Speed of the machine.
 
     `peak` has operations per second by type (float32, int8), where a multiplication and an addition are
@@ -44,7 +44,7 @@ class Figures:
     frequency: float = FREQUENCY
 
 
-def read_figures(name: str = "dla") -> Figures:
+def read_figures(name: str = "dla") -> MachineFigures:
     """Return the figures of a cost model of kind roofline: a file, or the name of an installed one.
 
     Raises InputError if it cannot be loaded, is of another kind, or lacks one of the types.
@@ -57,7 +57,7 @@ def read_figures(name: str = "dla") -> Figures:
             raise InputError(
                 f"{name}: peak: it must have an entry for {dtype}, in which the dla computes"
             )
-    return Figures(costs.peak, costs.bandwidth, costs.overhead, costs.launch)
+    return MachineFigures(costs.peak, costs.bandwidth, costs.overhead, costs.launch)
 
 
 @dataclass(frozen=True)
@@ -100,20 +100,20 @@ class Statistics:
         return sum(getattr(layer, field) for layer in self.layers)
 
 
-def timed(program: Program, figures: Figures) -> Statistics:
+def simulate_timing(program: Program, figures: MachineFigures) -> Statistics:
     """Return the statistics of a program; they do not depend on the data."""
     timeline = _Timeline(figures, program.scratchpad)
     for command in program.commands[:-1]:  # without END
-        timeline.step(command)
+        timeline.advance(command)
     return timeline.statistics()
 
 
 class _Timeline:
     """The time in cycles as commands are taken in order; it starts at the end of the launch."""
 
-    def __init__(self, figures: Figures, scratchpad: int) -> None:
+    def __init__(self, figures: MachineFigures, scratchpad: int) -> None:
         self._figures = figures
-        self._launch = _cycles(figures.launch, figures.frequency)
+        self._launch = _to_cycles(figures.launch, figures.frequency)
         self._free = dict.fromkeys(Engine, self._launch)  # when each engine becomes free
         lines = -(-scratchpad // LINE)
         self._written = np.zeros(lines, np.int64)  # when each line will have been written
@@ -121,23 +121,23 @@ class _Timeline:
         self._end = self._launch
         self._layers: dict[int, LayerStatistics] = {}
 
-    def step(self, command: Command) -> None:
+    def advance(self, command: Command) -> None:
         if command.layer not in self._layers:
             self._layers[command.layer] = LayerStatistics(command.layer, 0, 0, 0, 0, 0, 0)
-            self._free[Engine.COMPUTE] += _cycles(self._figures.overhead, self._figures.frequency)
-        sources, targets = _lines(command)
-        end = self._start(engine(command), sources, targets) + duration(command, self._figures)
+            self._free[Engine.COMPUTE] += _to_cycles(self._figures.overhead, self._figures.frequency)
+        sources, targets = _accessed_lines(command)
+        end = self._start_time(engine_of(command), sources, targets) + command_cycles(command, self._figures)
         for lines in sources:
             np.maximum(self._read[lines], end, out=self._read[lines])
         for lines in targets:
             self._written[lines] = end
-        self._free[engine(command)] = end
-        self._count(command, max(self._end, *self._free.values()))
+        self._free[engine_of(command)] = end
+        self._add_to_layer(command, max(self._end, *self._free.values()))
 
     def statistics(self) -> Statistics:
         return Statistics(self._launch, tuple(self._layers.values()), self._figures.frequency)
 
-    def _start(self, which: Engine, sources: list[slice], targets: list[slice]) -> int:
+    def _start_time(self, which: Engine, sources: list[slice], targets: list[slice]) -> int:
         """Return when an engine can start a command that reads and writes some lines."""
         start = self._free[which]
         for lines in (*sources, *targets):
@@ -146,10 +146,10 @@ class _Timeline:
             start = max(start, int(self._read[lines].max(initial=0)))
         return start
 
-    def _count(self, command: Command, end: int) -> None:
+    def _add_to_layer(self, command: Command, end: int) -> None:
         """Add a command, with which the program ends at `end`, to its layer."""
-        old, taken = self._layers[command.layer], duration(command, self._figures)
-        dma = engine(command) is Engine.DMA
+        old, taken = self._layers[command.layer], command_cycles(command, self._figures)
+        dma = engine_of(command) is Engine.DMA
         self._layers[command.layer] = LayerStatistics(
             command.layer,
             cycles=old.cycles + end - self._end,
@@ -157,26 +157,26 @@ class _Timeline:
             moving=old.moving + (taken if dma else 0),
             loaded=old.loaded + (command.target.nbytes if isinstance(command, Load) else 0),
             stored=old.stored + (command.target.nbytes if isinstance(command, Store) else 0),
-            operations=old.operations + operations(command),
+            operations=old.operations + count_operations(command),
         )
         self._end = end
 
 
-def duration(command: Command, figures: Figures) -> int:
+def command_cycles(command: Command, figures: MachineFigures) -> int:
     """Return the cycles for which a command occupies its engine."""
     if isinstance(command, Load | Store):
-        return _cycles(command.target.nbytes / figures.bandwidth, figures.frequency)
-    target = written(command)
+        return _to_cycles(command.target.nbytes / figures.bandwidth, figures.frequency)
+    target = written_operand(command)
     floats = target is not None and target.dtype is DType.FLOAT32
-    return _cycles(
-        operations(command) / figures.peak["float32" if floats else "int8"], figures.frequency
+    return _to_cycles(
+        count_operations(command) / figures.peak["float32" if floats else "int8"], figures.frequency
     )
 
 
-def operations(command: Command) -> int:
+def count_operations(command: Command) -> int:
     """Return the operations of a command, where a multiplication and an addition are two."""
-    target = written(command)
-    if target is None or engine(command) is Engine.DMA:
+    target = written_operand(command)
+    if target is None or engine_of(command) is Engine.DMA:
         return 0
     elements = target.rows * target.cols * target.channels
     if isinstance(command, Conv):
@@ -187,19 +187,19 @@ def operations(command: Command) -> int:
     return elements * (_FUNCTION if isinstance(command, Function) else 1)
 
 
-def _cycles(seconds: float, frequency: float) -> int:
+def _to_cycles(seconds: float, frequency: float) -> int:
     return ceil(round(seconds * frequency, 6))  # 1e-6 * 500e6 is 500, and not 499.99999999999994
 
 
-def _lines(command: Command) -> tuple[list[slice], list[slice]]:
+def _accessed_lines(command: Command) -> tuple[list[slice], list[slice]]:
     """Return the lines of the scratchpad that a command reads, and those that it writes."""
-    target = written(command)
-    sources = [] if isinstance(command, Load) else list(reads(command).values())
+    target = written_operand(command)
+    sources = [] if isinstance(command, Load) else list(read_operands(command).values())
     targets = [] if isinstance(command, Store) or target is None else [target]
-    return [_spanned(box) for box in sources], [_spanned(box) for box in targets]
+    return [_covered_lines(box) for box in sources], [_covered_lines(box) for box in targets]
 
 
-def _spanned(box: Operand) -> slice:
+def _covered_lines(box: Operand) -> slice:
     """Return the lines of the scratchpad from a box's first byte to its last."""
     first, rows = box.first_row % box.window, box.rows
     if first + rows > box.window:  # it wraps around

@@ -11,21 +11,21 @@ from typing import TypeVar
 
 from byoc.codegen import ResourceError
 
-from .arena import Arena, Place
-from .boxes import Span
+from .arena import AddressMap, TensorAddress
+from .boxes import AxisSpan
 from .isa import Command, Load, Store
-from .layers import Array, Layer
+from .layers import Array, MachineLayer
 from .operand import DType, Memory, Operand
-from .pack import Weights
-from .slots import Need, Scratchpad, dense
-from .tensors import Tensor, dtype_of
-from .tiles import Budget, Tiling, slots_of
+from .pack import WeightsImage
+from .slots import SlotNeed, LayerSlots, dense_operand
+from .tensors import LayerTensor, dtype_of
+from .tiles import TileBudget, Tiling, slot_tensors
 
-LayerT = TypeVar("LayerT", bound=Layer)
+LayerT = TypeVar("LayerT", bound=MachineLayer)
 
 
 @dataclass
-class Step:
+class TileStep:
     """The commands of one tile."""
 
     loads: list[Load] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Step:
     stores: list[Command] = field(default_factory=list)
 
 
-def pipelined(steps: Iterable[Step]) -> Iterator[Command]:
+def interleave_steps(steps: Iterable[TileStep]) -> Iterator[Command]:
     """Yield the commands of steps, with each tile loaded before the previous tile is stored."""
     stores: list[Command] = []
     for step in steps:
@@ -45,24 +45,24 @@ def pipelined(steps: Iterable[Step]) -> Iterator[Command]:
 
 
 @dataclass(eq=False)
-class Machine:
+class EmitterState:
     """The state that the emitters of all layers share: addresses, weights so far, numbers of tiles."""
 
-    arena: Arena
-    weights: Weights
-    budget: Budget
+    arena: AddressMap
+    weights: WeightsImage
+    budget: TileBudget
     numbers: "count[int]"
     scratchpad: int
-    near: Mapping[str, Place] = field(default_factory=dict)
+    near: Mapping[str, TensorAddress] = field(default_factory=dict)
     """Tensors that are in the scratchpad while the current layer runs, by name of the storage."""
     area: int = 0
     """First byte of the scratchpad for the tiles of the current layer."""
     _tilings: dict[tuple[int, int], Tiling | None] = field(default_factory=dict)
     _packed: dict[Hashable, int] = field(default_factory=dict)
 
-    def tiling(
+    def find_tiling(
         self,
-        find: Callable[[LayerT, int, Budget], Tiling | None],
+        find: Callable[[LayerT, int, TileBudget], Tiling | None],
         number: int,
         layer: LayerT,
         rows: int,
@@ -74,14 +74,14 @@ class Machine:
         key = (number, rows)
         if key not in self._tilings:
             self._tilings[key] = find(layer, rows, self.budget)
-        return required(self._tilings[key], layer, self.budget)
+        return require_tiling(self._tilings[key], layer, self.budget)
 
-    def fix(self, number: int, rows: int, tiling: Tiling | None) -> None:
+    def set_tiling(self, number: int, rows: int, tiling: Tiling | None) -> None:
         """Set the tiling for so many rows of a layer."""
         if tiling is not None:
             self._tilings[number, rows] = tiling
 
-    def packed(self, key: Hashable, array: Callable[[], Array]) -> int:
+    def pack_constants(self, key: Hashable, array: Callable[[], Array]) -> int:
         """Return the address of constants in WEIGHTS; they are added the first time."""
         if key not in self._packed:
             self._packed[key] = self.weights.add(array())
@@ -89,35 +89,35 @@ class Machine:
 
 
 @dataclass(eq=False)
-class Emission:
+class LayerEmission:
     """The emission of one layer: its number, its slots, and the current step."""
 
-    machine: Machine
+    machine: EmitterState
     number: int
-    layer: Layer
-    scratchpad: Scratchpad
-    step: Step = field(default_factory=Step)
+    layer: MachineLayer
+    scratchpad: LayerSlots
+    step: TileStep = field(default_factory=TileStep)
 
-    def begin(self) -> Step:
+    def begin_step(self) -> TileStep:
         """Begin the next step."""
-        self.step = Step()
+        self.step = TileStep()
         return self.step
 
-    def load(self, slot: str, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
+    def load(self, slot: str, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan) -> Operand:
         """Return a tile with a box of a tensor, rows over all images; load it unless it is there."""
         if self.is_near(tensor):
-            return self._near(tensor, rows, cols, channels)
-        source = self.machine.arena.box(tensor, rows, cols, channels)
+            return self._near_operand(tensor, rows, cols, channels)
+        source = self.machine.arena.box_operand(tensor, rows, cols, channels)
         return self.fetch(
-            slot, (tensor, rows, cols, channels), source, self.machine.arena.memory(tensor)
+            slot, (tensor, rows, cols, channels), source, self.machine.arena.memory_of(tensor)
         )
 
     def constant(
         self, slot: str, key: Hashable, array: Callable[[], Array], count: int, dtype: DType
     ) -> Operand:
         """Return a tile with `count` constants, which become weights; load it unless it is there."""
-        address = self.machine.packed((self.number, slot, key), array)
-        source = dense(1, address, (1, 1, count), dtype)
+        address = self.machine.pack_constants((self.number, slot, key), array)
+        source = dense_operand(1, address, (1, 1, count), dtype)
         return self.fetch(slot, key, source, Memory.WEIGHTS)
 
     def fetch(self, slot: str, key: Hashable, source: Operand, memory: Memory) -> Operand:
@@ -126,56 +126,56 @@ class Emission:
         if found is not None:
             return found
         extents = (source.rows, source.cols, source.channels)
-        tile = self.scratchpad.tile(slot, key, extents, source.dtype)
+        tile = self.scratchpad.new_tile(slot, key, extents, source.dtype)
         self.step.loads.append(Load(self.number, memory, source, tile))
         return tile
 
-    def room(self, slot: str, extents: tuple[int, int, int], dtype: DType) -> Operand:
+    def new_tile(self, slot: str, extents: tuple[int, int, int], dtype: DType) -> Operand:
         """Return a new tile for a result."""
-        return self.scratchpad.tile(slot, object(), extents, dtype)
+        return self.scratchpad.new_tile(slot, object(), extents, dtype)
 
-    def made(self, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
+    def result_operand(self, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan) -> Operand:
         """Return the operand for a box of the result: a new tile, or its place in the scratchpad."""
         if self.is_near(tensor):
-            return self._near(tensor, rows, cols, channels)
-        return self.room("y", (rows.count, cols.count, channels.count), dtype_of(tensor))
+            return self._near_operand(tensor, rows, cols, channels)
+        return self.new_tile("y", (rows.count, cols.count, channels.count), dtype_of(tensor))
 
-    def is_near(self, tensor: Tensor) -> bool:
+    def is_near(self, tensor: LayerTensor) -> bool:
         """Whether a whole tensor is in the scratchpad."""
-        return tensor.held in self.machine.near
+        return tensor.storage_name in self.machine.near
 
-    def _near(self, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> Operand:
-        return Arena(self.machine.near, {}).box(tensor, rows, cols, channels)
+    def _near_operand(self, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan) -> Operand:
+        return AddressMap(self.machine.near, {}).box_operand(tensor, rows, cols, channels)
 
-    def compute(self, command: Command) -> None:
+    def add_command(self, command: Command) -> None:
         """Append a command that computes to the current step."""
         self.step.computes.append(command)
 
-    def store(self, tile: Operand, tensor: Tensor, rows: Span, cols: Span, channels: Span) -> None:
+    def store(self, tile: Operand, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan) -> None:
         """Append the store of a tile to a box of a tensor, unless the tensor is in the scratchpad."""
         if self.is_near(tensor):
             return
-        target = self.machine.arena.box(tensor, rows, cols, channels)
-        self.put([Store(self.number, tile, target)])
+        target = self.machine.arena.box_operand(tensor, rows, cols, channels)
+        self.add_stores([Store(self.number, tile, target)])
 
-    def put(self, stores: Iterable[Store]) -> None:
+    def add_stores(self, stores: Iterable[Store]) -> None:
         """Append stores; if tiles have only one place, they precede the loads of the next step."""
         late = self.step.stores if self.scratchpad.doubled else self.step.computes
         late.extend(stores)
 
 
-def emission(
-    machine: Machine, number: int, layer: Layer, needs: dict[str, Need], tiling: Tiling
-) -> Emission:
+def begin_layer(
+    machine: EmitterState, number: int, layer: MachineLayer, needs: dict[str, SlotNeed], tiling: Tiling
+) -> LayerEmission:
     """Return the emission of a layer, with slots for the tensors that are not in the scratchpad."""
-    near = {slot for slot, tensor in slots_of(layer).items() if tensor.held in machine.near}
+    near = {slot for slot, tensor in slot_tensors(layer).items() if tensor.storage_name in machine.near}
     wanted = {slot: need for slot, need in needs.items() if slot not in near}
-    return Emission(
-        machine, number, layer, Scratchpad(wanted, machine.numbers, tiling.doubled, machine.area)
+    return LayerEmission(
+        machine, number, layer, LayerSlots(wanted, machine.numbers, tiling.doubled, machine.area)
     )
 
 
-def required(tiling: Tiling | None, layer: Layer, budget: Budget) -> Tiling:
+def require_tiling(tiling: Tiling | None, layer: MachineLayer, budget: TileBudget) -> Tiling:
     """Return a tiling. Raises ResourceError if it is None."""
     if tiling is None:
         what = f"no tile of '{layer.y.name}' fits into a scratchpad of {budget.scratchpad} bytes"
@@ -183,6 +183,6 @@ def required(tiling: Tiling | None, layer: Layer, budget: Budget) -> Tiling:
     return tiling
 
 
-def over_images(rows: Span, image: int, height: int) -> Span:
+def rows_over_images(rows: AxisSpan, image: int, height: int) -> AxisSpan:
     """Convert rows of an image to rows counted over all images."""
-    return Span(image * height + rows.start, rows.count)
+    return AxisSpan(image * height + rows.start, rows.count)

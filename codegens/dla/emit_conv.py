@@ -4,110 +4,110 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from .boxes import Field, Span, field_of, images_of, spans
-from .emit import Emission, Machine, Step, emission, over_images
-from .fixed_point import common_multipliers
+from .boxes import ReceptiveField, AxisSpan, receptive_field, split_images, split_span
+from .emit import LayerEmission, EmitterState, TileStep, begin_layer, rows_over_images
+from .fixed_point import to_common_multipliers
 from .isa import Add, ConvFlags
 from .isa import Conv as Convolve
-from .layers import Array, Conv
+from .layers import Array, ConvLayer
 from .limits import residual_bits
 from .operand import ABSENT, DType, Operand, Pair
-from .pack import parameters
-from .tensors import Tensor
-from .tiles import Tiling, conv_needs, conv_tiling
+from .pack import conv_parameters
+from .tensors import LayerTensor
+from .tiles import Tiling, conv_slots, find_conv_tiling
 
 
 @dataclass(frozen=True)
-class _Area:
+class _OutputArea:
     """A box of rows and columns of the result, and its receptive field."""
 
     image: int
-    rows: Span
-    cols: Span
-    field: Field
+    rows: AxisSpan
+    cols: AxisSpan
+    field: ReceptiveField
 
 
 @dataclass(frozen=True)
-class _Channels:
+class _ChannelSplit:
     """Output channels that are computed together, and the input channels of their groups."""
 
-    made: Span
-    read: Span
+    made: AxisSpan
+    read: AxisSpan
     groups: int
 
 
-def emit_convolution(machine: Machine, number: int, layer: Conv, rows: Span) -> Iterator[Step]:
+def emit_convolution(machine: EmitterState, number: int, layer: ConvLayer, rows: AxisSpan) -> Iterator[TileStep]:
     """Yield the steps that compute some rows of a convolution, counted over all images."""
-    tiling = machine.tiling(conv_tiling, number, layer, rows.count)
-    emitting = emission(machine, number, layer, conv_needs(layer, tiling.tile), tiling)
-    areas, channels = list(_areas(layer, tiling, rows)), list(_channels(layer, tiling))
+    tiling = machine.find_tiling(find_conv_tiling, number, layer, rows.count)
+    emitting = begin_layer(machine, number, layer, conv_slots(layer, tiling.tile), tiling)
+    areas, channels = list(_output_areas(layer, tiling, rows)), list(_channel_splits(layer, tiling))
     pairs = (
         ((area, each) for each, area in product(channels, areas))
         if tiling.weights_outermost
         else product(areas, channels)
     )
     for area, each in pairs:
-        yield from _tile(emitting, layer, tiling, area, each)
+        yield from _emit_tile(emitting, layer, tiling, area, each)
 
 
-def _areas(layer: Conv, tiling: Tiling, rows: Span) -> Iterator[_Area]:
-    for image, inside in images_of(layer.y, rows):
-        for down in spans(inside, tiling.tile.rows):
-            for right in spans(Span(0, layer.y.width), tiling.tile.cols):
-                yield _Area(image, down, right, field_of(layer.window, layer.x, down, right))
+def _output_areas(layer: ConvLayer, tiling: Tiling, rows: AxisSpan) -> Iterator[_OutputArea]:
+    for image, inside in split_images(layer.y, rows):
+        for down in split_span(inside, tiling.tile.rows):
+            for right in split_span(AxisSpan(0, layer.y.width), tiling.tile.cols):
+                yield _OutputArea(image, down, right, receptive_field(layer.window, layer.x, down, right))
 
 
-def _channels(layer: Conv, tiling: Tiling) -> Iterator[_Channels]:
+def _channel_splits(layer: ConvLayer, tiling: Tiling) -> Iterator[_ChannelSplit]:
     made, read = layer.y.channels // layer.groups, layer.x.channels // layer.groups
-    for groups in spans(Span(0, layer.groups), tiling.tile.groups):
-        inputs = Span(groups.start * read, groups.count * read)
-        outputs = Span(groups.start * made, groups.count * made)
-        for part in spans(outputs, tiling.tile.channels):
-            yield _Channels(part, inputs, groups.count)
+    for groups in split_span(AxisSpan(0, layer.groups), tiling.tile.groups):
+        inputs = AxisSpan(groups.start * read, groups.count * read)
+        outputs = AxisSpan(groups.start * made, groups.count * made)
+        for part in split_span(outputs, tiling.tile.channels):
+            yield _ChannelSplit(part, inputs, groups.count)
 
 
-def _tile(
-    emitting: Emission, layer: Conv, tiling: Tiling, area: _Area, channels: _Channels
-) -> Iterator[Step]:
+def _emit_tile(
+    emitting: LayerEmission, layer: ConvLayer, tiling: Tiling, area: _OutputArea, channels: _ChannelSplit
+) -> Iterator[TileStep]:
     """Yield the steps of one tile: one for each part of the input channels."""
-    parts = list(spans(channels.read, tiling.tile.inputs))
-    result = _Result(emitting, layer, area, channels)
-    accumulator = ABSENT if len(parts) == 1 else result.room("accumulator", _sums(layer))
+    parts = list(split_span(channels.read, tiling.tile.inputs))
+    result = _ResultTile(emitting, layer, area, channels)
+    accumulator = ABSENT if len(parts) == 1 else result.new_tile("accumulator", _sum_dtype(layer))
     for part in parts:
-        step = emitting.begin()
+        step = emitting.begin_step()
         flags = ConvFlags.NONE
         if part is parts[0]:
             flags |= ConvFlags.FIRST
         if part is parts[-1]:
             flags |= ConvFlags.LAST
-        _convolve(result, part, flags, accumulator)
+        _add_convolution(result, part, flags, accumulator)
         yield step
 
 
-def _sums(layer: Conv) -> DType:
+def _sum_dtype(layer: ConvLayer) -> DType:
     return DType.INT32 if layer.y.is_integer else DType.FLOAT32
 
 
 @dataclass(frozen=True, eq=False)
-class _Result:
+class _ResultTile:
     """The tile of the result that is being computed."""
 
-    emitting: Emission
-    layer: Conv
-    area: _Area
-    channels: _Channels
+    emitting: LayerEmission
+    layer: ConvLayer
+    area: _OutputArea
+    channels: _ChannelSplit
 
     @property
-    def rows(self) -> Span:
+    def rows(self) -> AxisSpan:
         """The rows of the result, counted over all images."""
-        return over_images(self.area.rows, self.area.image, self.layer.y.height)
+        return rows_over_images(self.area.rows, self.area.image, self.layer.y.height)
 
-    def room(self, slot: str, dtype: DType) -> Operand:
+    def new_tile(self, slot: str, dtype: DType) -> Operand:
         """Return a tile as large as the result's."""
         extents = (self.area.rows.count, self.area.cols.count, self.channels.made.count)
-        return self.emitting.room(slot, extents, dtype)
+        return self.emitting.new_tile(slot, extents, dtype)
 
-    def load(self, slot: str, tensor: Tensor) -> Operand:
+    def load(self, slot: str, tensor: LayerTensor) -> Operand:
         """Return a tile of a tensor of the same extents."""
         return self.emitting.load(slot, tensor, self.rows, self.area.cols, self.channels.made)
 
@@ -117,11 +117,11 @@ class _Result:
         self.emitting.store(tile, y, self.rows, self.area.cols, self.channels.made)
 
 
-def _convolve(result: _Result, part: Span, flags: ConvFlags, accumulator: Operand) -> None:
+def _add_convolution(result: _ResultTile, part: AxisSpan, flags: ConvFlags, accumulator: Operand) -> None:
     """Append the commands that convolve some input channels, and finish the tile with the last."""
     emitting, layer, area = result.emitting, result.layer, result.area
     field, y = area.field, layer.y
-    source = over_images(field.rows, area.image, layer.x.height)
+    source = rows_over_images(field.rows, area.image, layer.x.height)
     last = bool(flags & ConvFlags.LAST)
     adds = last and layer.residual is not None
     wide = adds and y.is_integer
@@ -129,10 +129,10 @@ def _convolve(result: _Result, part: Span, flags: ConvFlags, accumulator: Operan
         layer=emitting.number,
         flags=flags,
         x=emitting.load("x", layer.x, source, field.cols, part),
-        weights=_weights(result, part),
-        parameters=_parameters(result),
+        weights=_load_weights(result, part),
+        parameters=_load_parameters(result),
         accumulator=accumulator,
-        residual=_residual(result) if adds and not wide else ABSENT,
+        residual=_load_residual(result) if adds and not wide else ABSENT,
         y=accumulator,  # of the same extents; replaced below where the result is written
         kernel=Pair(*layer.window.kernel),
         strides=Pair(*layer.window.strides),
@@ -142,20 +142,20 @@ def _convolve(result: _Result, part: Span, flags: ConvFlags, accumulator: Operan
         x_zero=layer.x.zero,
     )
     if not last:
-        emitting.compute(command)
+        emitting.add_command(command)
         return
-    made = emitting.made(y, result.rows, area.cols, result.channels.made)
+    made = emitting.result_operand(y, result.rows, area.cols, result.channels.made)
     if wide:
-        sums = result.room("wide", DType.INT32)
-        emitting.compute(replace(command, y=sums))
-        emitting.compute(_added(result, sums, made))
+        sums = result.new_tile("wide", DType.INT32)
+        emitting.add_command(replace(command, y=sums))
+        emitting.add_command(_residual_command(result, sums, made))
     else:
-        low, high = layer.clamp.stored(y)
-        emitting.compute(replace(command, y=made, y_zero=y.zero, low=low, high=high))
+        low, high = layer.clamp.quantize_limits(y)
+        emitting.add_command(replace(command, y=made, y_zero=y.zero, low=low, high=high))
     result.store(made)
 
 
-def _weights(result: _Result, part: Span) -> Operand:
+def _load_weights(result: _ResultTile, part: AxisSpan) -> Operand:
     """Return the weights of some output channels for some input channels."""
     layer, channels = result.layer, result.channels
     read = layer.x.channels // layer.groups
@@ -167,7 +167,7 @@ def _weights(result: _Result, part: Span) -> Operand:
     return result.emitting.constant("weights", key, lambda: array, array.size, dtype)
 
 
-def _parameters(result: _Result) -> Operand:
+def _load_parameters(result: _ResultTile) -> Operand:
     """Return biases, and in integers the multipliers, of some output channels.
 
     Where a residual is to be added, the multipliers make units that are finer than the result's.
@@ -177,28 +177,28 @@ def _parameters(result: _Result) -> Operand:
     finer = 2 ** residual_bits(layer) if layer.residual is not None else 1
 
     def array() -> Array:
-        return parameters(layer.bias[taken], layer.multipliers[taken] * finer)
+        return conv_parameters(layer.bias[taken], layer.multipliers[taken] * finer)
 
     count = made.count * (3 if layer.y.is_integer else 1)
-    return result.emitting.constant("parameters", made, array, count, _sums(layer))
+    return result.emitting.constant("parameters", made, array, count, _sum_dtype(layer))
 
 
-def _residual(result: _Result) -> Operand:
+def _load_residual(result: _ResultTile) -> Operand:
     assert result.layer.residual is not None
     return result.load("residual", result.layer.residual)
 
 
-def _added(result: _Result, sums: Operand, made: Operand) -> Add:
+def _residual_command(result: _ResultTile, sums: Operand, made: Operand) -> Add:
     """Return the command that adds the residual to a result in finer units."""
     layer, residual = result.layer, result.layer.residual
     assert residual is not None
     y = layer.y
-    mantissas = common_multipliers(2.0 ** -residual_bits(layer), residual.scale / y.scale)
-    low, high = layer.clamp.stored(y)
+    mantissas = to_common_multipliers(2.0 ** -residual_bits(layer), residual.scale / y.scale)
+    low, high = layer.clamp.quantize_limits(y)
     return Add(
         layer=result.emitting.number,
         a=sums,
-        b=_residual(result),
+        b=_load_residual(result),
         y=made,
         b_zero=residual.zero,
         y_zero=y.zero,

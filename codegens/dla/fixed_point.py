@@ -18,7 +18,7 @@ MOST_SHIFT = 62
 """The largest shift: a smaller factor takes every int32 to 0."""
 
 
-def multiplier(factor: float) -> tuple[int, int]:
+def to_multiplier(factor: float) -> tuple[int, int]:
     """Return the mantissa and the shift of a factor; (0, 0) for one that takes every int32 to 0.
 
     Raises InputError for a factor that is negative, not finite, or at least 2**31.
@@ -34,15 +34,15 @@ def multiplier(factor: float) -> tuple[int, int]:
     return (mantissa, shift) if mantissa and shift <= MOST_SHIFT else (0, 0)
 
 
-def common_multipliers(one: float, other: float) -> tuple[int, int, int]:
+def to_common_multipliers(one: float, other: float) -> tuple[int, int, int]:
     """Return the mantissas of two factors and the shift of both, as ADD takes them.
 
     The larger mantissa is as `multiplier` makes it; the other's error is at most 2**-(shift + 1).
     Raises InputError as `multiplier` does.
     """
-    _, shift = multiplier(max(one, other))
+    _, shift = to_multiplier(max(one, other))
     for factor in (one, other):
-        multiplier(factor)
+        to_multiplier(factor)
     return round(one * 2**shift), round(other * 2**shift), shift
 
 

@@ -17,7 +17,7 @@ _FINE = 2.0**-16  # of a unit of the output, the scale of channels with all weig
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class ConvWeights:
     """The weights of a convolution, [output channels][input channels of a group][rows][columns].
 
     `factors` and `bias` have one float64 for each output channel. A real weight is the stored weight
@@ -33,11 +33,11 @@ class Weights:
         """Whether the weights are stored as integers."""
         return bool(self.stored.dtype == np.int8)
 
-    def scaled(self, factors: Array, shifts: Array) -> "Weights":
+    def scale_and_shift(self, factors: Array, shifts: Array) -> "ConvWeights":
         """Return weights whose result is `factors` times the result of these plus `shifts`."""
         return replace(self, factors=self.factors * factors, bias=self.bias * factors + shifts)
 
-    def real(self) -> Array:
+    def to_float32(self) -> Array:
         """Return the real weights in float32, with factors applied."""
         return (self.stored * self.factors.reshape(-1, 1, 1, 1)).astype(np.float32)
 
@@ -56,7 +56,7 @@ def normalization_factors(
 
 
 @dataclass(frozen=True, eq=False)
-class Requantized:
+class IntegerWeights:
     """Integer weights of a convolution with int32 accumulators.
 
     `bias` is in units of the accumulators, and `multipliers` bring them to units of the output: real,
@@ -68,7 +68,7 @@ class Requantized:
     multipliers: Array
 
 
-def requantized(weights: Weights, input_scale: float, output_scale: float) -> Requantized | None:
+def requantize_weights(weights: ConvWeights, input_scale: float, output_scale: float) -> IntegerWeights | None:
     """Return integer weights for the given scales of input and output, or None if that is impossible.
 
     An accumulator counts units of input_scale * |factor|; a negative factor changes the sign of its
@@ -88,10 +88,10 @@ def requantized(weights: Weights, input_scale: float, output_scale: float) -> Re
         return None
     if stored.max(initial=0) > 127 or np.abs(bias).max(initial=0) > _MOST:
         return None
-    return Requantized(stored.astype(np.int8), bias.astype(np.int32), units / output_scale)
+    return IntegerWeights(stored.astype(np.int8), bias.astype(np.int32), units / output_scale)
 
 
-def pointwise(factors: Array, shifts: Array, input_scale: float) -> Weights:
+def normalization_weights(factors: Array, shifts: Array, input_scale: float) -> ConvWeights:
     """Return the integer weights, one for each channel, of a normalization that is not fused.
 
     They are as large as an int8 allows, but smaller for a channel with a shift that would otherwise not
@@ -100,6 +100,6 @@ def pointwise(factors: Array, shifts: Array, input_scale: float) -> Weights:
     room = 2.0**30 * np.abs(factors) * input_scale / np.maximum(np.abs(shifts), np.finfo(float).tiny)
     stored = np.clip(np.floor(room), 0, 127)
     safe = np.maximum(stored, 1)
-    return Weights(
+    return ConvWeights(
         stored.astype(np.int8).reshape(-1, 1, 1, 1), np.where(stored > 0, factors / safe, 0.0), shifts
     )

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from byoc.bundle.names import one_line, quoted
-from byoc.bundle.strict import read_json
-from byoc.codegen import Contract, Region
+from byoc.bundle.names import escape_line, quote_name
+from byoc.bundle.strict import parse_strict_json
+from byoc.codegen import TensorContract, Region
 from byoc.errors import InputError
-from byoc.yamlfile import Strict
+from byoc.yamlfile import StrictModel
 
-from .layout import crossing_extents
+from .layout import boundary_shape
 from .memory import FaultError, check_box, end_of
 from .operand import DType, Operand
 
@@ -21,7 +21,7 @@ INTERFACE = "interface.json"
 _Word = Annotated[int, Field(ge=0, lt=2**32)]
 
 
-class BoxEntry(Strict):
+class BoxEntry(StrictModel):
     """A box of the arena; the fields are those of `Operand`."""
 
     tensor: _Word
@@ -41,7 +41,7 @@ class BoxEntry(Strict):
         return Operand(**{**dict(self), "dtype": DType[self.dtype]})
 
 
-class SocketEntry(Strict):
+class SocketEntry(StrictModel):
     """An input or output of a program: name, dtype and shape on the host, and its box of the arena.
 
     A tensor without elements has no box, nor has an input that nothing reads.
@@ -53,7 +53,7 @@ class SocketEntry(Strict):
     box: BoxEntry | None
 
 
-class LayerEntry(Strict):
+class LayerEntry(StrictModel):
     """A layer, for people: its result, its operation, and the nodes of the region in it."""
 
     name: str
@@ -61,7 +61,7 @@ class LayerEntry(Strict):
     nodes: tuple[str, ...]
 
 
-class Interface(Strict):
+class ProgramInterface(StrictModel):
     """The content of the file."""
 
     inputs: tuple[SocketEntry, ...]
@@ -79,7 +79,7 @@ class Socket:
     box: Operand | None
 
 
-def box_entry(box: Operand) -> BoxEntry:
+def make_box_entry(box: Operand) -> BoxEntry:
     """Return a box as an entry of the file."""
     return BoxEntry(**{**vars(box), "dtype": box.dtype.name})
 
@@ -92,39 +92,39 @@ def read_interface(
     `arena` is the size of its arena in bytes. Raises InputError with the location in the file if it is
     invalid, has inputs or outputs other than those of the region, or a box that cannot hold its tensor.
     """
-    content_read = _parsed(content)
-    inputs = _sockets("inputs", content_read.inputs, region.inputs, arena)
-    outputs = _sockets("outputs", content_read.outputs, region.outputs, arena)
+    content_read = _parse_interface(content)
+    inputs = _check_sockets("inputs", content_read.inputs, region.inputs, arena)
+    outputs = _check_sockets("outputs", content_read.outputs, region.outputs, arena)
     for number, socket in enumerate(outputs):
         if socket.box is None and 0 not in socket.shape:
-            raise _wrong(f"outputs.{number}.box", f"{quoted(socket.name)} has no address in the arena")
+            raise _location_error(f"outputs.{number}.box", f"{quote_name(socket.name)} has no address in the arena")
     return inputs, outputs
 
 
-def _parsed(content: bytes) -> Interface:
+def _parse_interface(content: bytes) -> ProgramInterface:
     try:
-        read_json(content)  # refuses duplicate keys and NaN
-        return Interface.model_validate_json(content, strict=True)
+        parse_strict_json(content)  # refuses duplicate keys and NaN
+        return ProgramInterface.model_validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        raise _wrong(one_line(".".join(map(str, first["loc"]))), first["msg"]) from None
+        raise _location_error(escape_line(".".join(map(str, first["loc"]))), first["msg"]) from None
     except ValueError as error:
         raise InputError(f"{INTERFACE}: {error}") from None
 
 
-def _sockets(
-    side: str, entries: Sequence[SocketEntry], contracts: Sequence[Contract], arena: int
+def _check_sockets(
+    side: str, entries: Sequence[SocketEntry], contracts: Sequence[TensorContract], arena: int
 ) -> Sequence[Socket]:
     """Return the inputs or outputs of the file, checked against contracts and boxes."""
     if len(entries) != len(contracts):
-        raise _wrong(side, f"there are {len(entries)}, but the region has {len(contracts)}")
+        raise _location_error(side, f"there are {len(entries)}, but the region has {len(contracts)}")
     sockets = []
     for number, (each, contract) in enumerate(zip(entries, contracts, strict=True)):
         location = f"{side}.{number}"
         stated = (each.name, each.dtype, each.shape)
-        expected = (contract.name, contract.type.dtype, crossing_extents(contract))
+        expected = (contract.name, contract.type.dtype, boundary_shape(contract))
         if stated != expected:
-            raise _wrong(location, f"{_shown(*stated)}, but the region has {_shown(*expected)}")
+            raise _location_error(location, f"{_format_socket(*stated)}, but the region has {_format_socket(*expected)}")
         box = None if each.box is None else each.box.operand()
         if box is not None:
             _check_box(f"{location}.box", each, box, arena)
@@ -136,18 +136,18 @@ def _check_box(location: str, each: SocketEntry, box: Operand, arena: int) -> No
     """Raise InputError if a box is outside the arena, or differs from its tensor in type or size."""
     if box.dtype.name.lower() != each.dtype or box.rows * box.cols * box.channels != prod(each.shape):
         extents = f"{box.dtype.name.lower()} of {box.rows} x {box.cols} x {box.channels}"
-        raise _wrong(location, f"{extents}, for {_shown(each.name, each.dtype, each.shape)}")
+        raise _location_error(location, f"{extents}, for {_format_socket(each.name, each.dtype, each.shape)}")
     try:
         check_box(each.name, box)
     except FaultError as fault:
-        raise _wrong(location, str(fault)) from None
+        raise _location_error(location, str(fault)) from None
     if end_of(box) > arena:
-        raise _wrong(location, f"it ends at byte {end_of(box)}, but the arena has {arena} bytes")
+        raise _location_error(location, f"it ends at byte {end_of(box)}, but the arena has {arena} bytes")
 
 
-def _shown(name: str, dtype: str, shape: object) -> str:
-    return f"{quoted(name)} {dtype} {shape}"
+def _format_socket(name: str, dtype: str, shape: object) -> str:
+    return f"{quote_name(name)} {dtype} {shape}"
 
 
-def _wrong(location: str, reason: str) -> InputError:
+def _location_error(location: str, reason: str) -> InputError:
     return InputError(f"{INTERFACE}: {location}: {reason}" if location else f"{INTERFACE}: {reason}")

@@ -10,8 +10,8 @@ from .fixed_point import requantize, round_half_even, saturate, shift_half_even
 from .isa import Add, Command, Conv, ConvFlags, Function, Mul, Pool, PoolKind, Scale, Table
 from .memory import Array, FaultError
 from .operand import DType, Operand
-from .tables import evaluate
-from .windows import axes, windows
+from .tables import evaluate_function
+from .windows import window_axes, window_view
 
 _EXACT = 2**24  # float32 represents all integers up to here
 _WORD = 2**31
@@ -28,48 +28,48 @@ def compute(command: Command, read: Mapping[str, Array]) -> Array:
         return _KERNELS[type(command)](command, read)
 
 
-def _conv(command: Conv, read: Mapping[str, Array]) -> Array:
+def _compute_conv(command: Conv, read: Mapping[str, Array]) -> Array:
     floats = command.x.dtype is DType.FLOAT32
     if floats is not (command.y.dtype is DType.FLOAT32):
         raise FaultError("x and y are float32, or neither is")
-    return _float_conv(command, read) if floats else _integer_conv(command, read)
+    return _compute_float_conv(command, read) if floats else _compute_integer_conv(command, read)
 
 
-def _float_conv(command: Conv, read: Mapping[str, Array]) -> Array:
+def _compute_float_conv(command: Conv, read: Mapping[str, Array]) -> Array:
     box = command.y
-    sums = convolve(command, read["x"], _floats(read["weights"]))
+    sums = convolve(command, read["x"], _require_floats(read["weights"]))
     if ConvFlags.FIRST not in command.flags:
-        sums = sums + _as(read["accumulator"], (box.rows, box.cols, box.channels), np.float32)
+        sums = sums + _require_array(read["accumulator"], (box.rows, box.cols, box.channels), np.float32)
     elif "parameters" in read:
-        sums = sums + _as(read["parameters"], (1, 1, box.channels), np.float32)
+        sums = sums + _require_array(read["parameters"], (1, 1, box.channels), np.float32)
     if ConvFlags.LAST not in command.flags:
         return sums
     if "residual" in read:
-        sums = sums + _as(read["residual"], sums.shape, np.float32)
-    return _clamped(sums, command)
+        sums = sums + _require_array(read["residual"], sums.shape, np.float32)
+    return _clamp_to_output(sums, command)
 
 
-def _integer_conv(command: Conv, read: Mapping[str, Array]) -> Array:
+def _compute_integer_conv(command: Conv, read: Mapping[str, Array]) -> Array:
     if "residual" in read:
         raise FaultError("a convolution of integers has no residual")
     if command.x.dtype.size != 1 or command.weights.dtype is not DType.INT8:
         raise FaultError("the weights of int8 and uint8 are int8")
     first, last = ConvFlags.FIRST in command.flags, ConvFlags.LAST in command.flags
     sums = convolve(command, read["x"].astype(np.int32) - command.x_zero, read["weights"])
-    start = _parameters(command, read)[0] if first else _as(read["accumulator"], sums.shape, np.int32)
+    start = _conv_parameters(command, read)[0] if first else _require_array(read["accumulator"], sums.shape, np.int32)
     sums = sums + start
     if sums.min() < -_WORD or sums.max() >= _WORD:
         raise FaultError("a sum leaves the range of int32")
     if not last:
         return sums.astype(np.int32)
-    _, mantissa, shift = _parameters(command, read)
-    return _clamped(requantize(sums, mantissa, shift, command.y_zero), command)
+    _, mantissa, shift = _conv_parameters(command, read)
+    return _clamp_to_output(requantize(sums, mantissa, shift, command.y_zero), command)
 
 
-def _parameters(command: Conv, read: Mapping[str, Array]) -> Array:
+def _conv_parameters(command: Conv, read: Mapping[str, Array]) -> Array:
     """Return the biases, mantissas and shifts of all output channels, int64 [3, channels]."""
     channels = command.y.channels
-    return _as(read["parameters"], (1, 1, 3 * channels), np.int32).reshape(3, channels).astype(np.int64)
+    return _require_array(read["parameters"], (1, 1, 3 * channels), np.int32).reshape(3, channels).astype(np.int64)
 
 
 def convolve(command: Conv, x: Array, weights: Array) -> Array:
@@ -90,9 +90,9 @@ def convolve(command: Conv, x: Array, weights: Array) -> Array:
     if integers:
         kind = _exact_type(x, weights)
         x, weights = x.astype(kind), weights.astype(kind)
-    rows, cols = axes(command)
-    view = windows(x, rows, cols, 0)
-    sums = _depthwise(view, weights) if per_group == 1 else _grouped(view, weights, groups)
+    rows, cols = window_axes(command)
+    view = window_view(x, rows, cols, 0)
+    sums = _depthwise_sums(view, weights) if per_group == 1 else _grouped_products(view, weights, groups)
     return sums.astype(np.int64) if integers else sums
 
 
@@ -102,7 +102,7 @@ def _exact_type(x: Array, weights: Array) -> type:
     return np.float32 if most <= _EXACT else np.float64
 
 
-def _grouped(view: Array, weights: Array, groups: int) -> Array:
+def _grouped_products(view: Array, weights: Array, groups: int) -> Array:
     """Return one matrix product per group; `view` is the result of `windows`."""
     rows, cols, down, right, channels = view.shape
     count, per_group = len(weights) // groups, channels // groups
@@ -113,7 +113,7 @@ def _grouped(view: Array, weights: Array, groups: int) -> Array:
     return products.transpose(1, 0, 2).reshape(rows, cols, groups * count)
 
 
-def _depthwise(view: Array, weights: Array) -> Array:
+def _depthwise_sums(view: Array, weights: Array) -> Array:
     """Return the sums of a depthwise convolution: a product for each kernel position."""
     rows, cols, down, right, channels = view.shape
     times = len(weights) // channels
@@ -124,63 +124,63 @@ def _depthwise(view: Array, weights: Array) -> Array:
     return sums
 
 
-def _pool(command: Pool, read: Mapping[str, Array]) -> Array:
+def _compute_pool(command: Pool, read: Mapping[str, Array]) -> Array:
     x = read["x"]
-    rows, cols = axes(command)
-    counts = _counts(rows.positions(0, rows.size), cols.positions(0, cols.size))
+    rows, cols = window_axes(command)
+    counts = _window_counts(rows.count_positions(0, rows.size), cols.count_positions(0, cols.size))
     if not counts.all():
         raise FaultError("a window has no position in x")
     if command.padding_counts:
-        down = rows.positions(-rows.before, rows.size + rows.after)
-        counts = _counts(down, cols.positions(-cols.before, cols.size + cols.after))
+        down = rows.count_positions(-rows.before, rows.size + rows.after)
+        counts = _window_counts(down, cols.count_positions(-cols.before, cols.size + cols.after))
     floats = command.x.dtype is DType.FLOAT32
     maximum = command.kind is PoolKind.MAX
     if not floats:
         x = x.astype(np.int64) - command.x_zero
     fill = (-np.inf if floats else -_WORD) if maximum else 0
-    view = windows(x, rows, cols, fill)
+    view = window_view(x, rows, cols, fill)
     if maximum:
         best = view.max(axis=(2, 3))
-        return _clamped(best if floats else _requantized(best, command), command)
+        return _clamp_to_output(best if floats else _requantize_checked(best, command), command)
     sums = view.sum(axis=(2, 3))
     if floats:
-        return _clamped(sums / counts.astype(np.float32), command)
+        return _clamp_to_output(sums / counts.astype(np.float32), command)
     if int(counts.max()) << command.shift >= _LONG // 2:
         raise FaultError(f"a shift of {command.shift} is too large for an average of {counts.max()}")
     rounded = round_half_even(sums * command.mantissa, counts << command.shift)
-    return _clamped(rounded + command.y_zero, command)
+    return _clamp_to_output(rounded + command.y_zero, command)
 
 
-def _counts(down: Array, right: Array) -> Array:
+def _window_counts(down: Array, right: Array) -> Array:
     return (down[:, None] * right[None, :])[:, :, None].astype(np.int64)
 
 
-def _add(command: Add, read: Mapping[str, Array]) -> Array:
-    a, b = _stretched(read["a"], command.y), _stretched(read["b"], command.y)
+def _compute_add(command: Add, read: Mapping[str, Array]) -> Array:
+    a, b = _broadcast_to(read["a"], command.y), _broadcast_to(read["b"], command.y)
     if command.y.dtype is DType.FLOAT32:
-        return _clamped(_floats(a) + _floats(b), command)
-    a, b = _integers(a) - command.a_zero, _integers(b) - command.b_zero
-    if _largest(a) * command.a_mantissa + _largest(b) * command.b_mantissa >= _LONG:
+        return _clamp_to_output(_require_floats(a) + _require_floats(b), command)
+    a, b = _require_integers(a) - command.a_zero, _require_integers(b) - command.b_zero
+    if _largest_magnitude(a) * command.a_mantissa + _largest_magnitude(b) * command.b_mantissa >= _LONG:
         raise FaultError("a sum leaves the range of int64")
     sums = a * command.a_mantissa + b * command.b_mantissa
-    return _clamped(shift_half_even(sums, command.shift) + command.y_zero, command)
+    return _clamp_to_output(shift_half_even(sums, command.shift) + command.y_zero, command)
 
 
-def _mul(command: Mul, read: Mapping[str, Array]) -> Array:
-    a, b = _stretched(read["a"], command.y), _stretched(read["b"], command.y)
+def _compute_mul(command: Mul, read: Mapping[str, Array]) -> Array:
+    a, b = _broadcast_to(read["a"], command.y), _broadcast_to(read["b"], command.y)
     if command.y.dtype is DType.FLOAT32:
-        return _clamped(_floats(a) * _floats(b), command)
-    product = (_integers(a) - command.a_zero) * (_integers(b) - command.b_zero)
-    return _clamped(_requantized(product, command), command)
+        return _clamp_to_output(_require_floats(a) * _require_floats(b), command)
+    product = (_require_integers(a) - command.a_zero) * (_require_integers(b) - command.b_zero)
+    return _clamp_to_output(_requantize_checked(product, command), command)
 
 
-def _scale(command: Scale, read: Mapping[str, Array]) -> Array:
+def _compute_scale(command: Scale, read: Mapping[str, Array]) -> Array:
     if command.y.dtype is DType.FLOAT32:
-        return _clamped(_floats(read["x"]), command)
-    return _clamped(_requantized(_integers(read["x"]) - command.x_zero, command), command)
+        return _clamp_to_output(_require_floats(read["x"]), command)
+    return _clamp_to_output(_requantize_checked(_require_integers(read["x"]) - command.x_zero, command), command)
 
 
-def _table(command: Table, read: Mapping[str, Array]) -> Array:
+def _look_up(command: Table, read: Mapping[str, Array]) -> Array:
     x, table = read["x"], read["table"]
     if x.itemsize != 1 or command.y.dtype.size != 1 or table.nbytes != 256:
         raise FaultError("a table is 256 bytes, for int8 and uint8")
@@ -188,35 +188,35 @@ def _table(command: Table, read: Mapping[str, Array]) -> Array:
     return entries[np.ascontiguousarray(x).view(np.uint8)]
 
 
-def _function(command: Function, read: Mapping[str, Array]) -> Array:
-    return evaluate(command.kind, _floats(read["x"]), command.alpha, command.beta)
+def _compute_function(command: Function, read: Mapping[str, Array]) -> Array:
+    return evaluate_function(command.kind, _require_floats(read["x"]), command.alpha, command.beta)
 
 
 _KERNELS: Mapping[type[Command], Callable[[Any, Mapping[str, Array]], Array]] = {
-    Conv: _conv,
-    Pool: _pool,
-    Add: _add,
-    Mul: _mul,
-    Scale: _scale,
-    Table: _table,
-    Function: _function,
+    Conv: _compute_conv,
+    Pool: _compute_pool,
+    Add: _compute_add,
+    Mul: _compute_mul,
+    Scale: _compute_scale,
+    Table: _look_up,
+    Function: _compute_function,
 }
 
 
-def _requantized(values: Array, command: Pool | Mul | Scale) -> Array:
-    if _largest(values) * command.mantissa >= _LONG:
+def _requantize_checked(values: Array, command: Pool | Mul | Scale) -> Array:
+    if _largest_magnitude(values) * command.mantissa >= _LONG:
         raise FaultError("a product leaves the range of int64")
     return requantize(values, command.mantissa, command.shift, command.y_zero)
 
 
-def _clamped(values: Array, command: Conv | Pool | Add | Mul | Scale) -> Array:
+def _clamp_to_output(values: Array, command: Conv | Pool | Add | Mul | Scale) -> Array:
     """Limit values to the range of the command, and convert them to the type of its output."""
     if command.y.dtype is DType.FLOAT32:
         return np.clip(values, np.float32(command.low), np.float32(command.high))
     return saturate(values, command.low, command.high, command.y.dtype.array_type)
 
 
-def _stretched(values: Array, box: Operand) -> Array:
+def _broadcast_to(values: Array, box: Operand) -> Array:
     """Broadcast values to the extents of the output. Raises FaultError if that is impossible."""
     shape = (box.rows, box.cols, box.channels)
     if any(extent not in (1, wanted) for extent, wanted in zip(values.shape, shape, strict=True)):
@@ -224,7 +224,7 @@ def _stretched(values: Array, box: Operand) -> Array:
     return np.broadcast_to(values, shape)
 
 
-def _as(values: Array, shape: tuple[int, ...], dtype: type) -> Array:
+def _require_array(values: Array, shape: tuple[int, ...], dtype: type) -> Array:
     """Return values. Raises FaultError if they have another shape or type."""
     if values.shape != shape or values.dtype != dtype:
         wanted = f"{shape} {np.dtype(dtype)}"
@@ -232,17 +232,17 @@ def _as(values: Array, shape: tuple[int, ...], dtype: type) -> Array:
     return values
 
 
-def _floats(values: Array) -> Array:
+def _require_floats(values: Array) -> Array:
     if values.dtype != np.float32:
         raise FaultError(f"an operand is {values.dtype}, but the output is float32")
     return values
 
 
-def _integers(values: Array) -> Array:
+def _require_integers(values: Array) -> Array:
     if values.dtype == np.float32:
         raise FaultError("an operand is float32, but the output is an integer type")
     return values.astype(np.int64)
 
 
-def _largest(values: Array) -> int:
+def _largest_magnitude(values: Array) -> int:
     return int(np.abs(values).max())

@@ -11,30 +11,30 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from .isa import FunctionKind
-from .tensors import Clamp, Tensor, Window
+from .tensors import Clamp, LayerTensor, SlidingWindow
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class MachineLayer:
     """A layer that computes `y`; `name` is for people, `nodes` are nodes of the region."""
 
     operation: ClassVar[str]
 
     name: str
     nodes: tuple[str, ...]
-    y: Tensor
+    y: LayerTensor
     clamp: Clamp = field(default=Clamp(), kw_only=True)
 
     @property
-    def reads(self) -> tuple[Tensor, ...]:
+    def reads(self) -> tuple[LayerTensor, ...]:
         """The activations that the layer reads."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
-class Conv(Layer):
+class ConvLayer(MachineLayer):
     """A convolution; a fully connected layer is a 1x1 convolution over rows of one pixel.
 
     `weights` are [output channels][kernel rows][kernel columns][input channels of a group], float32, or
@@ -45,55 +45,55 @@ class Conv(Layer):
 
     operation = "CONV"
 
-    x: Tensor
+    x: LayerTensor
     weights: Array
     bias: Array
     multipliers: Array
-    window: Window
+    window: SlidingWindow
     groups: int = 1
-    residual: Tensor | None = None
+    residual: LayerTensor | None = None
 
     @property
-    def reads(self) -> tuple[Tensor, ...]:
+    def reads(self) -> tuple[LayerTensor, ...]:
         """The input, and the residual if there is one."""
         return (self.x,) if self.residual is None else (self.x, self.residual)
 
 
 @dataclass(frozen=True, eq=False)
-class Pool(Layer):
+class PoolLayer(MachineLayer):
     """The maximum or the mean of each window; with `counts_pads` the mean includes the padding."""
 
     operation = "POOL"
 
-    x: Tensor
+    x: LayerTensor
     average: bool
-    window: Window
+    window: SlidingWindow
     counts_pads: bool = False
 
     @property
-    def reads(self) -> tuple[Tensor, ...]:
+    def reads(self) -> tuple[LayerTensor, ...]:
         """The input."""
         return (self.x,)
 
 
 @dataclass(frozen=True, eq=False)
-class Eltwise(Layer):
+class EltwiseLayer(MachineLayer):
     """The sum or product of two tensors; an extent of 1 is broadcast to that of the result."""
 
     operation = "ELTWISE"
 
-    a: Tensor
-    b: Tensor
+    a: LayerTensor
+    b: LayerTensor
     multiplies: bool
 
     @property
-    def reads(self) -> tuple[Tensor, ...]:
+    def reads(self) -> tuple[LayerTensor, ...]:
         """Both operands."""
         return (self.a, self.b)
 
 
 @dataclass(frozen=True, eq=False)
-class Activation(Layer):
+class ActivationLayer(MachineLayer):
     """A function of each element: a `table` in integers, a `function` of the machine in float32.
 
     With neither it is a copy, clamped and converted to the scale of `y`.
@@ -101,34 +101,34 @@ class Activation(Layer):
 
     operation = "ACTIVATION"
 
-    x: Tensor
+    x: LayerTensor
     table: Array | None = None
     function: FunctionKind | None = None
     parameters: tuple[float, float] = (0.0, 0.0)
 
     @property
-    def reads(self) -> tuple[Tensor, ...]:
+    def reads(self) -> tuple[LayerTensor, ...]:
         """The input."""
         return (self.x,)
 
 
 @dataclass(frozen=True, eq=False)
-class Concat(Layer):
+class ConcatLayer(MachineLayer):
     """A concatenation along an axis of `extents`: 0 images, 1 rows, 2 columns, 3 channels."""
 
     operation = "CONCAT"
 
-    parts: tuple[Tensor, ...]
+    parts: tuple[LayerTensor, ...]
     axis: int
 
     @property
-    def reads(self) -> tuple[Tensor, ...]:
+    def reads(self) -> tuple[LayerTensor, ...]:
         """The parts."""
         return self.parts
 
 
 @dataclass(frozen=True, eq=False)
-class Move(Layer):
+class MoveLayer(MachineLayer):
     """The conversion of images between ONNX's order of axes (NCHW) and that of the machine (NHWC).
 
     With `to_image` it converts from NCHW, where each image is one row, to NHWC; without, from NHWC to
@@ -137,48 +137,48 @@ class Move(Layer):
 
     operation = "MOVE"
 
-    x: Tensor
+    x: LayerTensor
     image: tuple[int, int, int, int]
     to_image: bool
 
     @property
-    def reads(self) -> tuple[Tensor, ...]:
+    def reads(self) -> tuple[LayerTensor, ...]:
         """The source."""
         return (self.x,)
 
 
 @dataclass(frozen=True, eq=False)
-class Restack(Layer):
+class RestackLayer(MachineLayer):
     """The same bytes as another number of rows: a view that must be copied."""
 
     operation = "RESTACK"
 
-    x: Tensor
+    x: LayerTensor
 
     @property
-    def reads(self) -> tuple[Tensor, ...]:
+    def reads(self) -> tuple[LayerTensor, ...]:
         """The source."""
         return (self.x,)
 
 
 @dataclass(frozen=True)
-class Port:
+class BoundaryPort:
     """An input or output of the region: its name, dtype and shape on the host, and its tensor."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    tensor: Tensor
+    tensor: LayerTensor
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class LayerNetwork:
     """A region as layers in topological order.
 
     `constants` are constant operands other than weights, by name, in the layout of memory.
     """
 
-    layers: Sequence[Layer]
-    inputs: Sequence[Port]
-    outputs: Sequence[Port]
+    layers: Sequence[MachineLayer]
+    inputs: Sequence[BoundaryPort]
+    outputs: Sequence[BoundaryPort]
     constants: Mapping[str, Array]

@@ -29,20 +29,20 @@ class PlainMemory:
         Raises FaultError if the box exceeds the memory.
         """
         views = []
-        for run in _runs(box):
-            self._inside(box, run)
-            self._check(box, run)
-            views.append(_elements(self.bytes, box, run))
+        for run in _row_runs(box):
+            self._check_bounds(box, run)
+            self._check_tags(box, run)
+            views.append(_view_elements(self.bytes, box, run))
         return views[0] if len(views) == 1 else np.concatenate(views)
 
-    def _inside(self, box: Operand, run: "_Run") -> None:
-        end, size = _end(box, run), len(self.bytes)
+    def _check_bounds(self, box: Operand, run: "_RowRun") -> None:
+        end, size = _end_of_run(box, run), len(self.bytes)
         if end > size:
             raise FaultError(f"it needs byte {end - 1} of the {self.name}, which has {size} bytes")
         if box.nbytes > size:
             raise FaultError(f"it has {box.nbytes} bytes, but the {self.name} only {size}")
 
-    def _check(self, box: Operand, run: "_Run") -> None:
+    def _check_tags(self, box: Operand, run: "_RowRun") -> None:
         """Raise FaultError if the tags are not those of a box; plain bytes have none."""
 
 
@@ -67,16 +67,16 @@ class TaggedMemory(PlainMemory):
         if values.dtype != box.dtype.array_type or values.shape != (box.rows, box.cols, box.channels):
             raise FaultError(f"{values.shape} {values.dtype} do not fit the operand that is written")
         start = 0
-        for run in _runs(box):
-            self._inside(box, run)
-            _elements(self.bytes, box, run)[...] = values[start : start + run.rows]
-            tags = _tags(self.tags, box, run)
-            tags[...] = _expected(box, run, tags.ndim)
+        for run in _row_runs(box):
+            self._check_bounds(box, run)
+            _view_elements(self.bytes, box, run)[...] = values[start : start + run.rows]
+            tags = _view_tags(self.tags, box, run)
+            tags[...] = _expected_tags(box, run, tags.ndim)
             start += run.rows
 
-    def _check(self, box: Operand, run: "_Run") -> None:
-        tags = _tags(self.tags, box, run)
-        expected = _expected(box, run, tags.ndim)
+    def _check_tags(self, box: Operand, run: "_RowRun") -> None:
+        tags = _view_tags(self.tags, box, run)
+        expected = _expected_tags(box, run, tags.ndim)
         if (tags == expected).all():
             return
         place = np.argwhere(tags != expected)[0]
@@ -99,10 +99,10 @@ def check_box(name: str, box: Operand) -> None:
 
 def end_of(box: Operand) -> int:
     """Return one past the last byte of a box that passes `check_box`."""
-    return max(_end(box, run) for run in _runs(box))
+    return max(_end_of_run(box, run) for run in _row_runs(box))
 
 
-class _Run(NamedTuple):
+class _RowRun(NamedTuple):
     """Consecutive rows of a box that do not wrap around its window."""
 
     first: int
@@ -110,28 +110,28 @@ class _Run(NamedTuple):
     address: int
 
 
-def _runs(box: Operand) -> Iterator[_Run]:
+def _row_runs(box: Operand) -> Iterator[_RowRun]:
     row, end = box.first_row, box.first_row + box.rows
     while row < end:
         slot = row % box.window
         rows = min(end - row, box.window - slot)
-        yield _Run(row, rows, box.address + slot * box.row_pitch)
+        yield _RowRun(row, rows, box.address + slot * box.row_pitch)
         row += rows
 
 
-def _end(box: Operand, run: _Run) -> int:
+def _end_of_run(box: Operand, run: _RowRun) -> int:
     last = run.address + (run.rows - 1) * box.row_pitch + (box.cols - 1) * box.pixel_pitch
     return last + (box.channels - 1) * box.channel_pitch + box.dtype.size
 
 
-def _elements(memory: Array, box: Operand, run: _Run) -> Array:
+def _view_elements(memory: Array, box: Operand, run: _RowRun) -> Array:
     """Return a view [rows, cols, channels] of the elements."""
     shape = (run.rows, box.cols, box.channels)
     strides = (box.row_pitch, box.pixel_pitch, box.channel_pitch)
     return np.ndarray(shape, box.dtype.array_type, memory.data, run.address, strides)
 
 
-def _tags(tags: Array, box: Operand, run: _Run) -> Array:
+def _view_tags(tags: Array, box: Operand, run: _RowRun) -> Array:
     """Return a view [rows, ...] of the tags of the elements' bytes, in as few dimensions as possible."""
     extents = [(box.dtype.size, 1)]
     for count, pitch in ((box.channels, box.channel_pitch), (box.cols, box.pixel_pitch)):
@@ -146,7 +146,7 @@ def _tags(tags: Array, box: Operand, run: _Run) -> Array:
     return np.ndarray(shape, tags.dtype, tags.data, run.address * item, steps)
 
 
-def _expected(box: Operand, run: _Run, dimensions: int) -> Array:
+def _expected_tags(box: Operand, run: _RowRun, dimensions: int) -> Array:
     """Return the expected tags of some rows, to compare with a view of so many dimensions."""
     rows = np.arange(run.first, run.first + run.rows, dtype=np.uint64)
     tags = (np.uint64(box.tensor) << np.uint64(32)) + rows

@@ -9,21 +9,21 @@ from onnx import NodeProto
 
 from byoc.bundle.regions import read_region
 from byoc.codegen import CompileError, Region
-from byoc.codegen.single import alike, single_nodes
+from byoc.codegen.single import similarity_key, split_into_nodes
 from byoc.graph.unshare import is_dequantize, is_quantize
 from byoc.verdict import YES, Verdict, refuse
 
 from .convolutions import lower_batch_normalization, lower_conv, lower_gemm, lower_matmul
 from .elementwise import FUNCTIONS, lower_clamp, lower_function, lower_mul, lower_sum
-from .layers import Network
+from .layers import LayerNetwork
 from .layout import check_dtype
-from .lower import Lowering
+from .lower import NetworkBuilder
 from .pools import lower_global_pool, lower_pool
-from .reading import Reading
-from .units import Unit, units
+from .reading import RegionReading
+from .units import LayerGroup, group_operations
 from .views import lower_concat, lower_reshape
 
-RULES: Mapping[str, Callable[[Lowering, Unit], None]] = {
+RULES: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "Conv": lower_conv,
     "Gemm": lower_gemm,
     "MatMul": lower_matmul,
@@ -45,25 +45,25 @@ RULES: Mapping[str, Callable[[Lowering, Unit], None]] = {
 """By operator of ONNX, the function that lowers a group that begins with it."""
 
 
-def lower_region(region: Region) -> Network:
+def lower_region(region: Region) -> LayerNetwork:
     """Lower a region to a network of layers.
 
     Raises CompileError for what the machine cannot do, with the nodes at fault.
     """
-    reading = Reading(region)
+    reading = RegionReading(region)
     for contract in (*region.inputs, *region.outputs):
         check_dtype(contract.name, contract.type.dtype)
     reading.check_shapes()
-    lowering = Lowering(reading)
-    parts = units(reading)
+    lowering = NetworkBuilder(reading)
+    parts = group_operations(reading)
     unknown = [unit for unit in parts if unit.main.domain or unit.main.op not in RULES]
     if unknown:
         listed = ", ".join(dict.fromkeys(unit.main.op for unit in unknown))
         raise CompileError(f"the machine has no {listed}", [n for unit in unknown for n in unit.nodes])
     for unit in parts:
         RULES[unit.main.op](lowering, unit)
-    outputs = [lowering.output(contract) for contract in region.outputs]
-    return Network(lowering.layers, lowering.inputs, outputs, lowering.constants)
+    outputs = [lowering.add_output(contract) for contract in region.outputs]
+    return LayerNetwork(lowering.layers, lowering.inputs, outputs, lowering.constants)
 
 
 def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:
@@ -72,23 +72,23 @@ def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:
     If the model cannot be lowered as a whole, each node is checked alone. DequantizeLinear and
     QuantizeLinear are parts of the groups that they begin and end, and are not checked.
     """
-    if _lowered(model):
+    if _try_lowering(model):
         return [YES] * len(model.graph.node)
     known: dict[bytes, Verdict] = {}
     verdicts = []
-    for single in single_nodes(model):
-        key = alike(single)
+    for single in split_into_nodes(model):
+        key = similarity_key(single)
         if key not in known:
-            known[key] = YES if _is_border(single.node) else _lowered(single.standard())
+            known[key] = YES if _is_quantization(single.node) else _try_lowering(single.standard_model())
         verdicts.append(known[key])
     return verdicts
 
 
-def _is_border(node: NodeProto) -> bool:
+def _is_quantization(node: NodeProto) -> bool:
     return is_dequantize(node) or is_quantize(node)
 
 
-def _lowered(model: onnx.ModelProto) -> Verdict:
+def _try_lowering(model: onnx.ModelProto) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.SerializeToString())

@@ -4,13 +4,13 @@ import hashlib
 
 import numpy as np
 
-from .fixed_point import multiplier
+from .fixed_point import to_multiplier
 from .layers import Array
 
 _ALIGNMENT = 16
 
 
-class Weights:
+class WeightsImage:
     """The content of the WEIGHTS memory under construction; equal tiles are stored once."""
 
     def __init__(self) -> None:
@@ -35,9 +35,9 @@ class Weights:
         return b"".join(self._parts)
 
 
-def parameters(bias: Array, multipliers: Array) -> Array:
+def conv_parameters(bias: Array, multipliers: Array) -> Array:
     """Return the parameters of a CONV: biases, and for integers the mantissas and shifts."""
     if not multipliers.size:
         return bias.astype("<f4")
-    pairs = np.array([multiplier(float(each)) for each in multipliers], np.int64)
+    pairs = np.array([to_multiplier(float(each)) for each in multipliers], np.int64)
     return np.concatenate([bias.astype(np.int64), pairs[:, 0], pairs[:, 1]]).astype("<i4")

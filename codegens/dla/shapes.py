@@ -8,25 +8,25 @@ import numpy as np
 
 from byoc.codegen import CompileError, Operation
 
-from .tensors import Shape, Window
+from .tensors import Shape, SlidingWindow
 
 Attributes = Mapping[str, Any]
 
 
-def window_of(attributes: Attributes, kernel: Sequence[int]) -> Window:
+def window_of(attributes: Attributes, kernel: Sequence[int]) -> SlidingWindow:
     """Return the window of a two-dimensional convolution or pool from its attributes."""
     top, left, bottom, right = attributes.get("pads") or (0, 0, 0, 0)
     strides = attributes.get("strides") or (1, 1)
     dilations = attributes.get("dilations") or (1, 1)
-    return Window(_pair(kernel), _pair(strides), _pair(dilations), (top, left, bottom, right))
+    return SlidingWindow(_to_pair(kernel), _to_pair(strides), _to_pair(dilations), (top, left, bottom, right))
 
 
-def _pair(values: Sequence[int]) -> tuple[int, int]:
+def _to_pair(values: Sequence[int]) -> tuple[int, int]:
     first, second = values
     return (first, second)
 
 
-def slid(extents: Sequence[int], window: Window, ceil: bool = False) -> Shape:
+def windowed_extents(extents: Sequence[int], window: SlidingWindow, ceil: bool = False) -> Shape:
     """Return the height and width of the result of a window that slides over an image.
 
     With `ceil` a last window may reach past the padding at the end, unless it would start in it.
@@ -43,7 +43,7 @@ def slid(extents: Sequence[int], window: Window, ceil: bool = False) -> Shape:
     return tuple(made)
 
 
-def made_shape(operation: Operation, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+def infer_shape(operation: Operation, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     """Return the shape of an operation's first output, from those of its inputs.
 
     `target` is the value of the second input of a Reshape. Unknown operators are assumed to work element
@@ -60,45 +60,45 @@ def made_shape(operation: Operation, shapes: Sequence[Shape], target: Sequence[i
         raise CompileError(f"{operation.op} of shapes {listed}", [operation.name]) from None
 
 
-def _conv(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+def _conv_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     x, w = shapes[:2]
-    return (x[0], w[0], *slid(x[2:], window_of(attributes, w[2:])))
+    return (x[0], w[0], *windowed_extents(x[2:], window_of(attributes, w[2:])))
 
 
-def _pool(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+def _pool_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     x = shapes[0]
     window = window_of(attributes, attributes["kernel_shape"])
-    return (*x[:2], *slid(x[2:], window, bool(attributes.get("ceil_mode"))))
+    return (*x[:2], *windowed_extents(x[2:], window, bool(attributes.get("ceil_mode"))))
 
 
-def _global_pool(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+def _global_pool_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     return (*shapes[0][:2], 1, 1)
 
 
-def _gemm(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+def _gemm_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     a, b = shapes[:2]
     return (a[0], b[0 if attributes.get("transB") else 1])
 
 
-def _matmul(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+def _matmul_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     a, b = shapes
     return (*np.broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], *b[1:][-1:])
 
 
-def _concat(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+def _concat_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     axis = attributes["axis"] % len(shapes[0])
     together = sum(shape[axis] for shape in shapes)
     return (*shapes[0][:axis], together, *shapes[0][axis + 1 :])
 
 
-def _flatten(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+def _flatten_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     x = shapes[0]
     axis = attributes.get("axis", 1)
     axis = axis + len(x) if axis < 0 else axis
     return (prod(x[:axis]), prod(x[axis:]))
 
 
-def _reshape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+def _reshape_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     x = shapes[0]
     keeps_zeros = bool(attributes.get("allowzero"))
     found = [x[i] if extent == 0 and not keeps_zeros else extent for i, extent in enumerate(target)]
@@ -108,20 +108,20 @@ def _reshape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[i
     return tuple(found)
 
 
-def _first(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+def _same_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     return shapes[0]
 
 
 _RULES: Mapping[str, Callable[[Attributes, Sequence[Shape], Sequence[int]], Shape]] = {
-    "Conv": _conv,
-    "MaxPool": _pool,
-    "AveragePool": _pool,
-    "GlobalAveragePool": _global_pool,
-    "Gemm": _gemm,
-    "MatMul": _matmul,
-    "Concat": _concat,
-    "Flatten": _flatten,
-    "Reshape": _reshape,
-    **dict.fromkeys(("BatchNormalization", "Clip", "Dropout", "DequantizeLinear"), _first),
-    "QuantizeLinear": _first,
+    "Conv": _conv_shape,
+    "MaxPool": _pool_shape,
+    "AveragePool": _pool_shape,
+    "GlobalAveragePool": _global_pool_shape,
+    "Gemm": _gemm_shape,
+    "MatMul": _matmul_shape,
+    "Concat": _concat_shape,
+    "Flatten": _flatten_shape,
+    "Reshape": _reshape_shape,
+    **dict.fromkeys(("BatchNormalization", "Clip", "Dropout", "DequantizeLinear"), _same_shape),
+    "QuantizeLinear": _same_shape,
 }

@@ -6,9 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
-from .access import reads, written
-from .binary import line
-from .cycles import Figures, Statistics, timed
+from .access import read_operands, written_operand
+from .binary import format_command
+from .cycles import MachineFigures, Statistics, simulate_timing
 from .isa import Command, End, Load, Program, Store
 from .kernels import compute
 from .memory import Array, FaultError, PlainMemory, TaggedMemory, check_box, end_of
@@ -20,7 +20,7 @@ class SimulationError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class SimulationResult:
     """The outputs of a run in the order requested, as [rows, cols, channels], and its statistics."""
 
     outputs: tuple[Array, ...]
@@ -30,7 +30,7 @@ class Result:
 class Simulator:
     """A program ready to run any number of times; each run starts with empty memories."""
 
-    def __init__(self, program: Program, weights: bytes, figures: Figures) -> None:
+    def __init__(self, program: Program, weights: bytes, figures: MachineFigures) -> None:
         """Take a program, the content of WEIGHTS, and the speed of the machine.
 
         Raises SimulationError if the program is for weights of another size, or END is not its end.
@@ -48,45 +48,45 @@ class Simulator:
         self._weights = PlainMemory("weights", np.frombuffer(weights, np.uint8))
         self._figures = figures
 
-    def run(self, inputs: Sequence[tuple[Operand, Array]], outputs: Sequence[Operand]) -> Result:
+    def run(self, inputs: Sequence[tuple[Operand, Array]], outputs: Sequence[Operand]) -> SimulationResult:
         """Write the inputs into the arena, run the program, and read the outputs from there.
 
         Inputs are arrays [rows, cols, channels] of the operand's type. Raises SimulationError for a
         violation by the program, and if an output is not in its place at the end.
         """
         borders = [box for box, _ in inputs] + list(outputs)
-        run = _Run(self._weights, self._room(Memory.ARENA, borders), self._room(None, []))
+        run = _SimulationRun(self._weights, self._memory_size(Memory.ARENA, borders), self._memory_size(None, []))
         for box, values in inputs:
-            run.put(box, values)
+            run.write_input(box, values)
         for number, command in enumerate(self._program.commands[:-1]):  # without END
-            run.step(number, command)
-        return Result(tuple(run.get(box) for box in outputs), self._statistics)
+            run.run_command(number, command)
+        return SimulationResult(tuple(run.read_output(box) for box in outputs), self._statistics)
 
-    def _room(self, memory: Memory | None, borders: Sequence[Operand]) -> int:
+    def _memory_size(self, memory: Memory | None, borders: Sequence[Operand]) -> int:
         """Return the bytes that a run needs of the arena, or of the scratchpad if `memory` is None.
 
         They are the size in the header, but at most as many as operands reach, so that a header with
         gigabytes allocates none.
         """
         size = self._program.scratchpad if memory is None else self._program.arena
-        return min(size, max([self._reached.get(memory, 0), *map(_end, borders)]))
+        return min(size, max([self._memory_ends.get(memory, 0), *map(_end_of_valid, borders)]))
 
     @cached_property
-    def _reached(self) -> Mapping[Memory | None, int]:
+    def _memory_ends(self) -> Mapping[Memory | None, int]:
         """One past the last byte that commands access, by memory; None is the scratchpad."""
         found: dict[Memory | None, int] = {}
         for command in self._program.commands:
-            for memory, box in _touched(command):
-                found[memory] = max(found.get(memory, 0), _end(box))
+            for memory, box in _accessed_operands(command):
+                found[memory] = max(found.get(memory, 0), _end_of_valid(box))
         return found
 
     @cached_property
     def _statistics(self) -> Statistics:
         """The statistics, which are the same for each run; computed after the first valid run."""
-        return timed(replace(self._program, scratchpad=self._room(None, [])), self._figures)
+        return simulate_timing(replace(self._program, scratchpad=self._memory_size(None, [])), self._figures)
 
 
-class _Run:
+class _SimulationRun:
     """The memories during one run."""
 
     def __init__(self, weights: PlainMemory, arena: int, scratchpad: int) -> None:
@@ -100,31 +100,31 @@ class _Run:
                 f"{what}, with their tags, do not fit into this computer's memory"
             ) from None
 
-    def put(self, box: Operand, values: Array) -> None:
+    def write_input(self, box: Operand, values: Array) -> None:
         try:
             check_box("to be written", box)
             self._arena.write(box, values)
         except FaultError as fault:
             raise SimulationError(f"input tensor {box.tensor}: {fault}") from None
 
-    def get(self, box: Operand) -> Array:
+    def read_output(self, box: Operand) -> Array:
         try:
             check_box("to be read", box)
             return np.array(self._arena.read(box))
         except FaultError as fault:
             raise SimulationError(f"output tensor {box.tensor}: {fault}") from None
 
-    def step(self, number: int, command: Command) -> None:
+    def run_command(self, number: int, command: Command) -> None:
         try:
             self._execute(command)
         except FaultError as fault:
-            raise SimulationError(f"command {number}, {line(command)}: {fault}") from None
+            raise SimulationError(f"command {number}, {format_command(command)}: {fault}") from None
 
     def _execute(self, command: Command) -> None:
-        target = written(command)
+        target = written_operand(command)
         if target is None:
             raise FaultError("it has no result")
-        boxes = reads(command)
+        boxes = read_operands(command)
         for name, box in (*boxes.items(), ("to be written", target)):
             check_box(name, box)
         if isinstance(command, Load | Store):
@@ -148,16 +148,16 @@ def _check_rows(command: Load | Store) -> None:
         raise FaultError(f"{rows} of the same tensor")
 
 
-def _touched(command: Command) -> Iterator[tuple[Memory | None, Operand]]:
+def _accessed_operands(command: Command) -> Iterator[tuple[Memory | None, Operand]]:
     """Yield the operands of a command with the memory of each; None is the scratchpad."""
     memory = command.memory if isinstance(command, Load) else None
-    yield from ((memory, box) for box in reads(command).values())
-    target = written(command)
+    yield from ((memory, box) for box in read_operands(command).values())
+    target = written_operand(command)
     if target is not None:
         yield Memory.ARENA if isinstance(command, Store) else None, target
 
 
-def _end(box: Operand) -> int:
+def _end_of_valid(box: Operand) -> int:
     """Return one past the last byte of a box, 0 for an invalid one, at which a run stops."""
     try:
         check_box("", box)

@@ -24,13 +24,13 @@ _FORMULAS: Mapping[FunctionKind, Callable[[Floats, np.float32, np.float32], Floa
 }
 
 
-def evaluate(kind: FunctionKind, x: Floats, alpha: float = 0.0, beta: float = 0.0) -> Floats:
+def evaluate_function(kind: FunctionKind, x: Floats, alpha: float = 0.0, beta: float = 0.0) -> Floats:
     """Apply a function to each element in float32, by the formula of ONNX's operator of that name."""
     with np.errstate(over="ignore", invalid="ignore"):  # exp of large numbers, roots of negative ones
         return _FORMULAS[kind](x, np.float32(alpha), np.float32(beta))
 
 
-def table(  # noqa: PLR0913, PLR0917 - a scale, a zero point and a type on either side
+def build_table(  # noqa: PLR0913, PLR0917 - a scale, a zero point and a type on either side
     function: Callable[[Floats], Floats],
     x_scale: float,
     x_zero: int,

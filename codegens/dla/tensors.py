@@ -20,7 +20,7 @@ INTEGERS = ("int8", "uint8")
 
 
 @dataclass(frozen=True)
-class Tensor:
+class LayerTensor:
     """A tensor in memory: `extents` are images, rows of an image, pixels of a row, and channels.
 
     For an integer dtype, real = (stored - zero) * scale. `storage` is the name of the tensor with the
@@ -55,15 +55,15 @@ class Tensor:
         return self.extents[3]
 
     @property
-    def held(self) -> str:
+    def storage_name(self) -> str:
         """Name of the storage."""
         return self.storage or self.name
 
-    def view(self, name: str, extents: Extents | None = None) -> "Tensor":
+    def view(self, name: str, extents: Extents | None = None) -> "LayerTensor":
         """Return a view: the same bytes under another name, or with other extents."""
-        return replace(self, name=name, extents=extents or self.extents, storage=self.held)
+        return replace(self, name=name, extents=extents or self.extents, storage=self.storage_name)
 
-    def like(self, name: str, extents: Extents | None = None) -> "Tensor":
+    def like(self, name: str, extents: Extents | None = None) -> "LayerTensor":
         """Return a tensor with its own bytes that is otherwise the same."""
         return replace(self, name=name, extents=extents or self.extents, storage="")
 
@@ -93,13 +93,13 @@ class Tensor:
         return self.dtype in INTEGERS
 
 
-def dtype_of(tensor: Tensor) -> DType:
+def dtype_of(tensor: LayerTensor) -> DType:
     """Return the type of a tensor's elements in the instruction set."""
     return DType[tensor.dtype.upper()]
 
 
 @dataclass(frozen=True)
-class Window:
+class SlidingWindow:
     """The window of a convolution or pool, which one output pixel depends on; vertical numbers first.
 
     `pads` are rows above, columns to the left, rows below, columns to the right.
@@ -119,7 +119,7 @@ class Window:
     @property
     def is_point(self) -> bool:
         """Whether an output pixel depends only on the input pixel at the same position."""
-        return self == Window()
+        return self == SlidingWindow()
 
 
 @dataclass(frozen=True)
@@ -129,20 +129,20 @@ class Clamp:
     low: float = -inf
     high: float = inf
 
-    def then(self, other: "Clamp") -> "Clamp":
+    def followed_by(self, other: "Clamp") -> "Clamp":
         """Return the clamp that is equal to this one followed by another."""
         low = min(max(self.low, other.low), other.high)
         return Clamp(low, min(max(self.high, other.low), other.high))
 
-    def stored(self, y: Tensor) -> tuple[float, float]:
+    def quantize_limits(self, y: LayerTensor) -> tuple[float, float]:
         """Return the limits in units of the stored numbers of a tensor, rounded as its values are."""
         if not y.is_integer:
             return self.low, self.high
         info = np.iinfo(y.dtype)
-        return _stored(self.low, y, info), _stored(self.high, y, info)
+        return _quantize_limit(self.low, y, info), _quantize_limit(self.high, y, info)
 
 
-def _stored(value: float, y: Tensor, info: Any) -> float:
+def _quantize_limit(value: float, y: LayerTensor, info: Any) -> float:
     if not np.isfinite(value):
         return float(info.min if value < 0 else info.max)
     with np.errstate(over="ignore"):  # a bound far from what the tensor can store

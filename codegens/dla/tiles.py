@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
-from .boxes import reach
-from .cycles import Figures
-from .layers import Activation, Conv, Layer, Pool
-from .slots import Need, bytes_needed
-from .tensors import Tensor, Window
+from .boxes import input_extent
+from .cycles import MachineFigures
+from .layers import ActivationLayer, ConvLayer, MachineLayer, PoolLayer
+from .slots import SlotNeed, count_slot_bytes
+from .tensors import LayerTensor, SlidingWindow
 
 _STEP = (
     50e-9  # seconds a step is charged, to prefer fewer commands among tilings that are nearly as fast
@@ -21,7 +21,7 @@ _STEP = (
 
 
 @dataclass(frozen=True)
-class Tile:
+class TileShape:
     """Rows, columns and channels of a result that are computed together, at most.
 
     For a convolution, `inputs` counts the input channels that are summed together, and `groups` the
@@ -43,23 +43,23 @@ class Tiling:
     so that weights are loaded once; else it is over rows and columns.
     """
 
-    tile: Tile
+    tile: TileShape
     doubled: bool
     weights_outermost: bool = False
 
 
 @dataclass(frozen=True)
-class Budget:
+class TileBudget:
     """The resources for tiles: bytes of the scratchpad, and the speed of the machine."""
 
     scratchpad: int
-    figures: Figures
+    figures: MachineFigures
 
-    def fits(self, needs: Mapping[str, Need], doubled: bool) -> bool:
+    def fits(self, needs: Mapping[str, SlotNeed], doubled: bool) -> bool:
         """Return whether slots for `needs` fit into the scratchpad."""
-        return bytes_needed(needs, doubled) <= self.scratchpad
+        return count_slot_bytes(needs, doubled) <= self.scratchpad
 
-    def seconds(self, moved: float, operations: float, dtype: str, steps: int, doubled: bool) -> float:
+    def estimate_seconds(self, moved: float, operations: float, dtype: str, steps: int, doubled: bool) -> float:
         """Estimate the seconds of a layer from the bytes that it moves, its operations and its steps."""
         issued = steps * _STEP
         moving = moved / self.figures.bandwidth
@@ -69,64 +69,64 @@ class Budget:
         return max(moving, computing) + min(moving, computing) / steps + issued
 
 
-def slots_of(layer: Layer) -> dict[str, Tensor]:
+def slot_tensors(layer: MachineLayer) -> dict[str, LayerTensor]:
     """Return the tensor of each slot, by name; slots of constants and sums have none."""
-    if not isinstance(layer, Conv):
+    if not isinstance(layer, ConvLayer):
         return {**{f"x{n}": x for n, x in enumerate(layer.reads)}, "y": layer.y}
     residual = {} if layer.residual is None else {"residual": layer.residual}
     return {"x": layer.x, **residual, "y": layer.y}
 
 
-def conv_needs(layer: Conv, tile: Tile) -> dict[str, Need]:
+def conv_slots(layer: ConvLayer, tile: TileShape) -> dict[str, SlotNeed]:
     """Return the slots that tiles of a convolution need: for input, weights, result."""
     x, y = layer.x, layer.y
     rows, cols = (
-        reach(layer.window, 0, x.height, tile.rows),
-        reach(layer.window, 1, x.width, tile.cols),
+        input_extent(layer.window, 0, x.height, tile.rows),
+        input_extent(layer.window, 1, x.width, tile.cols),
     )
     kernel = layer.window.kernel[0] * layer.window.kernel[1]
     made = tile.rows * tile.cols * tile.channels
     needs = {
-        "x": Need(rows * cols * tile.inputs * x.itemsize),
-        "weights": Need(tile.channels * kernel * tile.inputs // tile.groups * layer.weights.itemsize),
-        "parameters": Need(tile.channels * (12 if y.is_integer else 4)),
-        "y": Need(made * y.itemsize),
+        "x": SlotNeed(rows * cols * tile.inputs * x.itemsize),
+        "weights": SlotNeed(tile.channels * kernel * tile.inputs // tile.groups * layer.weights.itemsize),
+        "parameters": SlotNeed(tile.channels * (12 if y.is_integer else 4)),
+        "y": SlotNeed(made * y.itemsize),
     }
     if tile.inputs * layer.groups < x.channels * tile.groups:
-        needs["accumulator"] = Need(made * 4, twice=False)
+        needs["accumulator"] = SlotNeed(made * 4, twice=False)
     if layer.residual is not None:
-        needs["residual"] = Need(made * layer.residual.itemsize)
+        needs["residual"] = SlotNeed(made * layer.residual.itemsize)
         if y.is_integer:
-            needs["wide"] = Need(made * 4, twice=False)
+            needs["wide"] = SlotNeed(made * 4, twice=False)
     return needs
 
 
-def conv_tiling(layer: Conv, rows: int, budget: Budget) -> Tiling | None:
+def find_conv_tiling(layer: ConvLayer, rows: int, budget: TileBudget) -> Tiling | None:
     """Return the tiling of so many rows of a convolution, None if none fits."""
     found: list[tuple[float, int, Tiling]] = []
-    for channels, inputs, groups in _splits(layer):
+    for channels, inputs, groups in _channel_splits(layer):
         for doubled in (True, False):
-            for tile in _largest(layer, rows, Tile(1, 1, channels, inputs, groups), doubled, budget):
+            for tile in _largest_tiles(layer, rows, TileShape(1, 1, channels, inputs, groups), doubled, budget):
                 for outermost in (True, False):
                     tiling = Tiling(tile, doubled, outermost)
-                    seconds, moved = _conv_cost(layer, rows, tiling, budget)
+                    seconds, moved = _estimate_conv(layer, rows, tiling, budget)
                     found.append((seconds, moved, tiling))
     return min(found, key=lambda each: each[:2])[2] if found else None
 
 
-def _splits(layer: Conv) -> Iterator[tuple[int, int, int]]:
+def _channel_splits(layer: ConvLayer) -> Iterator[tuple[int, int, int]]:
     """Yield the possible cuts of channels: output channels, input channels, groups of a tile."""
     made, read = layer.y.channels // layer.groups, layer.x.channels // layer.groups
     if layer.groups > 1:
-        for groups in halves(layer.groups):
+        for groups in decreasing_parts(layer.groups):
             yield groups * made, groups * read, groups
-    for channels in halves(made):
-        for inputs in halves(read):
+    for channels in decreasing_parts(made):
+        for inputs in decreasing_parts(read):
             if layer.groups == 1 or (channels, inputs) != (made, read):
                 yield channels, inputs, 1
 
 
-def halves(extent: int) -> Iterator[int]:
+def decreasing_parts(extent: int) -> Iterator[int]:
     """Yield an extent, half of it, a third, a quarter, a sixth, an eighth and so on, down to 1."""
     parts = 1
     seen = 0
@@ -138,16 +138,16 @@ def halves(extent: int) -> Iterator[int]:
         parts = parts + 1 if parts < 4 else parts * 3 // 2
 
 
-def _largest(layer: Conv, rows: int, tile: Tile, doubled: bool, budget: Budget) -> Iterator[Tile]:
+def _largest_tiles(layer: ConvLayer, rows: int, tile: TileShape, doubled: bool, budget: TileBudget) -> Iterator[TileShape]:
     """Yield tiles of as many rows as fit, and of fewer for more overlap; of fewer columns if needed."""
-    if not budget.fits(conv_needs(layer, replace(tile, rows=1, cols=1)), doubled):
+    if not budget.fits(conv_slots(layer, replace(tile, rows=1, cols=1)), doubled):
         return
     height = min(rows, layer.y.height)
-    for cols in halves(layer.y.width):
+    for cols in decreasing_parts(layer.y.width):
         most = 0
-        for number in halves(height):
+        for number in decreasing_parts(height):
             grown = replace(tile, rows=number, cols=cols)
-            if budget.fits(conv_needs(layer, grown), doubled):
+            if budget.fits(conv_slots(layer, grown), doubled):
                 yield grown
                 most += 1
             if most == 4:
@@ -156,7 +156,7 @@ def _largest(layer: Conv, rows: int, tile: Tile, doubled: bool, budget: Budget) 
             return
 
 
-def _conv_cost(layer: Conv, rows: int, tiling: Tiling, budget: Budget) -> tuple[float, int]:
+def _estimate_conv(layer: ConvLayer, rows: int, tiling: Tiling, budget: TileBudget) -> tuple[float, int]:
     """Estimate the seconds of a tiling, and the bytes that it moves.
 
     A tile stays in its slot as long as the next step uses the same one. So areas of the input are loaded
@@ -170,7 +170,7 @@ def _conv_cost(layer: Conv, rows: int, tiling: Tiling, budget: Budget) -> tuple[
     share = tile.groups / layer.groups
     across = ceil(y.channels * share / tile.channels)  # tiles of output channels in a group
     deep = ceil(x.channels * share / tile.inputs)
-    read = reach(window, 0, x.height, tile.rows) * reach(window, 1, x.width, tile.cols)
+    read = input_extent(window, 0, x.height, tile.rows) * input_extent(window, 1, x.width, tile.cols)
     stays = areas == 1 and deep == 1
     x_times = 1 if stays or (deep == 1 and not tiling.weights_outermost) else across
     single = across * layer.groups == tile.groups and deep == 1
@@ -180,34 +180,34 @@ def _conv_cost(layer: Conv, rows: int, tiling: Tiling, budget: Budget) -> tuple[
     moved = loaded + rows * y.row_bytes * (1 + residual)
     operations = 2 * rows * y.width * y.channels * layer.weights[0].size
     steps = areas * across * deep * ceil(1 / share)
-    return budget.seconds(moved, operations, y.dtype, steps, tiling.doubled), moved
+    return budget.estimate_seconds(moved, operations, y.dtype, steps, tiling.doubled), moved
 
 
-def simple_needs(layer: Layer, tile: Tile) -> dict[str, Need]:
+def simple_slots(layer: MachineLayer, tile: TileShape) -> dict[str, SlotNeed]:
     """Return the slots that tiles of any other layer need: for each operand, and for the result."""
-    needs: dict[str, Need] = {}
+    needs: dict[str, SlotNeed] = {}
     for number, x in enumerate(layer.reads):
-        window = layer.window if isinstance(layer, Pool) else Window()
-        rows = reach(window, 0, x.height, tile.rows)
-        cols = reach(window, 1, x.width, tile.cols)
-        needs[f"x{number}"] = Need(rows * cols * min(tile.channels, x.channels) * x.itemsize)
-    needs["y"] = Need(tile.rows * tile.cols * tile.channels * layer.y.itemsize)
-    if isinstance(layer, Activation) and layer.table is not None:
-        needs["table"] = Need(256, twice=False)
+        window = layer.window if isinstance(layer, PoolLayer) else SlidingWindow()
+        rows = input_extent(window, 0, x.height, tile.rows)
+        cols = input_extent(window, 1, x.width, tile.cols)
+        needs[f"x{number}"] = SlotNeed(rows * cols * min(tile.channels, x.channels) * x.itemsize)
+    needs["y"] = SlotNeed(tile.rows * tile.cols * tile.channels * layer.y.itemsize)
+    if isinstance(layer, ActivationLayer) and layer.table is not None:
+        needs["table"] = SlotNeed(256, twice=False)
     return needs
 
 
-def simple_tiling(layer: Layer, rows: int, budget: Budget) -> Tiling | None:
+def find_simple_tiling(layer: MachineLayer, rows: int, budget: TileBudget) -> Tiling | None:
     """Return the tiling of so many rows of a layer other than a convolution, None if none fits.
 
     Whole rows are preferred, then all channels; and several tiles, so that loads and computing overlap.
     """
     y = layer.y
     for doubled in (True, False):
-        for channels in halves(y.channels):
-            for cols in halves(y.width):
-                for number in halves(ceil(min(rows, y.height) / (4 if doubled else 1))):
-                    tile = Tile(number, cols, channels)
-                    if budget.fits(simple_needs(layer, tile), doubled):
+        for channels in decreasing_parts(y.channels):
+            for cols in decreasing_parts(y.width):
+                for number in decreasing_parts(ceil(min(rows, y.height) / (4 if doubled else 1))):
+                    tile = TileShape(number, cols, channels)
+                    if budget.fits(simple_slots(layer, tile), doubled):
                         return Tiling(tile, doubled)
     return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from byoc.codegen import CompileError, Operation
 
-from .reading import Reading
+from .reading import RegionReading
 
 _CLAMPS = ("Relu", "Clip")
 # Operators that a clamp is fused to, since their commands have `low` and `high`. After any other
@@ -24,7 +24,7 @@ _SUMS = ("Add", "Sum")
 
 
 @dataclass(eq=False)
-class Unit:
+class LayerGroup:
     """Operations that become one layer; `quantize` ends a group with dequantized inputs."""
 
     operations: list[Operation] = field(default_factory=list)
@@ -57,42 +57,42 @@ class Unit:
         return tuple(dict.fromkeys(each.name for each in every))
 
 
-def units(reading: Reading) -> list[Unit]:
+def group_operations(reading: RegionReading) -> list[LayerGroup]:
     """Return the groups of a region in topological order.
 
     Raises CompileError for a QuantizeLinear that ends no group.
     """
     grouping = _Grouping(reading)
     for number, operation in enumerate(reading.operations):
-        grouping.take(number, operation)
+        grouping.add_operation(number, operation)
     return sorted(grouping.units, key=grouping.last.__getitem__)
 
 
 class _Grouping:
     """Groups under construction; `last` has the position of the last operation of each."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: RegionReading) -> None:
         self._shapes = reading.shapes
         self._constant = reading.is_constant
         self._outputs = {contract.inner for contract in reading.region.outputs}
         self._readers = Counter(name for each in reading.operations for name in each.inputs)
-        self._making: dict[str, Unit] = {}
-        self.units: list[Unit] = []
-        self.last: dict[Unit, int] = {}
+        self._making: dict[str, LayerGroup] = {}
+        self.units: list[LayerGroup] = []
+        self.last: dict[LayerGroup, int] = {}
 
-    def take(self, number: int, operation: Operation) -> None:
+    def add_operation(self, number: int, operation: Operation) -> None:
         """Add an operation: it ends a group, continues one, or begins one."""
         if operation.op == "DequantizeLinear":
             return
         if operation.op == "QuantizeLinear":
-            unit = self._ended(operation)
+            unit = self._end_group(operation)
         else:
-            unit = self._continued(operation)
+            unit = self._find_group(operation)
             unit.operations.append(operation)
             self._making[operation.outputs[0]] = unit
         self.last[unit] = number
 
-    def _ended(self, operation: Operation) -> Unit:
+    def _end_group(self, operation: Operation) -> LayerGroup:
         unit = self._making.get(operation.inputs[0])
         if unit is None or not self._is_open(unit):
             reason = "QuantizeLinear is not the end of a group that begins with DequantizeLinear"
@@ -100,20 +100,20 @@ class _Grouping:
         unit.quantize = operation
         return unit
 
-    def _continued(self, operation: Operation) -> Unit:
+    def _find_group(self, operation: Operation) -> LayerGroup:
         for name in operation.inputs:
             unit = self._making.get(name)
-            if unit is not None and self._is_open(unit) and self._follows(unit, operation, name):
+            if unit is not None and self._is_open(unit) and self._can_fuse(unit, operation, name):
                 return unit
-        self.units.append(Unit())
+        self.units.append(LayerGroup())
         return self.units[-1]
 
-    def _is_open(self, unit: Unit) -> bool:
+    def _is_open(self, unit: LayerGroup) -> bool:
         """Whether the result of a group so far has a single reader, and so can be fused."""
         name = unit.result
         return unit.quantize is None and self._readers[name] == 1 and name not in self._outputs
 
-    def _follows(self, unit: Unit, operation: Operation, name: str) -> bool:
+    def _can_fuse(self, unit: LayerGroup, operation: Operation, name: str) -> bool:
         main, done = unit.main.op, {each.op for each in unit.followers}
         if operation.op in _CLAMPS:
             bounds = operation.inputs[1:]
@@ -122,9 +122,9 @@ class _Grouping:
             return False
         if operation.op == "BatchNormalization":
             return name == operation.inputs[0]
-        return operation.op in _SUMS and self._adds(operation, name)
+        return operation.op in _SUMS and self._is_residual_sum(operation, name)
 
-    def _adds(self, operation: Operation, name: str) -> bool:
+    def _is_residual_sum(self, operation: Operation, name: str) -> bool:
         """Whether a sum adds one computed tensor of the same shape."""
         others = [each for each in operation.inputs if each != name]
         if len(operation.inputs) != 2 or len(others) != 1 or self._constant(others[0]):

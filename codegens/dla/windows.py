@@ -10,7 +10,7 @@ from .operand import ZERO
 
 
 @dataclass(frozen=True)
-class Axis:
+class WindowAxis:
     """A window along rows or along columns.
 
     `size` is the extent of the tile, `before` and `after` are its padding, `beyond` is how far windows
@@ -31,7 +31,7 @@ class Axis:
         """Positions from the start of the first window to the end of the last."""
         return (self.count - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
 
-    def positions(self, low: int, high: int) -> Array:
+    def count_positions(self, low: int, high: int) -> Array:
         """Return for each output how many positions of its window are in [low, high) of the tile."""
         starts = np.arange(self.count)[:, None] * self.stride - self.before
         reached = starts + np.arange(self.kernel)[None, :] * self.dilation
@@ -39,7 +39,7 @@ class Axis:
         return counts
 
 
-def axes(command: Conv | Pool) -> tuple[Axis, Axis]:
+def window_axes(command: Conv | Pool) -> tuple[WindowAxis, WindowAxis]:
     """Return the window of a command along rows and along columns.
 
     Raises FaultError if the output depends on positions that are neither in the tile nor in its padding.
@@ -47,10 +47,10 @@ def axes(command: Conv | Pool) -> tuple[Axis, Axis]:
     beyond = command.overhang if isinstance(command, Pool) else ZERO
     x, y, pads = command.x, command.y, command.pads
     kernel, strides, dilations = command.kernel, command.strides, command.dilations
-    rows = Axis(
+    rows = WindowAxis(
         x.rows, pads.top, pads.bottom, beyond.rows, kernel.rows, strides.rows, dilations.rows, y.rows
     )
-    cols = Axis(
+    cols = WindowAxis(
         x.cols, pads.left, pads.right, beyond.cols, kernel.cols, strides.cols, dilations.cols, y.cols
     )
     for name, axis in (("rows", rows), ("columns", cols)):
@@ -62,7 +62,7 @@ def axes(command: Conv | Pool) -> tuple[Axis, Axis]:
     return rows, cols
 
 
-def windows(x: Array, rows: Axis, cols: Axis, fill: float) -> Array:
+def window_view(x: Array, rows: WindowAxis, cols: WindowAxis, fill: float) -> Array:
     """Return a view [output rows, output cols, kernel rows, kernel cols, channels] of a padded tile.
 
     `x` is [rows, cols, channels]; `fill` is the value of the padding.

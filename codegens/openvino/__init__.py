@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import onnx
 
-from byoc.codegen import Artifact, CompileError, Executor, Region, read_options, written_options
-from byoc.codegen.single import called
-from byoc.graph.types import bits
+from byoc.codegen import Artifact, CompileError, Executor, Region, read_options, format_options
+from byoc.codegen.single import node_names
+from byoc.graph.types import count_bits
 from byoc.verdict import YES, Verdict, refuse
 
-from .device import compiled, import_blob, openvino, stamp
+from .device import compile_region_model, import_blob, openvino_package, device_stamp
 from .options import OpenVINOOptions
-from .oracle import ask, refused, survived
-from .program import Program
+from .oracle import check_nodes, refused_nodes, compiles_safely
+from .program import OpenVINOExecutor
 
 _BLOB = "region.blob"
 _MARKS = {
@@ -43,22 +43,22 @@ class OpenVINO:
         Raises CompileError if OpenVINO refuses the region, with the nodes that it refuses alone, and
         MissingRuntimeError without OpenVINO or the device.
         """
-        openvino()
+        openvino_package()
         for value in (*region.inputs, *region.outputs):
-            if bits(value.type.dtype) < 8:
+            if count_bits(value.type.dtype) < 8:
                 touching = [node for node in region.nodes if value.inner in (*node.input, *node.output)]
                 raise CompileError(
                     f"'{value.name}' is {value.type}: packed types do not cross",
-                    called(touching),
+                    node_names(touching),
                 )
-        marks = stamp(options.device)
-        options = _safe(region, options)
+        marks = device_stamp(options.device)
+        options = _safe_options(region, options)
         try:
-            model, inputs = compiled(region, options)
+            model, inputs = compile_region_model(region, options)
         except CompileError as error:
-            raise CompileError(str(error), refused(region)) from error
+            raise CompileError(str(error), refused_nodes(region)) from error
         files = {_BLOB: model.export_model().getvalue()} if options.blob else {}
-        metadata = {**written_options(options), **marks, "inputs": json.dumps(inputs)}
+        metadata = {**format_options(options), **marks, "inputs": json.dumps(inputs)}
         return Artifact(files, metadata)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
@@ -66,14 +66,14 @@ class OpenVINO:
 
         Raises CompileError as `compile` does.
         """
-        options = _options(artifact)
+        options = _stored_options(artifact)
         model = None
         if _BLOB in artifact.files and self.compatible(region, artifact):
             model = import_blob(artifact.files[_BLOB], options)
         if model is not None:
-            return Program(model, json.loads(artifact.metadata["inputs"]), region.outputs)
-        model, inputs = compiled(region, options)
-        return Program(model, inputs, region.outputs)
+            return OpenVINOExecutor(model, json.loads(artifact.metadata["inputs"]), region.outputs)
+        model, inputs = compile_region_model(region, options)
+        return OpenVINOExecutor(model, inputs, region.outputs)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the blob was made by this OpenVINO for a device like this one.
@@ -82,7 +82,7 @@ class OpenVINO:
         """
         if _BLOB not in artifact.files:
             return YES
-        for name, mark in stamp(_options(artifact).device).items():
+        for name, mark in device_stamp(_stored_options(artifact).device).items():
             made = artifact.metadata.get(name, "nothing")
             if made != mark:
                 what = _MARKS[name]
@@ -91,10 +91,10 @@ class OpenVINO:
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return for each node whether OpenVINO compiles it, or OpenVINO's reason."""
-        return ask(model)
+        return check_nodes(model)
 
 
-def _safe(region: Region, options: OpenVINOOptions) -> OpenVINOOptions:
+def _safe_options(region: Region, options: OpenVINOOptions) -> OpenVINOOptions:
     """Return the options with which OpenVINO compiles a region, or refuses it, without a crash.
 
     With integer arithmetic it crashes on some quantized models (2026.4.1: a Concat that is quantized
@@ -105,12 +105,12 @@ def _safe(region: Region, options: OpenVINOOptions) -> OpenVINOOptions:
     if not options.integers or not quantized:
         return options
     for safe in (options, replace(options, integers=False)):
-        if survived(region, safe):
+        if compiles_safely(region, safe):
             return safe
-    raise CompileError("OpenVINO crashes when it compiles this", refused(region))
+    raise CompileError("OpenVINO crashes when it compiles this", refused_nodes(region))
 
 
-def _options(artifact: Artifact) -> OpenVINOOptions:
+def _stored_options(artifact: Artifact) -> OpenVINOOptions:
     """Return the options that an artifact was compiled with."""
     metadata = artifact.metadata
     return read_options(

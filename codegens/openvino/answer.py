@@ -11,7 +11,7 @@ from pathlib import Path
 
 from byoc.codegen import read_options
 
-from .device import core, reason
+from .device import openvino_core, shorten_refusal
 from .options import OpenVINOOptions
 
 
@@ -21,11 +21,11 @@ def main(folder: str, first: str, given: str) -> None:
     options = read_options(OpenVINOOptions, json.loads(given))
     while (path := Path(folder) / f"{number}.onnx").exists():
         try:
-            model = core().read_model(path)
-            core().compile_model(model, options.device, options.properties)
+            model = openvino_core().read_model(path)
+            openvino_core().compile_model(model, options.device, options.properties)
             why = ""
         except RuntimeError as error:
-            why = reason(error)
+            why = shorten_refusal(error)
         sys.stdout.write(f"{json.dumps(why)}\n")
         sys.stdout.flush()
         number += 1

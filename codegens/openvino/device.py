@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 from byoc.codegen import CompileError, Region
-from byoc.errors import MissingRuntimeError, shortened
+from byoc.errors import MissingRuntimeError, shorten_text
 
 from .options import OpenVINOOptions
 
@@ -26,7 +26,7 @@ _CONTEXT = ("Exception from", "Check '", "While validating", "FrontEnd API faile
 
 
 @cache
-def openvino() -> Any:
+def openvino_package() -> Any:
     """Return the package. Raises MissingRuntimeError if it is not installed."""
     try:
         import openvino as package  # noqa: PLC0415 - optional
@@ -36,44 +36,44 @@ def openvino() -> Any:
 
 
 @cache
-def core() -> Any:
+def openvino_core() -> Any:
     """Return the only core of this process; another would load every device's plug-in again."""
-    return openvino().Core()
+    return openvino_package().Core()
 
 
-def stamp(device: str) -> dict[str, str]:
+def device_stamp(device: str) -> dict[str, str]:
     """Return the properties that a blob depends on: OpenVINO's build, the device, its capabilities.
 
     Raises MissingRuntimeError if there is no such device.
     """
     try:
-        name = core().get_property(device, "FULL_DEVICE_NAME")
-        able = core().get_property(device, "OPTIMIZATION_CAPABILITIES")
+        name = openvino_core().get_property(device, "FULL_DEVICE_NAME")
+        able = openvino_core().get_property(device, "OPTIMIZATION_CAPABILITIES")
     except RuntimeError as error:
-        raise MissingRuntimeError(f"OpenVINO has no device '{device}' here: {reason(error)}") from None
+        raise MissingRuntimeError(f"OpenVINO has no device '{device}' here: {shorten_refusal(error)}") from None
     return {
-        "openvino": str(openvino().__version__),
+        "openvino": str(openvino_package().__version__),
         "device_name": str(name),
         "device_abilities": " ".join(sorted(able)),
     }
 
 
-def compiled(region: Region, options: OpenVINOOptions) -> tuple[Any, list[str]]:
+def compile_region_model(region: Region, options: OpenVINOOptions) -> tuple[Any, list[str]]:
     """Compile a region; return the model, and for each of its inputs the name in the region.
 
     Raises CompileError with OpenVINO's reason.
     """
     try:
-        model = core().compile_model(_read(region), options.device, options.properties)
+        model = openvino_core().compile_model(_read(region), options.device, options.properties)
         return model, _input_names(region, model)
     except RuntimeError as error:
-        raise CompileError(reason(error)) from None
+        raise CompileError(shorten_refusal(error)) from None
 
 
 def import_blob(blob: bytes, options: OpenVINOOptions) -> Any | None:
     """Return the model of a blob, or None if OpenVINO refuses the blob."""
     try:
-        return core().import_model(blob, options.device, options.properties)
+        return openvino_core().import_model(blob, options.device, options.properties)
     except RuntimeError:
         return None
 
@@ -86,17 +86,17 @@ def _read(region: Region) -> Any:
     """
     bare = onnx.load(region.path, load_external_data=False)
     if not bare.functions:
-        return core().read_model(region.path)
+        return openvino_core().read_model(region.path)
     model = region.load(inline=True)
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= _MOST_IN_MEMORY:
-        return core().read_model(model.SerializeToString())
+        return openvino_core().read_model(model.SerializeToString())
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         path = Path(folder) / "region.onnx"
-        save(region, path)
-        return core().read_model(path)
+        save_region(region, path)
+        return openvino_core().read_model(path)
 
 
-def save(region: Region, path: Path) -> None:
+def save_region(region: Region, path: Path) -> None:
     """Write a region in standard operators to a file, its weights beside it."""
     model = region.load(inline=True)
     onnx.save(model, path, save_as_external_data=True, location="weights.bin")
@@ -120,16 +120,16 @@ def _input_names(region: Region, model: Any) -> list[str]:
     return [name or next(rest) for name in by_port]
 
 
-def reason(error: Exception) -> str:
+def shorten_refusal(error: Exception) -> str:
     """Return the sentence in which OpenVINO says why, without the places in its source."""
     text = str(error)
     missing = _NO_RULE.search(text)
     if missing:
         operators = re.sub(r"-\d+\b", "", missing[1])
-        return shortened(f"OpenVINO has no conversion for {operators}", _MOST_CHARACTERS)
+        return shorten_text(f"OpenVINO has no conversion for {operators}", _MOST_CHARACTERS)
     failed = _FAILED.search(text)
     body = text[failed.end() :] if failed else text
     lines = [line.strip() for line in body.partition("\nSummary:")[0].splitlines()]
     relevant = [line for line in lines if line and not line.startswith(_CONTEXT)]
     what = f"OpenVINO refuses {failed[1]}: " if failed else "OpenVINO refuses: "
-    return shortened(what + (" ".join(relevant) or type(error).__name__), _MOST_CHARACTERS)
+    return shorten_text(what + (" ".join(relevant) or type(error).__name__), _MOST_CHARACTERS)

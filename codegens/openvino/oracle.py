@@ -9,58 +9,58 @@ from pathlib import Path
 
 import onnx
 
-from byoc.codegen import CompileError, Region, written_options
-from byoc.codegen.single import alike, called, single_nodes
+from byoc.codegen import CompileError, Region, format_options
+from byoc.codegen.single import similarity_key, node_names, split_into_nodes
 from byoc.errors import ByocError
 from byoc.verdict import YES, Verdict, refuse
 
-from .device import core, save
+from .device import openvino_core, save_region
 from .options import OpenVINOOptions
 
 _PATIENCE = 600.0  # seconds for all nodes
 _CRASHED = "OpenVINO crashes"
 
 
-def ask(model: onnx.ModelProto) -> Sequence[Verdict]:
+def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:
     """Return for each node of a model's graph whether OpenVINO's CPU plug-in reads and compiles it."""
-    core()  # raise here if it is not installed
+    openvino_core()  # raise here if it is not installed
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         numbers: dict[bytes, int] = {}
         order = []
-        for single in single_nodes(model):
-            key = alike(single)
+        for single in split_into_nodes(model):
+            key = similarity_key(single)
             if key not in numbers:
                 numbers[key] = len(numbers)
                 path = Path(folder) / f"{numbers[key]}.onnx"
-                path.write_bytes(single.standard().SerializeToString())
+                path.write_bytes(single.standard_model().SerializeToString())
             order.append(numbers[key])
-        answers = _answers(folder, len(numbers), OpenVINOOptions(threads=1))
+        answers = _compile_files(folder, len(numbers), OpenVINOOptions(threads=1))
     return [answers[number] for number in order]
 
 
-def refused(region: Region) -> list[str]:
+def refused_nodes(region: Region) -> list[str]:
     """Return the nodes of a region that OpenVINO does not compile alone; none if that is unknown."""
     try:
         model = region.load()
-        verdicts = ask(model)
+        verdicts = check_nodes(model)
     except ByocError:
         return []
-    return called(node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes)
+    return node_names(node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes)
 
 
-def survived(region: Region, options: OpenVINOOptions) -> bool:
+def compiles_safely(region: Region, options: OpenVINOOptions) -> bool:
     """Return whether OpenVINO compiles a region, or refuses it, without crashing."""
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
-        save(region, Path(folder) / "0.onnx")
-        (verdict,) = _answers(folder, 1, options)
+        save_region(region, Path(folder) / "0.onnx")
+        (verdict,) = _compile_files(folder, 1, options)
     return not str(verdict).startswith(_CRASHED)
 
 
-def _answers(folder: str, count: int, options: OpenVINOOptions) -> list[Verdict]:
+def _compile_files(folder: str, count: int, options: OpenVINOOptions) -> list[Verdict]:
     """Return the verdicts on the files in a folder; restart a process that crashes."""
     answers: list[Verdict] = []
     while len(answers) < count:
-        given = json.dumps(written_options(options))
+        given = json.dumps(format_options(options))
         command = [sys.executable, "-m", f"{__package__}.answer", folder, str(len(answers)), given]
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)

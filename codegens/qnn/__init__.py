@@ -19,16 +19,16 @@ from byoc.codegen import (
     Executor,
     Region,
     read_options,
-    written_options,
+    format_options,
 )
-from byoc.runtime.onnxrt import runner
+from byoc.runtime.onnxrt import session_runner
 from byoc.verdict import YES, Verdict, refuse
 
-from .compiler import ask, installed, sentence
+from .compiler import compile_context, require_package, shorten_error
 from .options import QNNOptions
-from .oracle import check
-from .provider import PROVIDER, assignment, open_session
-from .standard import standard
+from .oracle import check_nodes
+from .provider import PROVIDER, node_assignment, open_session
+from .standard import adapt_model
 
 _CONTEXT = "context.bin"
 _MODEL = "context.onnx"
@@ -49,16 +49,16 @@ class QNN:
         Raises CompileError if QNN refuses the region, with the nodes that it leaves to the CPU, and
         MissingRuntimeError without onnxruntime-qnn.
         """
-        package = installed()
-        made = ask(standard(region.model, region.load(inline=True)), options)
-        node = made.require()
+        package = require_package()
+        made = compile_context(adapt_model(region.model, region.load(inline=True)), options)
+        node = made.require_context()
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         content = attributes["ep_cache_context"]
         assert made.context is not None
-        _set(made.context.graph.node[0], embed_mode=0, ep_cache_context=_CONTEXT)
+        _set_attributes(made.context.graph.node[0], embed_mode=0, ep_cache_context=_CONTEXT)
         files = {_CONTEXT: content, _MODEL: made.context.SerializeToString(deterministic=True)}
         sdk = package.build_and_package_info.qnn_version
-        return Artifact(files, {**written_options(options), "qnn": sdk})
+        return Artifact(files, {**format_options(options), "qnn": sdk})
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the context, compiled again if it is for another QNN.
@@ -66,30 +66,30 @@ class QNN:
         Raises CompileError if the provider refuses it, or as `compile` does.
         """
         if not self.compatible(region, artifact):
-            artifact = self.compile(region, _options(artifact))
+            artifact = self.compile(region, _stored_options(artifact))
         model = onnx.load_from_string(artifact.files[_MODEL])
-        _set(model.graph.node[0], embed_mode=1, ep_cache_context=artifact.files[_CONTEXT])
-        installed()
+        _set_attributes(model.graph.node[0], embed_mode=1, ep_cache_context=artifact.files[_CONTEXT])
+        require_package()
         try:
             session = open_session(model.SerializeToString(), {}, {})
         except Exception as error:  # onnxruntime's own exception types share no base but this
-            raise CompileError(f"QNN does not load its context: {sentence(error)}") from None
-        others = {who for who, _, _ in assignment(session)} - {PROVIDER}
+            raise CompileError(f"QNN does not load its context: {shorten_error(error)}") from None
+        others = {who for who, _, _ in node_assignment(session)} - {PROVIDER}
         if others:
             raise CompileError(f"QNN leaves its context to {', '.join(sorted(others))}")
-        return _runner(session)
+        return _make_executor(session)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the context was made by the installed QNN. Raises MissingRuntimeError."""
         made = artifact.metadata.get("qnn", "nothing")
-        here = installed().build_and_package_info.qnn_version
+        here = require_package().build_and_package_info.qnn_version
         return (
             YES if made == here else refuse(f"the context was made for QNN {made}, but this is {here}")
         )
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return for each node whether the provider supports it, or the provider's reason."""
-        return check(model)
+        return check_nodes(model)
 
     def context(self, artifact: Artifact) -> Context:
         """Return the description of the context for another model that contains it."""
@@ -97,22 +97,22 @@ class QNN:
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         more = {name: value for name, value in attributes.items() if name not in _TAKEN}
         return Context(
-            source=_text(attributes["source"]),
+            source=_decode_text(attributes["source"]),
             file=_CONTEXT,
             inputs=tuple(node.input),
             outputs=tuple(node.output),
-            partition=_text(attributes.get("partition_name", b"")),
-            sdk_version=_text(attributes.get("ep_sdk_version", b"")),
+            partition=_decode_text(attributes.get("partition_name", b"")),
+            sdk_version=_decode_text(attributes.get("ep_sdk_version", b"")),
             hardware=f"Hexagon v{artifact.metadata['htp_arch']}",
             more=more,
         )
 
 
-def _text(value: bytes) -> str:
+def _decode_text(value: bytes) -> str:
     return value.decode()
 
 
-def _set(node: NodeProto, **values: object) -> None:
+def _set_attributes(node: NodeProto, **values: object) -> None:
     """Set attributes of a node."""
     kept = [each for each in node.attribute if each.name not in values]
     del node.attribute[:]
@@ -120,14 +120,14 @@ def _set(node: NodeProto, **values: object) -> None:
     node.attribute.extend(helper.make_attribute(name, value) for name, value in values.items())
 
 
-def _runner(session: Any) -> Executor:
+def _make_executor(session: Any) -> Executor:
     """Return an executor of a session, which may read only some inputs of the region."""
-    run = runner(session)
+    run = session_runner(session)
     read = [value.name for value in session.get_inputs()]
     return lambda inputs: run({name: inputs[name] for name in read})
 
 
-def _options(artifact: Artifact) -> QNNOptions:
+def _stored_options(artifact: Artifact) -> QNNOptions:
     """Return the options that an artifact was compiled with."""
     metadata = artifact.metadata
     return read_options(QNNOptions, {name: metadata[name] for name in QNNOptions.__dataclass_fields__})

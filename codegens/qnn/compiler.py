@@ -15,11 +15,11 @@ from google.protobuf.message import EncodeError
 from onnx import NodeProto
 
 from byoc.codegen import CompileError
-from byoc.errors import MissingRuntimeError, shortened
+from byoc.errors import MissingRuntimeError, shorten_text
 
 from . import provider
 from .options import QNNOptions
-from .standard import Standard
+from .standard import ProviderModel
 
 _MISSING = (
     "onnxruntime-qnn is not installed (pip install 'onnx-byoc[qnn]'; "
@@ -35,7 +35,7 @@ _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class CompileAnswer:
     """The result of compiling: the model of the context if there is one, and the assignment of nodes.
 
     `left` has the positions of nodes of the original that the provider leaves to others, each with the
@@ -44,27 +44,27 @@ class Answer:
     empty.
     """
 
-    standard: Standard
+    standard: ProviderModel
     context: onnx.ModelProto | None
     left: Mapping[int, str]
     strays: Sequence[str]
     error: str
 
-    def require(self) -> NodeProto:
+    def require_context(self) -> NodeProto:
         """Return the node of the context. Raises CompileError with the reason if there is none."""
         if self.left:
             given = [position for position, why in self.left.items() if why]
             positions = given or list(self.left)
-            names = self.standard.called(positions)
+            names = self.standard.display_names(positions)
             op = self.standard.original.graph.node[positions[0]].op_type
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             why = f": {self.left[positions[0]]}" if given else ", and does not say why"
             text = f"QNN leaves {op} '{names[0]}'{more} to the CPU{why}"
-            raise CompileError(shortened(text, _MOST_CHARACTERS), names)
+            raise CompileError(shorten_text(text, _MOST_CHARACTERS), names)
         if self.strays:
             raise CompileError(f"QNN leaves {', '.join(self.strays)} of onnxruntime's own to the CPU")
         if self.error or self.context is None:
-            raise CompileError(shortened(f"QNN does not compile it: {self.error}", _MOST_CHARACTERS))
+            raise CompileError(shorten_text(f"QNN does not compile it: {self.error}", _MOST_CHARACTERS))
         nodes = list(self.context.graph.node)
         if [node.op_type for node in nodes] != ["EPContext"]:
             made = ", ".join(sorted({node.op_type for node in nodes})) or "nothing"
@@ -72,19 +72,19 @@ class Answer:
         return nodes[0]
 
 
-def installed() -> Any:
+def require_package() -> Any:
     """Return the package onnxruntime_qnn. Raises MissingRuntimeError if it cannot be loaded."""
     try:
-        provider.devices()
+        provider.provider_devices()
         import onnxruntime_qnn  # noqa: PLC0415 - optional
     except ImportError:
         raise MissingRuntimeError(_MISSING) from None
     except Exception as error:  # as in provider
-        raise MissingRuntimeError(f"onnxruntime-qnn cannot be used here: {sentence(error)}") from None
+        raise MissingRuntimeError(f"onnxruntime-qnn cannot be used here: {shorten_error(error)}") from None
     return onnxruntime_qnn
 
 
-def ask(model: Standard, options: QNNOptions) -> Answer:
+def compile_context(model: ProviderModel, options: QNNOptions) -> CompileAnswer:
     """Compile a model with the provider. Raises CompileError if its process fails or hangs."""
     with tempfile.TemporaryDirectory(prefix="byoc-") as name:
         folder = Path(name)
@@ -93,28 +93,28 @@ def ask(model: Standard, options: QNNOptions) -> Answer:
         except (ValueError, EncodeError):
             raise CompileError("it holds more than 2 GB, which a model without files cannot") from None
         (folder / provider.SETTINGS).write_text(json.dumps(options.settings), encoding="utf-8")
-        log = _run(folder, options.timeout)
+        log = _run_provider(folder, options.timeout)
         answer = json.loads((folder / provider.ANSWER).read_text(encoding="utf-8"))
         path = folder / provider.CONTEXT
         context = onnx.load(path) if path.exists() and not answer["error"] else None
-    reasons = _reasons(log)
+    reasons = _refusal_reasons(log)
     others = [(name, op) for who, name, op in answer["nodes"] or () if who != provider.PROVIDER]
     names = [name for name, _ in others]
     if answer["error"]:  # what onnxruntime took apart to offer it again in pieces is in the log alone
         taken = {name for who, name, _ in answer["nodes"] or () if who == provider.PROVIDER}
         names += [name for name in reasons if name not in taken]
-    left = _left(model, names, reasons)
-    strays = sorted({op for name, op in others if model.origin(name) is None})
+    left = _refused_positions(model, names, reasons)
+    strays = sorted({op for name, op in others if model.origin_of(name) is None})
     error = _CODE.sub("", answer["error"]) or ("" if context else "it took no node")
-    return Answer(model, context, left, strays, " ".join(error.split()))
+    return CompileAnswer(model, context, left, strays, " ".join(error.split()))
 
 
-def sentence(error: Exception) -> str:
+def shorten_error(error: Exception) -> str:
     """Return the message of an error of onnxruntime in one line, without its codes."""
-    return shortened(" ".join(_CODE.sub("", str(error)).split()), _MOST_CHARACTERS)
+    return shorten_text(" ".join(_CODE.sub("", str(error)).split()), _MOST_CHARACTERS)
 
 
-def _run(folder: Path, timeout: float) -> str:
+def _run_provider(folder: Path, timeout: float) -> str:
     """Run the provider on a folder and return its log."""
     log = folder / "log.txt"
     with log.open("wb") as file:
@@ -130,7 +130,7 @@ def _run(folder: Path, timeout: float) -> str:
     return log.read_text(encoding="utf-8", errors="replace")
 
 
-def _reasons(log: str) -> dict[str, str]:
+def _refusal_reasons(log: str) -> dict[str, str]:
     """Return the reasons for refused nodes from the log of the provider, by name of the node."""
     found: dict[str, str] = {}
     for match in _FAILED.finditer(log):
@@ -139,11 +139,11 @@ def _reasons(log: str) -> dict[str, str]:
     return found
 
 
-def _left(model: Standard, names: Sequence[str], reasons: Mapping[str, str]) -> dict[int, str]:
+def _refused_positions(model: ProviderModel, names: Sequence[str], reasons: Mapping[str, str]) -> dict[int, str]:
     """Return the positions of the original's nodes among `names`, each with its reason if known."""
     left: dict[int, str] = {}
     for name in names:
-        position = model.origin(name)
+        position = model.origin_of(name)
         if position is not None:
             left[position] = left.get(position) or reasons.get(name.partition("_")[0], "")
     return dict(sorted(left.items()))

@@ -24,7 +24,7 @@ _VERBOSE, _FATAL_ONLY = 0, 4
 
 
 @cache
-def devices() -> list[Any]:
+def provider_devices() -> list[Any]:
     """Register the provider, and return its devices with an NPU first.
 
     Raises ImportError if onnxruntime or onnxruntime-qnn is not installed, and any exception of
@@ -57,11 +57,11 @@ def open_session(
     for key, value in {"session.record_ep_graph_assignment_info": "1", **entries}.items():
         options.add_session_config_entry(key, value)
     backend = {"backend_path": onnxruntime_qnn.get_qnn_htp_path()}
-    options.add_provider_for_devices(devices()[:1], {**backend, **settings})
+    options.add_provider_for_devices(provider_devices()[:1], {**backend, **settings})
     return onnxruntime.InferenceSession(model, options, enable_fallback=0)
 
 
-def assignment(session: Any) -> list[tuple[str, str, str]]:
+def node_assignment(session: Any) -> list[tuple[str, str, str]]:
     """Return the provider, the name and the operator of every node after optimization."""
     return [
         (part.ep_name, node.name, node.op_type)
@@ -81,12 +81,12 @@ def main(folder: Path) -> None:
     }
     error, nodes = "", None
     try:
-        nodes = assignment(open_session(model, settings, entries, verbose=True))
+        nodes = node_assignment(open_session(model, settings, entries, verbose=True))
     except Exception as raised:  # onnxruntime's own exception types share no base but this
         error = str(raised)
     if error:  # there is no context of several parts, but the assignment can be read
         try:
-            nodes = assignment(open_session(model, settings, {}))
+            nodes = node_assignment(open_session(model, settings, {}))
         except Exception:  # the first error says more
             nodes = None
     (folder / ANSWER).write_text(json.dumps({"error": error, "nodes": nodes}), encoding="utf-8")

@@ -9,14 +9,14 @@ import onnx
 import onnx.defs
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from byoc.codegen.single import called
-from byoc.graph.outline import NEWEST_IR
+from byoc.codegen.single import node_names
+from byoc.graph.outline import MAX_IR
 
 _PREFIX = "n"
 
 
 @dataclass(frozen=True, eq=False)
-class Standard:
+class ProviderModel:
     """A model of standard operators with nodes named `n0`, `n1`, ...
 
     `origins` has, for each of these numbers, the position of its node in `original`.
@@ -26,7 +26,7 @@ class Standard:
     original: ModelProto
     origins: Sequence[int]
 
-    def origin(self, name: str) -> int | None:
+    def origin_of(self, name: str) -> int | None:
         """Return the position in the original of a node of onnxruntime, None for an inserted node.
 
         Nodes that onnxruntime rewrites get a suffix; those that it inserts have other names.
@@ -34,24 +34,24 @@ class Standard:
         number = name.partition("_")[0].removeprefix(_PREFIX)
         return self.origins[int(number)] if number.isdecimal() and name.startswith(_PREFIX) else None
 
-    def called(self, positions: Iterable[int]) -> list[str]:
+    def display_names(self, positions: Iterable[int]) -> list[str]:
         """Return the display names of nodes of the original."""
-        return called(self.original.graph.node[position] for position in positions)
+        return node_names(self.original.graph.node[position] for position in positions)
 
 
-def standard(original: ModelProto, inlined: ModelProto) -> Standard:
+def adapt_model(original: ModelProto, inlined: ModelProto) -> ProviderModel:
     """Return a copy of a model for the provider.
 
     `inlined` is the original with composites inlined, and with constants in memory.
     """
     proto = ModelProto()
     proto.CopyFrom(inlined)
-    proto.ir_version = min(proto.ir_version, NEWEST_IR)
-    tidier = _Tidier(inlined)
+    proto.ir_version = min(proto.ir_version, MAX_IR)
+    tidier = _NodeFixer(inlined)
     del proto.graph.node[:]
     known: list[int] = []
-    for node, origin in zip(inlined.graph.node, _origins(original, inlined), strict=True):
-        new = tidier.before(node)
+    for node, origin in zip(inlined.graph.node, _node_origins(original, inlined), strict=True):
+        new = tidier.nodes_before(node)
         proto.graph.node.extend([*new, node])
         if new:
             proto.graph.node[-1].input[0] = new[-1].output[0]
@@ -59,10 +59,10 @@ def standard(original: ModelProto, inlined: ModelProto) -> Standard:
     tidier.drop_unread(proto.graph.node)
     for number, node in enumerate(proto.graph.node):
         node.name = f"{_PREFIX}{number}"
-    return Standard(proto, original, known)
+    return ProviderModel(proto, original, known)
 
 
-def _origins(original: ModelProto, inlined: ModelProto) -> list[int]:
+def _node_origins(original: ModelProto, inlined: ModelProto) -> list[int]:
     """Return for each inlined node the position of its origin; both are in the same order."""
     origins: list[int] = []
     left = iter(inlined.graph.node)
@@ -74,7 +74,7 @@ def _origins(original: ModelProto, inlined: ModelProto) -> list[int]:
     return origins + [origins[-1] for _ in left] if origins else []
 
 
-class _Tidier:
+class _NodeFixer:
     """Changes of nodes that work around faults of the provider.
 
     The provider computes `Conv, Relu, QuantizeLinear` wrongly unless the zero point is the least number,
@@ -95,7 +95,7 @@ class _Tidier:
         for value in graph.output:
             self._readers[value.name].append(None)
 
-    def before(self, clamp: NodeProto) -> list[NodeProto]:
+    def nodes_before(self, clamp: NodeProto) -> list[NodeProto]:
         """Return the pair of nodes to insert before a clamp; for most nodes none."""
         if clamp.op_type not in ("Relu", "Clip") or clamp.domain not in ("", "ai.onnx"):
             return []

@@ -5,7 +5,7 @@ since the bundle has the model of the region already.
 """
 
 from byoc.codegen import Artifact, Executor, NoOptions, Region
-from byoc.runtime.onnxrt import open_session, runner
+from byoc.runtime.onnxrt import open_session, session_runner
 
 
 class Reference:
@@ -21,4 +21,4 @@ class Reference:
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the region's model. Raises MissingRuntimeError."""
-        return runner(open_session(region.path))
+        return session_runner(open_session(region.path))

@@ -11,39 +11,39 @@ from numpy.typing import NDArray
 from onnx import FunctionProto, ModelProto, NodeProto
 from support import prepared
 
-from byoc.boundary.border import Border, Wants
-from byoc.boundary.edit import Editing
-from byoc.boundary.layouts import arrange
+from byoc.boundary.border import RegionBoundary, BoundaryFormat
+from byoc.boundary.edit import ModelEditor
+from byoc.boundary.layouts import insert_layouts
 from byoc.graph.index import GraphIndex
 from byoc.graph.layout import parse_layout
 from byoc.graph.load import Model
-from byoc.graph.marks import LAYOUT, mark_of
-from byoc.graph.outline import Cut, GraphCuts, Group, outline
-from byoc.graph.spatial import images
+from byoc.graph.marks import LAYOUT, get_purpose
+from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
+from byoc.graph.spatial import find_images
 from byoc.graph.types import read_type
 from byoc.graph.walk import walk_graphs
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
 
 
-def border(index: GraphIndex, region: str, layout: str) -> Border:
-    wants = Wants(parse_layout(layout))
-    return Border(region, f"byoc.{region.rpartition('_')[0]}", wants, images(index), index.values)
+def border(index: GraphIndex, region: str, layout: str) -> RegionBoundary:
+    wants = BoundaryFormat(parse_layout(layout))
+    return RegionBoundary(region, f"byoc.{region.rpartition('_')[0]}", wants, find_images(index), index.type_protos)
 
 
 def cut(model: Model, *regions: Sequence[int]) -> ModelProto:
     """Return a model with the nodes of each region outlined as `npu_0`, `npu_1`, ..."""
     cuts = (
-        Cut(f"npu_{i}", "byoc.npu", tuple(Group((n,)) for n in nodes)) for i, nodes in enumerate(regions)
+        RegionCut(f"npu_{i}", "byoc.npu", tuple(OutlineGroup((n,)) for n in nodes)) for i, nodes in enumerate(regions)
     )
     return outline(GraphCuts(model.index, tuple(cuts)))
 
 
-def arranged(outlined: ModelProto, borders: Sequence[Border]) -> tuple[ModelProto, Editing]:
+def arranged(outlined: ModelProto, borders: Sequence[RegionBoundary]) -> tuple[ModelProto, ModelEditor]:
     """Return a copy of an outlined model in which layouts alone have been arranged."""
     copy = ModelProto()
     copy.CopyFrom(outlined)
-    edit = Editing(copy)
-    arrange(edit, borders)
+    edit = ModelEditor(copy)
+    insert_layouts(edit, borders)
     return edit.finish(), edit
 
 
@@ -65,7 +65,7 @@ def same(one: ModelProto, other: ModelProto, inputs: Mapping[str, Any] | None = 
     if len(one.graph.initializer) < 100:
         onnx.checker.check_model(other, full_check=True)
     inputs = inputs or feeds(one)
-    with unoptimized():
+    with without_optimizations():
         expected = run_session(open_session(one), inputs)
         given_out = run_session(open_session(other), inputs)
     assert list(expected) == list(given_out)
@@ -93,7 +93,7 @@ def put_in(nodes: Sequence[NodeProto]) -> list[str]:
     return [
         f"{node.output[0]} = {node.op_type}({node.input[0]})"
         for node in nodes
-        if mark_of(node) == LAYOUT and node.op_type != "Constant"
+        if get_purpose(node) == LAYOUT and node.op_type != "Constant"
     ]
 
 

@@ -11,20 +11,20 @@ from cutting import planned
 from onnx import FunctionProto, ModelProto, NodeProto
 from onnx.reference import ReferenceEvaluator
 
-from byoc.boundary.border import Border, Wants
-from byoc.boundary.casts import cast
-from byoc.boundary.edit import Editing
-from byoc.graph.extract import call_model
+from byoc.boundary.border import RegionBoundary, BoundaryFormat
+from byoc.boundary.casts import cast_regions
+from byoc.boundary.edit import ModelEditor
+from byoc.graph.extract import extract_call
 from byoc.graph.index import GraphIndex
 from byoc.graph.infer import infer_types
 from byoc.graph.load import Model
-from byoc.graph.marks import CAST, mark_of
-from byoc.graph.outline import Cut, GraphCuts, Group, outline
+from byoc.graph.marks import CAST, get_purpose
+from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
 from byoc.graph.types import read_type
 from byoc.placement import Strategy
 from byoc.rules.load import Target, load_rules
 from byoc.rules.schema import Quantization
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
 
 FIRST, SECOND = "npu_0", "npu_1"
 
@@ -70,16 +70,16 @@ class Short:
 
     def dtypes(self, region: str = FIRST) -> dict[str, str]:
         """The data types of all tensors of a region, by inference of it alone."""
-        index = GraphIndex(self.proto, {**self.original.index.certain, **self.values})
+        index = GraphIndex(self.proto, {**self.original.index.runtime_types, **self.values})
         call = next(node for node in index.nodes if node.op_type == region)
-        model = call_model(index, call, index.values)
+        model = extract_call(index, call, index.type_protos)
         del model.graph.value_info[:]
-        kinds = infer_types(model, {}).values
+        kinds = infer_types(model, {}).type_protos
         read = {name: read_type(kind) for name, kind in kinds.items()}
         return {name: kind.dtype for name, kind in read.items() if kind is not None}
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        with unoptimized():
+        with without_optimizations():
             return run_session(open_session(self.proto, self.original.folder), inputs)
 
     def reference(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,33 +106,33 @@ def short(
 ) -> Short:
     """Return a model with nodes outlined as regions `npu_0`, ... that compute in a type, and checked."""
     cuts = [
-        Cut(f"npu_{i}", "byoc.npu", tuple(Group((node,)) for node in nodes))
+        RegionCut(f"npu_{i}", "byoc.npu", tuple(OutlineGroup((node,)) for node in nodes))
         for i, nodes in enumerate(regions)
     ]
     dtypes = [dtype] * len(cuts) if isinstance(dtype, str) else dtype
     converts = [convert] * len(cuts) if isinstance(convert, str) else convert
-    wants = [Wants(convert=c, compute=d or None) for c, d in zip(converts, dtypes, strict=True)]
+    wants = [BoundaryFormat(convert=c, compute=d or None) for c, d in zip(converts, dtypes, strict=True)]
     return computed(model, outline(GraphCuts(model.index, tuple(cuts))), wants)
 
 
 def computed(
-    model: Model, outlined: ModelProto, wants: Sequence[Wants], names: Sequence[str] = ()
+    model: Model, outlined: ModelProto, wants: Sequence[BoundaryFormat], names: Sequence[str] = ()
 ) -> Short:
     """Return an outlined model whose regions, in order of their names, are given what they want."""
     borders = [
-        Border(names[i] if names else f"npu_{i}", "byoc.npu", want, frozenset(), model.index.certain)
+        RegionBoundary(names[i] if names else f"npu_{i}", "byoc.npu", want, frozenset(), model.index.runtime_types)
         for i, want in enumerate(wants)
     ]
-    edit = Editing(outlined)
-    cast(edit, borders, model.folder)
+    edit = ModelEditor(outlined)
+    cast_regions(edit, borders, model.folder)
     result = Short(model, edit.finish(), edit.values, tuple(edit.notes))
     onnx.checker.check_model(result.proto, full_check=model.folder is None)
-    assert all(mark_of(n) == CAST for n in result.proto.graph.node if n.op_type == "Cast" and n.name)
+    assert all(get_purpose(n) == CAST for n in result.proto.graph.node if n.op_type == "Cast" and n.name)
     return result
 
 
 def original(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    with unoptimized():
+    with without_optimizations():
         return run_session(open_session(model.proto, model.folder), inputs)
 
 
@@ -165,7 +165,7 @@ def same(expected: Mapping[str, Any], given: Mapping[str, Any]) -> None:
 
 def casts(nodes: Sequence[NodeProto]) -> list[NodeProto]:
     """Return the Casts that byoc put in."""
-    return [node for node in nodes if mark_of(node) == CAST]
+    return [node for node in nodes if get_purpose(node) == CAST]
 
 
 def target(folder: Path, rules: str = RULES, compute: str = "float16") -> Target:

@@ -30,11 +30,11 @@ from strategies import Alternating, Random
 from support import parse, prepared
 
 from byoc.errors import InputError
-from byoc.graph.load import prepare
+from byoc.graph.load import prepare_model
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import load_rules
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
-from byoc.zoo.classics import Classics
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.zoo.classics import ClassicModels
 
 SOME = ("densenet121", "inception_v2", "resnet50", "shufflenet", "squeezenet")
 
@@ -72,8 +72,8 @@ def by_hand(proto: onnx.ModelProto) -> onnx.ModelProto:
 def test_light_models_are_as_close_as_float16_is(
     name: str, convert: Literal["host", "device"], tmp_path: Path
 ) -> None:
-    zoo = Classics()
-    model = prepare(zoo.load(name), name)
+    zoo = ClassicModels()
+    model = prepare_model(zoo.load(name), name)
     made = partitioned(model, target(tmp_path), AllSupported(), convert)
     assert len(made.proto.functions) == 1
     assert [len(casts(made.proto.graph.node)), len(casts(made.function().node))] == (
@@ -82,7 +82,7 @@ def test_light_models_are_as_close_as_float16_is(
     assert "FLOAT" not in made.stored().values()
     inputs = zoo.sample_inputs(name, 0)
     near(made, inputs)
-    with unoptimized():
+    with without_optimizations():
         expected = run_session(open_session(by_hand(model.proto)), inputs)
     same(expected, made.run(inputs))
 
@@ -169,7 +169,7 @@ def test_bfloat16_is_what_onnx_says(tmp_path: Path) -> None:
     }"""
     proto = parse(text, ir=10, opset=22)
     proto.graph.initializer.append(numpy_helper.from_array(ramp(8, 4), "w"))
-    made = short(prepare(proto, "t"), [0, 1, 2], dtype="bfloat16")
+    made = short(prepare_model(proto, "t"), [0, 1, 2], dtype="bfloat16")
     assert set(made.dtypes().values()) == {"bfloat16"}
     (note,) = (note for note in made.notes if "onnxruntime" in note)
     assert note.startswith("regions compute in bfloat16")
@@ -192,7 +192,7 @@ def test_an_operator_set_without_the_type_is_refused(dtype: str, opset: int, lea
 def test_random_graphs_are_valid_and_near(
     seed: int, size: int, convert: Literal["host", "device"]
 ) -> None:
-    model = prepare(GraphMaker(seed).model(size), "random")
+    model = prepare_model(GraphMaker(seed).model(size), "random")
     rules = load_rules(str(Path(__file__).parent / "short.yaml"))
     there = replace(rules, compute="float16")
     for strategy in (AllSupported(), Random(seed), Alternating()):

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from short import CHAIN, FIRST, near, short
 from support import parse, prepared
 
-from byoc.boundary.casting.rounding import rounded
-from byoc.graph.load import prepare, read_file
+from byoc.boundary.casting.rounding import round_values
+from byoc.graph.load import prepare_model, read_model_file
 
 
 def test_a_constant_beyond_the_range_becomes_the_largest_number() -> None:
@@ -44,7 +44,7 @@ def test_a_weight_in_a_constant_node_is_rounded_too(size: int) -> None:
     ]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, size]) for name in "xy")
     graph = helper.make_graph(nodes, "g", [x], [y])
-    model = prepare(
+    model = prepare_model(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "t"
     )
     made = short(model, [1])
@@ -57,7 +57,7 @@ def test_weights_in_a_file_are_rounded(tmp_path: Path) -> None:
     proto = parse("g (float[2, 64] x) => (float[2, 64] y) { y = MatMul(x, w) }")
     proto.graph.initializer.append(numpy_helper.from_array(ramp(64, 64), "w"))
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
-    model = prepare(read_file(tmp_path / "m.onnx"), "m", tmp_path)
+    model = prepare_model(read_model_file(tmp_path / "m.onnx"), "m", tmp_path)
     made = short(model, [0])
     (tensor,) = made.proto.graph.initializer
     np.testing.assert_array_equal(numpy_helper.to_array(tensor), ramp(64, 64).astype(np.float16))
@@ -67,7 +67,7 @@ def test_weights_in_a_file_are_rounded(tmp_path: Path) -> None:
 @given(st.lists(st.floats(width=32, allow_nan=True), min_size=1, max_size=20))
 def test_float16_is_rounded_as_numpy_does_but_for_what_is_beyond(values: list[float]) -> None:
     x = np.array(values, np.float32)
-    bits, beyond = rounded(x, "float16")
+    bits, beyond = round_values(x, "float16")
     with np.errstate(over="ignore"):
         expected = x.astype(np.float16)
     lost = np.isinf(expected) & np.isfinite(x)
@@ -81,7 +81,7 @@ def test_bfloat16_is_the_nearest_of_its_neighbours_even_ones_in_a_tie(value: flo
     def meant(bits: int) -> float:
         return float(np.array([bits << 16], np.uint32).view(np.float32)[0])
 
-    bits, beyond = rounded(np.array([value], np.float32), "bfloat16")
+    bits, beyond = round_values(np.array([value], np.float32), "bfloat16")
     (found,) = bits.tolist()
     largest = meant(0x7F7F)
     if abs(value) > largest:
@@ -100,7 +100,7 @@ def test_bfloat16_is_the_nearest_of_its_neighbours_even_ones_in_a_tie(value: flo
 
 def test_bfloat16_keeps_what_is_no_number() -> None:
     x = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-40], np.float32)
-    bits, beyond = rounded(x, "bfloat16")
+    bits, beyond = round_values(x, "bfloat16")
     back = (bits.astype(np.uint32) << 16).view(np.float32)
     np.testing.assert_array_equal(back[:4], x[:4])
     assert np.signbit(back[3])

@@ -9,9 +9,9 @@ from onnx import TensorProto
 from short import FIRST, RULES, casts, computed, near, partitioned, short, target
 from support import prepared
 
-from byoc.boundary.border import Wants
-from byoc.graph.marks import noted
-from byoc.graph.outline import Cut, GraphCuts, Group, outline
+from byoc.boundary.border import BoundaryFormat
+from byoc.graph.marks import get_metadata
+from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
 from byoc.placement.strategies.all_supported import AllSupported
 
 
@@ -183,9 +183,9 @@ def test_a_region_in_a_branch_reads_what_is_cast_around_it() -> None:
     text = IF.replace("y = Sub(c, w)", "y = Sub(c, a)")
     model = prepared(text)
     then, other = (body.index for body in model.index.bodies[1])
-    cut = GraphCuts(then, (Cut(FIRST, "byoc.npu", (Group((1,)), Group((2,)))),))
+    cut = GraphCuts(then, (RegionCut(FIRST, "byoc.npu", (OutlineGroup((1,)), OutlineGroup((2,)))),))
     root = GraphCuts(model.index, (), bodies={1: [cut, GraphCuts(other, ())]})
-    made = computed(model, outline(root), [Wants(compute="float16")])
+    made = computed(model, outline(root), [BoundaryFormat(compute="float16")])
     assert made.host == ["Relu", "Cast", "If", "Sub"]
     branch = made.proto.graph.node[2].attribute[0].g
     assert [node.op_type for node in branch.node] == [FIRST, "Cast"]
@@ -213,7 +213,7 @@ def test_a_cast_inside_a_composite_follows_its_call(tmp_path: Path) -> None:
     rules = COMPOSITES.replace("dtype: float16", "dtype: [float16, int32, int64]")
     made = partitioned(prepared(text), target(tmp_path, rules), AllSupported())
     calls = [node for f in made.proto.functions for node in f.node if node.domain]
-    assert {noted(node, "byoc.composite") for node in calls} == {"scaled"}
+    assert {get_metadata(node, "byoc.composite") for node in calls} == {"scaled"}
     assert sorted(node.attribute[0].i for node in calls) == [TensorProto.INT32, TensorProto.FLOAT16]
     assert [f.name for f in made.proto.functions if f.name.startswith("scaled")] == ["scaled"]
     near(made, {"i": np.array([1, -2, 3, 4]), "x": ramp(4)})

@@ -10,18 +10,18 @@ from cutting import CHAIN, cut
 from onnx import FunctionProto, NodeProto, helper, numpy_helper
 from support import VANILLA, Ran, parse
 
-from byoc.boundary.border import Border, Wants
-from byoc.boundary.bound import bound
-from byoc.boundary.check import Checked, Known, check_model
-from byoc.boundary.contract import Contract, ContractError, Side
-from byoc.boundary.inside import Contracts
+from byoc.boundary.border import RegionBoundary, BoundaryFormat
+from byoc.boundary.bound import convert_boundary
+from byoc.boundary.check import CheckedRegion, RegionContext, check_contracts
+from byoc.boundary.contract import TensorContract, ContractError, TensorView
+from byoc.boundary.inside import RegionContracts
 from byoc.bundle.read import open_bundle
-from byoc.graph.index import GraphIndex, stated_types
-from byoc.graph.interface import interface
+from byoc.graph.index import GraphIndex, get_stated_types
+from byoc.graph.interface import find_boundary
 from byoc.graph.layout import parse_layout
-from byoc.graph.marks import QUANTIZE, mark
-from byoc.graph.outline import Cut, GraphCuts, Group, outline
-from byoc.graph.spatial import images
+from byoc.graph.marks import QUANTIZE, mark_inserted
+from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
+from byoc.graph.spatial import find_images
 from byoc.graph.types import TensorType
 
 DOMAIN = "byoc.dla"
@@ -34,27 +34,27 @@ class Bounded:
         typed = onnx.shape_inference.infer_shapes(parse(text, ir=10, opset=opset))
         for node in typed.graph.node:  # what quantization put in bears its mark
             if node.name.startswith("ours"):
-                mark(node, QUANTIZE)
-        users = GraphIndex(typed, stated_types(typed), typed.graph)
+                mark_inserted(node, QUANTIZE)
+        users = GraphIndex(typed, get_stated_types(typed), typed.graph)
         cuts = tuple(
-            Cut(f"dla_{i}", DOMAIN, tuple(Group((node,)) for node in nodes))
+            RegionCut(f"dla_{i}", DOMAIN, tuple(OutlineGroup((node,)) for node in nodes))
             for i, nodes in enumerate(regions)
         )
         outlined = outline(GraphCuts(users, cuts))
-        wants = Wants(parse_layout(layout) if layout else None)
-        spatial, types = images(users), users.values
-        result = bound(outlined, [Border(c.name, DOMAIN, wants, spatial, types) for c in cuts])
+        wants = BoundaryFormat(parse_layout(layout) if layout else None)
+        spatial, types = find_images(users), users.type_protos
+        result = convert_boundary(outlined, [RegionBoundary(c.name, DOMAIN, wants, spatial, types) for c in cuts])
         self.proto = result.proto
         weights = parse_layout("OHWI") if layout else None
         self.known = {
-            c.name: Known(users, interface(users, c.nodes), result.values, result.origins, weights)
+            c.name: RegionContext(users, find_boundary(users, c.nodes), result.values, result.origins, weights)
             for c in cuts
         }
 
-    def check(self) -> Mapping[str, Contracts]:
+    def check(self) -> Mapping[str, RegionContracts]:
         return {
             name: region.contracts
-            for name, region in check_model(self.proto, {DOMAIN}, self.known).items()
+            for name, region in check_contracts(self.proto, {DOMAIN}, self.known).items()
         }
 
     def refusal(self) -> str:
@@ -109,10 +109,10 @@ def _ours(text: str) -> str:
 def test_a_plain_border() -> None:
     contracts = Bounded(PLAIN, (0, 1), (3,)).check()
     assert contracts["dla_0"].inputs == (
-        Contract("x", "x", "x", TensorType("float32", (2, 4)), TensorType("float32", (2, 4))),
+        TensorContract("x", "x", "x", TensorType("float32", (2, 4)), TensorType("float32", (2, 4))),
     )
     assert contracts["dla_0"].outputs == (
-        Contract("b", "b", "b", TensorType("float32", (2, 8)), TensorType("float32", (2, 8))),
+        TensorContract("b", "b", "b", TensorType("float32", (2, 8)), TensorType("float32", (2, 8))),
     )
     assert contracts["dla_0"].constants == ()
     assert [str(c) for c in contracts["dla_1"].inputs] == ["float32[N, 4]"]
@@ -122,7 +122,7 @@ def test_a_border_in_a_layout() -> None:
     contracts = Bounded(CONV, (1, 2), layout="NHWC").check()["dla_0"]
     nchw, nhwc = TensorType("float32", (2, 3, 6, 8)), TensorType("float32", (2, 6, 8, 3))
     assert contracts.inputs == (
-        Contract("a", "a_NHWC", "a", nhwc, nchw, "NHWC", converts={"layout": "host"}),
+        TensorContract("a", "a_NHWC", "a", nhwc, nchw, "NHWC", converts={"layout": "host"}),
     )
     (given,) = contracts.outputs
     assert (given.tensor, given.name, given.inner, given.layout) == ("r", "r_NHWC", "r", "NHWC")
@@ -299,10 +299,10 @@ def test_scales_of_channels_have_an_axis() -> None:
 
 def test_of_many_scales_the_one_that_differs_is_told() -> None:
     kind = TensorType("int8", (1, 9))
-    one = Side(kind, "", (1.0,) * 9, (0,) * 9, 1)
-    other = Side(kind, "", (1.0,) * 7 + (0.5, 1.0), (0,) * 9, 1)
+    one = TensorView(kind, "", (1.0,) * 9, (0,) * 9, 1)
+    other = TensorView(kind, "", (1.0,) * 7 + (0.5, 1.0), (0,) * 9, 1)
     assert not one.agrees(other)
-    assert other.told(one) == "int8[1, 9] scale [7] 0.5, ... (9) zero point 0, 0, ... (9) axis 1"
+    assert other.describe(one) == "int8[1, 9] scale [7] 0.5, ... (9) zero point 0, 0, ... (9) axis 1"
 
 
 def test_a_model_that_quantizes_by_one_scale_and_dequantizes_by_another_is_the_users_matter() -> None:
@@ -377,7 +377,7 @@ def test_composites_are_seen_through(tmp_path: Path) -> None:
 def test_a_broken_contract_is_a_defect_of_byoc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byoc: Callable[..., Ran]
 ) -> None:
-    def broken(*arguments: object) -> Mapping[str, Checked]:
+    def broken(*arguments: object) -> Mapping[str, CheckedRegion]:
         raise ContractError("region dla_0: the host has 'a' as one thing, the region as another")
 
     monkeypatch.setattr("byoc.bundle.write.check_model", broken)

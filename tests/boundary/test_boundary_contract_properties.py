@@ -13,7 +13,7 @@ from test_boundary_contract import DOMAIN, Bounded
 
 from byoc.boundary.contract import ContractError
 from byoc.graph.layout import parse_layout
-from byoc.graph.marks import LAYOUT, mark_of
+from byoc.graph.marks import LAYOUT, get_purpose
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def test_contracts_hold(case: Drawn) -> None:
         for contract in (*contracts.inputs, *contracts.outputs):
             assert contract.layout in ("", case.layout)
             if contract.layout:
-                assert parse_layout(case.layout).packed(contract.logical) == contract.type
+                assert parse_layout(case.layout).pack_type(contract.logical) == contract.type
             else:
                 assert contract.logical == contract.type
 
@@ -101,7 +101,7 @@ def test_a_transpose_that_is_turned_otherwise_shows(case: Drawn, data: st.DataOb
     read = {name for call in calls for name in call.input}
     made = {name for call in calls for name in call.output}
     around = [n for n in bounded.proto.graph.node if n.output[0] in read or n.input[0] in made]
-    ours = [n for n in (*around, *inside) if mark_of(n) == LAYOUT and n.op_type == "Transpose"]
+    ours = [n for n in (*around, *inside) if get_purpose(n) == LAYOUT and n.op_type == "Transpose"]
     if not ours:
         return
     node = data.draw(st.sampled_from(ours))

@@ -8,9 +8,9 @@ from test_boundary_contract import Bounded
 
 import byoc
 from byoc.boundary import axes
-from byoc.boundary.axes import Step, Term
+from byoc.boundary.axes import AxisStep, AxisTerm
 from byoc.bundle.read import open_bundle
-from byoc.graph.index import stated_types
+from byoc.graph.index import get_stated_types
 from byoc.graph.infer import infer_types
 from byoc.graph.types import read_type
 
@@ -145,18 +145,18 @@ def test_an_output_that_is_given_takes_no_shape_from_what_is_behind_it(outputs: 
     model = parse(
         f"agraph (float[1,2,4,4] x) => (float y, {outputs}) <{CONV}> {{ y = Conv(x, w) }}", ir=8
     )
-    found = infer_types(model, stated_types(model)).values["y"]
+    found = infer_types(model, get_stated_types(model)).type_protos["y"]
     assert str(read_type(found)) == "float32[1, 1, 4, 4]"
 
 
 def test_blocks_are_put_together_forwards_and_split_backwards() -> None:
-    packed = (Term(0), Term(1), Term(1, 4), Term(2), Term(3))
-    merge = Step(None, (1, 2, 4, 3, 3), (1, 8, 3, 3))
-    split = Step(None, merge.behind, merge.before)
-    turn = Step((0, 1, 4, 2, 3), (1, 2, 3, 3, 4), merge.before)
-    assert axes.forward(packed, merge) == axes.plain(4)
-    assert axes.backward(axes.plain(4), merge) == packed
-    assert axes.backward(packed, split) == axes.plain(4)
-    assert axes.spelled(axes.backward(packed, turn) or ()) == "NCHW4c"
+    packed = (AxisTerm(0), AxisTerm(1), AxisTerm(1, 4), AxisTerm(2), AxisTerm(3))
+    merge = AxisStep(None, (1, 2, 4, 3, 3), (1, 8, 3, 3))
+    split = AxisStep(None, merge.after, merge.before)
+    turn = AxisStep((0, 1, 4, 2, 3), (1, 2, 3, 3, 4), merge.before)
+    assert axes.apply_step(packed, merge) == axes.plain_terms(4)
+    assert axes.revert_step(axes.plain_terms(4), merge) == packed
+    assert axes.revert_step(packed, split) == axes.plain_terms(4)
+    assert axes.format_terms(axes.revert_step(packed, turn) or ()) == "NCHW4c"
     # Blocks of another axis are not put together with this one.
-    assert axes.forward((Term(0), Term(1), Term(2, 4), Term(2), Term(3)), merge) is None
+    assert axes.apply_step((AxisTerm(0), AxisTerm(1), AxisTerm(2, 4), AxisTerm(2), AxisTerm(3)), merge) is None

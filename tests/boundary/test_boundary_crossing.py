@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import parse, prepared
 
-from byoc.boundary.border import Wants
-from byoc.boundary.crossing import Conversion, Crossing, crossings, own_quantization
+from byoc.boundary.border import BoundaryFormat
+from byoc.boundary.crossing import Conversion, TensorTransfer, make_transfer_lookup, find_own_quantization
 from byoc.graph.index import GraphIndex
 from byoc.graph.layout import parse_layout
-from byoc.graph.load import prepare
-from byoc.graph.marks import QUANTIZE, mark
+from byoc.graph.load import prepare_model
+from byoc.graph.marks import QUANTIZE, mark_inserted
 from byoc.graph.types import TensorType
 
 NHWC, BLOCKED = parse_layout("NHWC"), parse_layout("NCHW4c")
@@ -40,23 +40,23 @@ def quantized(text: str = QDQ) -> GraphIndex:
     proto = parse(text)
     for node in proto.graph.node:
         if "Linear" in node.op_type:
-            mark(node, QUANTIZE)
-    return prepare(proto, "test").index
+            mark_inserted(node, QUANTIZE)
+    return prepare_model(proto, "test").index
 
 
 def test_nothing_is_converted_that_is_wanted_as_it_is() -> None:
     index = prepared(IMAGE).index
-    for wants in (Wants(), Wants(parse_layout("NCHW")), Wants(convert="device")):
-        of = crossings(index, wants)
+    for wants in (BoundaryFormat(), BoundaryFormat(parse_layout("NCHW")), BoundaryFormat(convert="device")):
+        of = make_transfer_lookup(index, wants)
         assert [of(name) for name in ("x", "a", "b", "y", "n", "not there")] == [None] * 6
 
 
 def test_an_image_is_transposed_either_way_and_nothing_else() -> None:
-    of = crossings(prepared(IMAGE).index, Wants(NHWC))
+    of = make_transfer_lookup(prepared(IMAGE).index, BoundaryFormat(NHWC))
     plain, packed = TensorType("float32", (1, 2, 3, 3)), TensorType("float32", (1, 3, 3, 2))
-    assert of("x") == Crossing(
+    assert of("x") == TensorTransfer(
         bytes=72,
-        converted=72,
+        converted_bytes=72,
         entering=(Conversion("Transpose", "host", plain, packed, None, (("perm", (0, 2, 3, 1)),)),),
         leaving=(Conversion("Transpose", "host", packed, plain, None, (("perm", (0, 3, 1, 2)),)),),
     )
@@ -65,49 +65,49 @@ def test_an_image_is_transposed_either_way_and_nothing_else() -> None:
 
 
 def test_blocks_pad_and_their_reshapes_are_free() -> None:
-    found = crossings(prepared(IMAGE).index, Wants(BLOCKED))("x")
+    found = make_transfer_lookup(prepared(IMAGE).index, BoundaryFormat(BLOCKED))("x")
     assert found is not None
-    assert (found.bytes, found.converted) == (4 * 4 * 9, 4 * 4 * 9)  # 2 channels in a block of 4
+    assert (found.bytes, found.converted_bytes) == (4 * 4 * 9, 4 * 4 * 9)  # 2 channels in a block of 4
     assert [each.op for each in found.entering] == ["Pad", "Transpose"]
     assert [each.op for each in found.leaving] == ["Transpose", "Slice"]
 
 
 @pytest.mark.parametrize("compute", ["float16", "bfloat16"])
 def test_the_host_casts_before_it_transposes(compute: str) -> None:
-    of = crossings(prepared(IMAGE).index, Wants(NHWC, compute=compute))
+    of = make_transfer_lookup(prepared(IMAGE).index, BoundaryFormat(NHWC, compute=compute))
     image, flat = of("x"), of("y")
     assert image is not None
     assert flat is not None
-    assert (image.bytes, image.converted) == (36, 36)
+    assert (image.bytes, image.converted_bytes) == (36, 36)
     assert [each.op for each in image.entering] == ["Cast", "Transpose"]
     assert [each.op for each in image.leaving] == ["Transpose", "Cast"]
     half = TensorType(compute, (1, 2))
     assert [each.after for each in flat.entering] == [half]
     assert [each.before for each in flat.leaving] == [half]
-    assert (flat.bytes, flat.converted) == (4, 4)
+    assert (flat.bytes, flat.converted_bytes) == (4, 4)
     assert of("n") is None
 
 
 def test_a_device_that_casts_gets_floats_in_its_layout() -> None:
-    of = crossings(prepared(IMAGE).index, Wants(NHWC, "device", "float16"))
+    of = make_transfer_lookup(prepared(IMAGE).index, BoundaryFormat(NHWC, "device", "float16"))
     image, flat = of("x"), of("y")
     assert image is not None
     assert flat is not None
     assert [(each.op, each.by) for each in image.entering] == [("Transpose", "host"), ("Cast", "device")]
     assert [(each.op, each.by) for each in image.leaving] == [("Cast", "device"), ("Transpose", "host")]
-    assert (image.bytes, image.converted) == (72, 72)
-    assert (flat.bytes, flat.converted) == (8, 0)
+    assert (image.bytes, image.converted_bytes) == (72, 72)
+    assert (flat.bytes, flat.converted_bytes) == (8, 0)
     assert [each.by for each in (*flat.entering, *flat.leaving)] == ["device", "device"]
 
 
 def test_what_byoc_quantizes_crosses_as_int8() -> None:
     index = quantized()
-    assert own_quantization(index) == {0, 1, 3, 4}
-    of = crossings(index, Wants())
+    assert find_own_quantization(index) == {0, 1, 3, 4}
+    of = make_transfer_lookup(index, BoundaryFormat())
     outer, inner = TensorType("float32", (1, 2, 2, 2)), TensorType("int8", (1, 2, 2, 2))
-    assert of("q") == Crossing(
+    assert of("q") == TensorTransfer(
         bytes=8,
-        converted=8,
+        converted_bytes=8,
         entering=(Conversion("QuantizeLinear", "host", outer, inner, 0),),
         leaving=(Conversion("DequantizeLinear", "host", inner, outer, 1),),
     )
@@ -115,7 +115,7 @@ def test_what_byoc_quantizes_crosses_as_int8() -> None:
 
 
 def test_an_int8_image_is_transposed_as_int8() -> None:
-    found = crossings(quantized(), Wants(NHWC))("pq")
+    found = make_transfer_lookup(quantized(), BoundaryFormat(NHWC))("pq")
     assert found is not None
     assert [each.op for each in found.entering] == ["QuantizeLinear", "Transpose"]
     assert [each.op for each in found.leaving] == ["Transpose", "DequantizeLinear"]
@@ -124,7 +124,7 @@ def test_an_int8_image_is_transposed_as_int8() -> None:
 
 
 def test_a_device_that_quantizes_gets_the_float() -> None:
-    found = crossings(quantized(), Wants(NHWC, "device"))("pq")
+    found = make_transfer_lookup(quantized(), BoundaryFormat(NHWC, "device"))("pq")
     assert found is not None
     assert [(each.op, each.by) for each in found.entering] == [
         ("Transpose", "host"),
@@ -134,25 +134,25 @@ def test_a_device_that_quantizes_gets_the_float() -> None:
         ("DequantizeLinear", "device"),
         ("Transpose", "host"),
     ]
-    assert (found.bytes, found.converted) == (32, 32)
-    plain = crossings(quantized(), Wants(None, "device"))("pq")
+    assert (found.bytes, found.converted_bytes) == (32, 32)
+    plain = make_transfer_lookup(quantized(), BoundaryFormat(None, "device"))("pq")
     assert plain is not None
-    assert (plain.bytes, plain.converted) == (32, 0)
+    assert (plain.bytes, plain.converted_bytes) == (32, 0)
 
 
 def test_the_users_own_quantization_is_an_operator_like_any_other() -> None:
     index = prepared(QDQ).index
-    assert own_quantization(index) == frozenset()
-    assert [crossings(index, Wants())(name) for name in ("q", "pq")] == [None, None]
+    assert find_own_quantization(index) == frozenset()
+    assert [make_transfer_lookup(index, BoundaryFormat())(name) for name in ("q", "pq")] == [None, None]
 
 
 def test_a_shape_that_is_not_known() -> None:
     text = "g (float[N,2,H,3] x) => (float[N,2,H,3] y) { y = MaxPool <kernel_shape = [1, 1]> (x) }"
     index = prepared(text).index
-    found = crossings(index, Wants(NHWC))("x")
+    found = make_transfer_lookup(index, BoundaryFormat(NHWC))("x")
     assert found is not None
     assert found.bytes == 24  # N and H count as 1
-    assert crossings(index, Wants(BLOCKED))("x") is None  # H would have to be known, so it stays plain
+    assert make_transfer_lookup(index, BoundaryFormat(BLOCKED))("x") is None  # H would have to be known, so it stays plain
     index = quantized("""
         g (float[4] x, int64[K] n) => (float[1] y) <float s = {0.5}, int8 z = {0}, int64[1] one = {1}> {
           r = Reshape (x, n)
@@ -160,7 +160,7 @@ def test_a_shape_that_is_not_known() -> None:
           d = DequantizeLinear (q, s, z)
           y = Reshape (d, one)
         }""")
-    found = crossings(index, Wants(), fallback=99)("q")
+    found = make_transfer_lookup(index, BoundaryFormat(), fallback=99)("q")
     assert found is not None
     assert found.bytes == 99
 
@@ -176,7 +176,7 @@ def test_the_steps_lead_from_the_tensor_to_what_crosses_and_back(
     layout = parse_layout(word)
     dims = ",".join(map(str, shape))
     text = f"g (float[{dims}] x) => (float[{dims}] y) {{ y = MaxPool <kernel_shape = [1, 1]> (x) }}"
-    found = crossings(prepared(text).index, Wants(layout, "host", compute))("x")
+    found = make_transfer_lookup(prepared(text).index, BoundaryFormat(layout, "host", compute))("x")
     assert found is not None
     for outer in (found.entering[0].before, found.leaving[-1].after):
         assert outer is not None  # perhaps reshaped: that moves nothing, and is no step
@@ -184,9 +184,9 @@ def test_the_steps_lead_from_the_tensor_to_what_crosses_and_back(
     last, first = found.entering[-1].after, found.leaving[0].before
     assert last is not None
     assert last.dtype == (compute or "float32")
-    assert last.bytes == found.bytes == found.converted
+    assert last.bytes == found.bytes == found.converted_bytes
     assert first is not None
     assert prod(n for n in first.shape or () if isinstance(n, int)) == last.elements
     # As the layout itself packs an array of such numbers.
     array = np.zeros(shape, np.float16 if compute else np.float32)
-    assert layout.pack(array).nbytes == found.bytes
+    assert layout.pack_array(array).nbytes == found.bytes

@@ -5,8 +5,8 @@ import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from support import parse, prepared
 
-from byoc.boundary.edit import Editing
-from byoc.graph.outline import Cut, GraphCuts, Group, outline
+from byoc.boundary.edit import ModelEditor
+from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
 
 TEXT = """g (float[2] x, bool c) => (float[2] y) {
     a = Relu(x)
@@ -24,8 +24,8 @@ def outlined() -> ModelProto:
     """Return a model with region `npu_0` in the main graph and `npu_1` in a branch."""
     index = prepared(TEXT).index
     then, other = (body.index for body in index.bodies[2])
-    region = Cut("npu_0", "byoc.npu", (Group((1,)),))
-    inner = Cut("npu_1", "byoc.npu", (Group((0,)),))
+    region = RegionCut("npu_0", "byoc.npu", (OutlineGroup((1,)),))
+    inner = RegionCut("npu_1", "byoc.npu", (OutlineGroup((0,)),))
     return outline(
         GraphCuts(index, (region,), {}, {2: [GraphCuts(then, (inner,)), GraphCuts(other, ())]})
     )
@@ -41,28 +41,28 @@ def relu(source: str, target: str) -> NodeProto:
 
 
 def test_regions_are_found_in_bodies_too() -> None:
-    edit = Editing(outlined())
+    edit = ModelEditor(outlined())
 
     assert set(edit.calls) == {"npu_0", "npu_1"}
     assert edit.calls["npu_0"].scope is edit.main
     branch = edit.calls["npu_1"].scope
-    assert (branch.outer, branch.captures()) == (edit.main, ["b", "a"])
+    assert (branch.outer, branch.find_captures()) == (edit.main, ["b", "a"])
     assert branch.owner is not None
     assert branch.owner.op_type == "If"
     assert [scope.outer for scope in edit.scopes].count(edit.main) == 2
 
 
 def test_nodes_stand_where_they_were_put() -> None:
-    edit = Editing(outlined())
+    edit = ModelEditor(outlined())
     first, call, *_ = edit.main.nodes
 
-    edit.main.before(call, relu("x", "p"))
-    edit.main.before(call, relu("p", "q"))
-    edit.main.after(call, relu("b", "r"))
-    edit.main.after(first, relu("a", "s"))
-    edit.main.first(relu("x", "second"))
-    edit.main.first(relu("x", "first"), relu("first", "behind"))
-    edit.main.last(relu("y", "last"))
+    edit.main.insert_before(call, relu("x", "p"))
+    edit.main.insert_before(call, relu("p", "q"))
+    edit.main.insert_after(call, relu("b", "r"))
+    edit.main.insert_after(first, relu("a", "s"))
+    edit.main.insert_first(relu("x", "second"))
+    edit.main.insert_first(relu("x", "first"), relu("first", "behind"))
+    edit.main.insert_last(relu("y", "last"))
 
     expected = [
         *("first = Relu(x)", "behind = Relu(first)", "second = Relu(x)", "a = Relu(x)", "s = Relu(a)"),
@@ -75,14 +75,14 @@ def test_nodes_stand_where_they_were_put() -> None:
 
 
 def test_what_is_written_back_holds_all_graphs_and_the_types() -> None:
-    edit = Editing(outlined())
+    edit = ModelEditor(outlined())
     outer, inner = edit.calls["npu_0"], edit.calls["npu_1"]
-    given = edit.add("b_new", FLOATS, "b")
-    outer.leave(0, given, relu("b", given))
-    outer.scope.after(outer.node, helper.make_node("Identity", [given], ["b"]))
-    passed = edit.add("b_new", FLOATS, "b")
-    inner.enter(0, passed, helper.make_node("Identity", [passed], ["b"]))
-    inner.scope.before(inner.node, relu("b", passed))
+    given = edit.add_tensor("b_new", FLOATS, "b")
+    outer.replace_output(0, given, relu("b", given))
+    outer.scope.insert_after(outer.node, helper.make_node("Identity", [given], ["b"]))
+    passed = edit.add_tensor("b_new", FLOATS, "b")
+    inner.replace_input(0, passed, helper.make_node("Identity", [passed], ["b"]))
+    inner.scope.insert_before(inner.node, relu("b", passed))
 
     model = edit.finish()
 
@@ -98,7 +98,7 @@ def test_what_is_written_back_holds_all_graphs_and_the_types() -> None:
 
 
 def test_what_is_gone_is_not_spoken_of() -> None:
-    edit = Editing(outlined())
+    edit = ModelEditor(outlined())
     assert "a" in {value.name for value in edit.model.graph.value_info}
 
     edit.main.nodes[1].input[0] = "x"
@@ -111,36 +111,36 @@ def test_what_is_gone_is_not_spoken_of() -> None:
 
 
 def test_names_are_new_in_every_graph_and_function() -> None:
-    edit = Editing(outlined())
+    edit = ModelEditor(outlined())
 
-    assert edit.fresh("z") == "z"
-    assert [edit.fresh(name) for name in ("z", "z", "v", "w", "x", "z_1")] == [
+    assert edit.new_name("z") == "z"
+    assert [edit.new_name(name) for name in ("z", "z", "v", "w", "x", "z_1")] == [
         *("z_1", "z_2", "v_1", "w_1", "x_1", "z_1_1"),
     ]
 
 
 def test_origins_are_followed_to_the_first() -> None:
-    edit = Editing(outlined())
+    edit = ModelEditor(outlined())
 
-    half = edit.fresh("a_half", "a")
-    packed = edit.fresh("a_half_NHWC", half)
+    half = edit.new_name("a_half", "a")
+    packed = edit.new_name("a_half_NHWC", half)
 
-    assert [edit.origin(name) for name in (packed, half, "a", "never")] == ["a", "a", "a", "never"]
+    assert [edit.find_origin(name) for name in (packed, half, "a", "never")] == ["a", "a", "a", "never"]
 
 
 def test_readers_count_what_bodies_capture_as_they_are_now() -> None:
-    edit = Editing(outlined())
+    edit = ModelEditor(outlined())
     branch = edit.calls["npu_1"].scope
 
     def of(name: str) -> list[str]:
-        return [node.op_type for node in edit.main.readers().get(name, [])]
+        return [node.op_type for node in edit.main.find_readers().get(name, [])]
 
     assert of("a") == ["npu_0", "If"]
     branch.nodes[1].input[1] = "x"
     assert of("a") == ["npu_0"]
-    branch.last(helper.make_node("Relu", ["fresh"], ["unread"]))
+    branch.insert_last(helper.make_node("Relu", ["fresh"], ["unread"]))
     assert of("fresh") == ["If"]
-    assert "unread" not in branch.captures()
+    assert "unread" not in branch.find_captures()
 
 
 @pytest.mark.parametrize(("opset", "domain"), [(17, ""), (13, "ai.onnx")])
@@ -148,6 +148,6 @@ def test_the_operator_set_is_known_under_both_of_its_names(opset: int, domain: s
     model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }", opset=opset)
     model.opset_import[0].domain = domain
 
-    assert Editing(model).opset == opset
+    assert ModelEditor(model).opset == opset
     del model.opset_import[:]
-    assert Editing(model).opset == 0
+    assert ModelEditor(model).opset == 0

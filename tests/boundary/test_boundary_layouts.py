@@ -7,12 +7,12 @@ from laying import arranged, border, call, cut, laid, put_in, region, same
 from onnx import ModelProto
 from support import prepared
 
-from byoc.boundary.border import Border, Wants
-from byoc.graph.extract import call_model
-from byoc.graph.index import GraphIndex, stated_types
+from byoc.boundary.border import RegionBoundary, BoundaryFormat
+from byoc.graph.extract import extract_call
+from byoc.graph.index import GraphIndex, get_stated_types
 from byoc.graph.layout import parse_layout
-from byoc.graph.marks import LAYOUT_NAME, mark_of, noted
-from byoc.graph.spatial import images
+from byoc.graph.marks import LAYOUT_KEY, get_purpose, get_metadata
+from byoc.graph.spatial import find_images
 from byoc.graph.types import read_type
 
 CHAIN = """g (float[N, 3, 6, 5] x) => (float[N, 3, 6, 5] y) {
@@ -32,8 +32,8 @@ def test_a_region_is_given_its_layout_and_gives_it_back() -> None:
     function = region(model, "npu_0")
     assert (function.input, function.output) == (["a_NHWC"], ["c_NHWC"])
     assert put_in(function.node) == ["a = Transpose(a_NHWC)", "c_NHWC = Transpose(c)"]
-    marked = [node for node in (*model.graph.node, *function.node) if mark_of(node)]
-    assert [noted(node, LAYOUT_NAME) for node in marked] == ["NHWC"] * 4
+    marked = [node for node in (*model.graph.node, *function.node) if get_purpose(node)]
+    assert [get_metadata(node, LAYOUT_KEY) for node in marked] == ["NHWC"] * 4
     types = {value.name: str(read_type(value.type)) for value in model.graph.value_info}
     assert types["a_NHWC"] == types["c_NHWC"] == "float32[N, 6, 5, 3]"
 
@@ -143,8 +143,8 @@ def test_a_plain_layout_changes_nothing() -> None:
     outlined = cut(model, [1, 2])
 
     for word in ("NCHW", ""):
-        wants = Wants(parse_layout(word) if word else None)
-        where = Border("npu_0", "byoc.npu", wants, images(model.index), model.index.values)
+        wants = BoundaryFormat(parse_layout(word) if word else None)
+        where = RegionBoundary("npu_0", "byoc.npu", wants, find_images(model.index), model.index.type_protos)
         result, edit = arranged(outlined, [where])
         assert result == outlined
         assert not edit.values
@@ -155,11 +155,11 @@ def test_types_of_all_that_is_put_in_are_what_onnx_infers(word: str) -> None:
     model = prepared(CHAIN.replace("N, 3", "2, 3"))
     result, edit = arranged(cut(model, [0, 1], [3]), [border(model.index, r, word) for r in REGIONS])
 
-    types = {**model.index.values, **edit.values}
+    types = {**model.index.type_protos, **edit.values}
     index = GraphIndex(result, types)
-    found = dict(stated_types(bare(result)))
+    found = dict(get_stated_types(bare(result)))
     for name in REGIONS:
-        found.update(stated_types(bare(call_model(index, call(result, name), types))))
+        found.update(get_stated_types(bare(extract_call(index, call(result, name), types))))
 
     assert set(edit.values) <= set(found)
     for name, kind in edit.values.items():

@@ -10,7 +10,7 @@ from onnx import GraphProto, ModelProto
 from support import prepared
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.outline import Cut, GraphCuts, Group, outline
+from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
 from byoc.graph.types import read_type
 
 LOOP = """g (float[1, 2, 4, 3] x, int64 n) => (float[1, 2, 4, 3] y)
@@ -53,7 +53,7 @@ def inner_cuts(index: GraphIndex, regions: Mapping[str, Sequence[int]], place: s
         for number, inner in index.bodies.items()
     }
     name = f"npu_{list(regions).index(place)}" if place in regions else ""
-    cuts = (Cut(name, "byoc.npu", tuple(Group((n,)) for n in regions[place])),) if name else ()
+    cuts = (RegionCut(name, "byoc.npu", tuple(OutlineGroup((n,)) for n in regions[place])),) if name else ()
     return GraphCuts(index, cuts, bodies=bodies)
 
 

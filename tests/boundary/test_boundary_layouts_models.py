@@ -16,16 +16,16 @@ from pipeline.random_graphs import GraphMaker
 from strategies import Alternating, Random
 from support import LIGHT, VANILLA
 
-from byoc.boundary.border import Border
-from byoc.boundary.bound import Bounded, bound
-from byoc.graph.load import prepare
+from byoc.boundary.border import RegionBoundary
+from byoc.boundary.bound import ConvertedModel, convert_boundary
+from byoc.graph.load import prepare_model
 from byoc.graph.walk import walk_graphs
 from byoc.placement import Strategy
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.plan.data import GraphPlan, Plan
 from byoc.rules.load import Target, load_rules
 from byoc.rules.schema import Layout
-from byoc.zoo.classics import Classics
+from byoc.zoo.classics import ClassicModels
 
 
 def plain_dla() -> Target:
@@ -34,7 +34,7 @@ def plain_dla() -> Target:
     return replace(target, rules=target.rules.model_copy(update={"layout": Layout()}))
 
 
-def region_borders(plan: GraphPlan, word: str) -> list[Border]:
+def region_borders(plan: GraphPlan, word: str) -> list[RegionBoundary]:
     found = [border(plan.index, r.name, word) for r in plan.regions]
     for inner in plan.bodies.values():
         found += [one for part in inner for one in region_borders(part, word)]
@@ -44,7 +44,7 @@ def region_borders(plan: GraphPlan, word: str) -> list[Border]:
 @pytest.mark.parametrize("strategy", [AllSupported(), Alternating()], ids=lambda s: s.name)
 @pytest.mark.parametrize("name", LIGHT)
 def test_light_models_give_the_same_bits(name: str, strategy: Strategy) -> None:
-    plan = planned(prepare(Classics().load(name), name), plain_dla(), strategy)
+    plan = planned(prepare_model(ClassicModels().load(name), name), plain_dla(), strategy)
 
     figures(name, plan, "NHWC")
 
@@ -52,8 +52,8 @@ def test_light_models_give_the_same_bits(name: str, strategy: Strategy) -> None:
 @pytest.mark.parametrize("strategy", [AllSupported(), Alternating()], ids=lambda s: s.name)
 @pytest.mark.parametrize("name", ["shufflenet", "squeezenet"])
 def test_light_models_give_the_same_bits_in_blocks(name: str, strategy: Strategy) -> None:
-    newer = onnx.version_converter.convert_version(Classics().load(name), 13)
-    plan = planned(prepare(newer, name), plain_dla(), strategy)
+    newer = onnx.version_converter.convert_version(ClassicModels().load(name), 13)
+    plan = planned(prepare_model(newer, name), plain_dla(), strategy)
 
     figures(name, plan, "NCHW16c")
 
@@ -63,9 +63,9 @@ def figures(name: str, plan: Plan, word: str) -> None:
     original = ModelProto()
     original.CopyFrom(plan.proto)
     assert not any(put_in(function.node) for function in original.functions)
-    result: Bounded = bound(plan.proto, region_borders(plan.root, word))
+    result: ConvertedModel = convert_boundary(plan.proto, region_borders(plan.root, word))
 
-    same(original, result.proto, Classics().sample_inputs(name, 0))
+    same(original, result.proto, ClassicModels().sample_inputs(name, 0))
     inside = sum(len(put_in(function.node)) for function in result.proto.functions)
     outside = len(put_in(result.proto.graph.node))
     sys.stdout.write(f"{name} {word}: {len(plan.region_names)} regions, {outside} + {inside} nodes\n")
@@ -81,7 +81,7 @@ def figures(name: str, plan: Plan, word: str) -> None:
     st.booleans(),
 )
 def test_random_models_give_the_same_bits(seed: int, size: int, word: str, dense: bool) -> None:
-    model = prepare(GraphMaker(seed).model(size), "random")
+    model = prepare_model(GraphMaker(seed).model(size), "random")
     strategy = AllSupported() if dense else Random(seed)
     plan = planned(model, plain_dla(), strategy)
 

@@ -17,7 +17,7 @@ from qdq_net import SMALL, Net
 
 import byoc
 from byoc.bundle.read import open_bundle
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
 
 COSTS = """
 kind: roofline
@@ -59,7 +59,7 @@ def partition(model: ModelProto, folder: Path, rules: str = INTEGERS, **options:
 
 
 def run(model: ModelProto, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    with unoptimized():
+    with without_optimizations():
         return run_session(open_session(model), inputs)
 
 
@@ -106,7 +106,7 @@ def held(model: ModelProto, result: byoc.Result, inputs: Mapping[str, Any]) -> N
     expected = run(model, inputs)
     same(expected, run(result.model, inputs))
     assert result.bundle is not None
-    with unoptimized():
+    with without_optimizations():
         same(expected, byoc.load(result.bundle)(inputs))
     made = {name for node in model.graph.node for name in node.output}
     shared = [name for name in crossing(result) if name in made]

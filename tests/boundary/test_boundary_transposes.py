@@ -19,8 +19,8 @@ from transposed_graphs import (
 from transposing import NEG, operators, parsed, same
 
 from byoc.graph.layout import parse_layout
-from byoc.graph.marks import mark_of, noted
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.graph.marks import get_purpose, get_metadata
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
 
 _SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=150)
 _LAYOUTS = ("NHWC", "NHCW", "CHWN")
@@ -84,7 +84,7 @@ def test_what_the_user_transposed_for_a_region_is_not_transposed_at_all():
     changed = arranged(model)
     same(model, changed)
     assert not transposes(changed)
-    assert not any(noted(node, "byoc.layout") for node in changed.graph.node)
+    assert not any(get_metadata(node, "byoc.layout") for node in changed.graph.node)
 
 
 def test_a_transpose_of_the_users_that_is_no_layout_merges_with_the_one_before_it():
@@ -150,7 +150,7 @@ def test_what_moves_keeps_its_name_and_says_its_layout():
     (moved,) = (node for node in arranged(model).graph.node if node.op_type == "Relu")
     assert (moved.name, moved.doc_string) == ("mine", "about it")
     assert {e.key: e.value for e in moved.metadata_props} == {"theirs": "kept", "byoc.layout": "NHWC"}
-    assert not mark_of(moved)
+    assert not get_purpose(moved)
 
 
 def test_outputs_of_the_model_keep_their_names_and_layout():
@@ -240,7 +240,7 @@ def test_bodies_are_graphs_of_their_own_and_what_they_read_keeps_its_name():
     image = np.random.default_rng(1).integers(-8, 8, SHAPE).astype(np.float32)
     for flag in (True, False):
         inputs = {"x": image, "c": np.array(flag)}
-        with unoptimized():
+        with without_optimizations():
             expected = run_session(open_session(model), inputs)
             found = run_session(open_session(changed), inputs)
         np.testing.assert_array_equal(found["y"], expected["y"])

@@ -9,12 +9,12 @@ import onnx
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from byoc.boundary.border import Border, Wants
-from byoc.boundary.edit import Editing
-from byoc.boundary.layouts import arrange
-from byoc.boundary.transposes import fewer
-from byoc.graph.layout import Layout, parse_layout
-from byoc.graph.marks import LAYOUT, mark_of
+from byoc.boundary.border import RegionBoundary, BoundaryFormat
+from byoc.boundary.edit import ModelEditor
+from byoc.boundary.layouts import insert_layouts
+from byoc.boundary.transposes import minimize_transposes
+from byoc.graph.layout import TensorLayout, parse_layout
+from byoc.graph.marks import LAYOUT, get_purpose
 from byoc.graph.walk import walk_graphs
 
 SHAPE = (1, 2, 3, 4)
@@ -156,7 +156,7 @@ def host_graphs(draw: st.DrawFn, kinds: Sequence[str] = KINDS, most: int = 12) -
 
 def arranged(
     model: ModelProto,
-    layout: Layout = NHWC,
+    layout: TensorLayout = NHWC,
     remove: bool = True,
     apart: bool = False,
     plain: Iterable[str] = (),
@@ -168,16 +168,16 @@ def arranged(
     model = onnx.shape_inference.infer_shapes(model)
     known = (v for g in walk_graphs(model.graph) for v in (*g.input, *g.output, *g.value_info))
     types = {value.name: value.type for value in known}
-    wants = Wants(activations=layout)
+    wants = BoundaryFormat(activations=layout)
     regions = [f for f in model.functions if f.domain == _DOMAIN]
     borders = [
-        Border(f.name, f.domain, wants, frozenset(types.keys() - {*plain}), types) for f in regions
+        RegionBoundary(f.name, f.domain, wants, frozenset(types.keys() - {*plain}), types) for f in regions
     ]
-    edit = Editing(model)
+    edit = ModelEditor(model)
     for some in [[border] for border in borders] if apart else [borders]:
-        arrange(edit, some)
+        insert_layouts(edit, some)
     if remove:
-        fewer(edit, borders)
+        minimize_transposes(edit, borders)
     return edit.finish()
 
 
@@ -207,7 +207,7 @@ def inverse_pairs(model: ModelProto) -> int:
     pairs = 0
     for node in transposes(model):
         before = maker.get(node.input[0])
-        if before is not None and LAYOUT in (mark_of(before), mark_of(node)):
+        if before is not None and LAYOUT in (get_purpose(before), get_purpose(node)):
             first, second = before.attribute[0].ints, node.attribute[0].ints
             pairs += [first[axis] for axis in second] == [0, 1, 2, 3]
     return pairs

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
 
 
 def inputs_of(model):
@@ -18,7 +18,7 @@ def inputs_of(model):
 
 
 def outputs_of(model):
-    with unoptimized():
+    with without_optimizations():
         return run_session(open_session(model), inputs_of(model))
 
 

@@ -13,23 +13,23 @@ from onnx import ModelProto
 from support import VANILLA
 
 import byoc
-from byoc.boundary.check import Known, check_model
-from byoc.boundary.contract import Contract
+from byoc.boundary.check import RegionContext, check_contracts
+from byoc.boundary.contract import TensorContract
 from byoc.calibrate.door import calibrate
 from byoc.graph.copying import copy_without
 from byoc.graph.index import GraphIndex
 from byoc.graph.layout import parse_layout
 from byoc.graph.load import Model
-from byoc.numerics import powers, ratio_in_db
+from byoc.numerics import compute_powers, convert_to_db
 from byoc.placement import Strategy
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.plan import Plan, PlannedRegion
-from byoc.plan.wants import weights_of
-from byoc.precision.conclude import Concluded, Precision, conclude
-from byoc.precision.sensitivity import kept, outputs, sensitivities
+from byoc.plan.wants import read_weight_layout
+from byoc.precision.conclude import ChosenPrecision, Precision, choose_precision
+from byoc.precision.sensitivity import measure_accuracy, run_samples, measure_sensitivities
 from byoc.rules.load import Target, load_rules
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
-from byoc.runtime.samples import samples_for
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.runtime.samples import model_samples
 
 RULES = str(VANILLA)
 ALL = """
@@ -78,14 +78,14 @@ def compared(name: str, calibrated: int = 8, tested: int = 4, enough: float = 30
     model = byoc.load_model(f"zoo:{name}")
     target = load_rules(RULES)
     ranges = calibrate(model, "random", samples=calibrated)
-    found = conclude(model, [target], Precision("int8", ranges))
-    samples = [samples_for(model, _FIRST_TESTED + i) for i in range(tested)]
+    found = choose_precision(model, [target], Precision("int8", ranges))
+    samples = [model_samples(model, _FIRST_TESTED + i) for i in range(tested)]
     floats = planned(model, target, AllSupported())
     integers = planned(found.model, target, AllSupported())
-    expected = outputs(floats.proto, model, samples)
-    actual = outputs(integers.proto, found.model, samples)
+    expected = run_samples(floats.proto, model, samples)
+    actual = run_samples(integers.proto, found.model, samples)
     each = {
-        output: kept(
+        output: measure_accuracy(
             [{output: one[output]} for one in expected], [{output: one[output]} for one in actual]
         )
         for output in expected[0]
@@ -102,15 +102,15 @@ def compared(name: str, calibrated: int = 8, tested: int = 4, enough: float = 30
     )
     if numbers.worst >= enough:
         return numbers
-    ratios = [kept([one], [other]).signal_to_noise for one, other in zip(expected, actual, strict=True)]
+    ratios = [measure_accuracy([one], [other]).signal_to_noise for one, other in zip(expected, actual, strict=True)]
     hardest = samples[int(np.argmin(ratios))]
     return Numbers(**{**vars(numbers), "costs": _costs(found, [hardest])})
 
 
-def _costs(found: Concluded, samples: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
-    assert found.floats is not None
-    expected = outputs(found.floats.proto, found.floats, samples)
-    alone = sensitivities(found.model, found.units, expected, samples, lambda step: None)
+def _costs(found: ChosenPrecision, samples: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    assert found.float_model is not None
+    expected = run_samples(found.float_model.proto, found.float_model, samples)
+    alone = measure_sensitivities(found.model, found.units, expected, samples, lambda step: None)
     ratios = [(name, one.signal_to_noise) for name, one in alone.items()]
     return sorted(ratios, key=lambda item: item[1])[:3]
 
@@ -131,20 +131,20 @@ def at_borders(
         here = values(plan.proto, plan.model, contracts, sample)
         for given, contract in contracts.items():
             wanted = real[contract.tensor]
-            sums[given] += powers(wanted, dequantized(plain(here[given], contract, wanted), contract))
+            sums[given] += compute_powers(wanted, dequantized(plain(here[given], contract, wanted), contract))
     for given, (signal, noise) in sums.items():
-        yield given, ratio_in_db(float(signal), float(noise))
+        yield given, convert_to_db(float(signal), float(noise))
 
 
-def _is_real(contract: Contract, original: Model) -> bool:
+def _is_real(contract: TensorContract, original: Model) -> bool:
     known = original.index.types.get(contract.tensor)
     return known is not None and known.dtype == "float32"
 
 
-def crossings(plan: Plan) -> Iterator[tuple[str, Contract]]:
+def crossings(plan: Plan) -> Iterator[tuple[str, TensorContract]]:
     """Yield what crosses a border of the main graph, by its name there, with its contract."""
     known = {r.name: _known(plan, r) for r in plan.regions}
-    checked = check_model(plan.proto, {t.domain for t in plan.targets}, known, plan.model.folder)
+    checked = check_contracts(plan.proto, {t.domain for t in plan.targets}, known, plan.model.folder)
     index = GraphIndex(plan.proto, {})
     for node in index.nodes:
         if node.op_type in checked:
@@ -154,9 +154,9 @@ def crossings(plan: Plan) -> Iterator[tuple[str, Contract]]:
             yield from zip(node.output, contracts.outputs, strict=True)
 
 
-def _known(plan: Plan, region: PlannedRegion) -> Known:
-    return Known(
-        region.index, region.border, plan.values, plan.origins, weights=weights_of(region.target)
+def _known(plan: Plan, region: PlannedRegion) -> RegionContext:
+    return RegionContext(
+        region.index, region.interface, plan.values, plan.origins, weights=read_weight_layout(region.target)
     )
 
 
@@ -171,7 +171,7 @@ def integers_off(model: Model, target: Target, strategy: Strategy) -> tuple[int,
         for given, contract in crossings(plan)
         if contract.type.dtype in _INTEGERS and contract.tensor in model.index.types
     }
-    sample = samples_for(model, _FIRST_TESTED)
+    sample = model_samples(model, _FIRST_TESTED)
     real = values(model.proto, model, {contract.tensor for contract in found.values()}, sample)
     here = values(plan.proto, model, found, sample)
     wrong = [
@@ -182,7 +182,7 @@ def integers_off(model: Model, target: Target, strategy: Strategy) -> tuple[int,
     return len(found), wrong
 
 
-def _both(here: NDArray[Any], real: NDArray[Any], contract: Contract) -> tuple[Any, Any]:
+def _both(here: NDArray[Any], real: NDArray[Any], contract: TensorContract) -> tuple[Any, Any]:
     return plain(here, contract, real), real
 
 
@@ -193,20 +193,20 @@ def values(
     whole = copy_without(proto)
     given = {value.name for value in whole.graph.output} | set(inputs)
     whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(set(names) - given))
-    with unoptimized():
+    with without_optimizations():
         session = open_session(whole, model.folder)
     return {**inputs, **run_session(session, inputs)}
 
 
-def plain(array: NDArray[Any], contract: Contract, like: NDArray[Any]) -> NDArray[Any]:
+def plain(array: NDArray[Any], contract: TensorContract, like: NDArray[Any]) -> NDArray[Any]:
     """Return what crosses in ONNX's layout, in the shape of what it has to be like."""
     if not contract.layout or like.ndim != 4:
         return array
     batch, channels, height, width = like.shape
-    return parse_layout(contract.layout).unpack(array, (batch, channels, height, width))
+    return parse_layout(contract.layout).unpack_array(array, (batch, channels, height, width))
 
 
-def dequantized(array: NDArray[Any], contract: Contract) -> NDArray[Any]:
+def dequantized(array: NDArray[Any], contract: TensorContract) -> NDArray[Any]:
     """Return the real values of what crosses, by its contract (ONNX, DequantizeLinear)."""
     if contract.scale is None or array.dtype.kind == "f":
         return array

@@ -29,9 +29,9 @@ from support import VANILLA  # noqa: E402
 
 import byoc  # noqa: E402
 from byoc import zoo  # noqa: E402
-from byoc.boundary.border import Border  # noqa: E402
-from byoc.boundary.edit import Editing  # noqa: E402
-from byoc.boundary.transposes import fewer  # noqa: E402
+from byoc.boundary.border import RegionBoundary  # noqa: E402
+from byoc.boundary.edit import ModelEditor  # noqa: E402
+from byoc.boundary.transposes import minimize_transposes  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402
 from byoc.placement.strategies.all_supported import AllSupported  # noqa: E402
 from byoc.rules.load import load_rules  # noqa: E402
@@ -40,9 +40,9 @@ _MOST_NODES = 20_000
 _PER_MB = 1e6
 
 
-def put_in(name: str) -> tuple[ModelProto, list[Border]]:
+def put_in(name: str) -> tuple[ModelProto, list[RegionBoundary]]:
     """Return a model of the zoo with the layouts put in and no Transpose removed, and its borders."""
-    borders: list[Border] = []
+    borders: list[RegionBoundary] = []
     model = byoc.load_model(f"zoo:{name}")
     with patch("byoc.boundary.bound.fewer", lambda edit, found: borders.extend(found)):
         plan = planned(model, load_rules(str(VANILLA)), AllSupported())
@@ -54,8 +54,8 @@ def row(name: str) -> tuple[str, int]:
     before, borders = put_in(name)
     after = ModelProto()
     after.CopyFrom(before)
-    edit = Editing(after)
-    fewer(edit, borders)
+    edit = ModelEditor(after)
+    minimize_transposes(edit, borders)
     after = edit.finish()
     pairs = inverse_pairs(after)
     whole = hidden(before)
@@ -74,7 +74,7 @@ def _cell(model: ModelProto | None) -> str:
 def main(names: Sequence[str]) -> int:
     """Print the table, and return the exit code."""
     pairs = failed = 0
-    chosen = names or [e.name for e in zoo.entries() if (e.nodes or 0) <= _MOST_NODES]
+    chosen = names or [e.name for e in zoo.list_entries() if (e.nodes or 0) <= _MOST_NODES]
     heads = "".join(f"{head:>7}{'MB':>10}" for head in ("put in", "left", "ort"))
     sys.stdout.write(f"{'model':<22}{'regions':>8}{heads}{'pairs':>7}\n")
     for name in chosen:

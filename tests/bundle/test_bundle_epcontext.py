@@ -15,7 +15,7 @@ from onnx import helper
 from support import VANILLA, parse
 
 import byoc
-from byoc.bundle.epcontext import NAME
+from byoc.bundle.epcontext import CONTEXT_MODEL_FILE
 from byoc.bundle.read import open_bundle
 from byoc.codegen import Artifact, Context, NoOptions, Region
 from byoc.errors import InputError
@@ -82,7 +82,7 @@ def emitted(proto: onnx.ModelProto, output: Path, **options: Any) -> onnx.ModelP
         proto, VANILLA, output=output, codegen="provided", strategy="all-supported", emit="epcontext",
         strict=True, **options,
     )  # fmt: skip
-    path = output / NAME
+    path = output / CONTEXT_MODEL_FILE
     onnx.checker.check_model(path)
     return onnx.load(path, load_external_data=False)
 
@@ -148,11 +148,11 @@ def test_the_bundle_is_one_like_any_other(install: Any, tmp_path: Path) -> None:
     emitted(parse(CHAIN), tmp_path / "b.byoc")
     opened = open_bundle(tmp_path / "b.byoc")
 
-    assert NAME in opened.manifest.files
+    assert CONTEXT_MODEL_FILE in opened.manifest.files
     assert opened.manifest.asked["emit"] == "epcontext"
-    before = (tmp_path / "b.byoc" / NAME).read_bytes()
+    before = (tmp_path / "b.byoc" / CONTEXT_MODEL_FILE).read_bytes()
     emitted(parse(CHAIN), tmp_path / "b.byoc")
-    assert (tmp_path / "b.byoc" / NAME).read_bytes() == before
+    assert (tmp_path / "b.byoc" / CONTEXT_MODEL_FILE).read_bytes() == before
 
 
 def test_without_regions_the_model_is_the_hosts(install: Any, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_onnxruntime_with_the_provider_runs_it(tmp_path: Path) -> None:
         proto, "qnn-htp", output=tmp_path / "b.byoc", strategy="all-supported", emit="epcontext",
         verify=False, strict=True,
     )  # fmt: skip
-    paths = (tmp_path / "b.byoc" / NAME, tmp_path / "in.npz", tmp_path / "out.npz")
+    paths = (tmp_path / "b.byoc" / CONTEXT_MODEL_FILE, tmp_path / "in.npz", tmp_path / "out.npz")
     subprocess.run([sys.executable, "-c", FRESH, *map(str, paths)], check=True, capture_output=True)
 
     made = np.load(paths[2])

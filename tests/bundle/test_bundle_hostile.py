@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support import parse
 
 from byoc import load
-from byoc.bundle.manifest import NAME, describe_file
+from byoc.bundle.manifest import MANIFEST_FILE, describe_file
 from byoc.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -30,10 +30,10 @@ def bundle(tmp_path: Path) -> Path:
 
 def sealed(bundle: Path) -> None:
     """Give every file of a bundle the hash that it has now, as someone who tampers would."""
-    listed = sorted(files(bundle).keys() - {NAME})
+    listed = sorted(files(bundle).keys() - {MANIFEST_FILE})
     entries = {name: describe_file(bundle / name).model_dump() for name in listed}
-    content = json.loads((bundle / NAME).read_text("utf-8"))
-    (bundle / NAME).write_text(json.dumps(content | {"files": entries}), "utf-8")
+    content = json.loads((bundle / MANIFEST_FILE).read_text("utf-8"))
+    (bundle / MANIFEST_FILE).write_text(json.dumps(content | {"files": entries}), "utf-8")
 
 
 def _external(tensor: onnx.TensorProto, location: str | None) -> onnx.TensorProto:
@@ -147,10 +147,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(data=st.data())
 def test_whatever_is_changed_in_a_manifest(data: st.DataObject, kept: Path) -> None:
     """It is refused in a sentence, or what it says about the computation is as before."""
-    before = (kept / NAME).read_bytes()
+    before = (kept / MANIFEST_FILE).read_bytes()
     content = data.draw(changed_manifests(json.loads(before)))
     inputs = {"x": ramp(1, 4)}
-    (kept / NAME).write_bytes(json.dumps(content).encode())
+    (kept / MANIFEST_FILE).write_bytes(json.dumps(content).encode())
     try:
         given_ = load(kept)(inputs)
         np.testing.assert_array_equal(given_["y"], original(parse(UNLIKE), inputs)["y"])
@@ -158,7 +158,7 @@ def test_whatever_is_changed_in_a_manifest(data: st.DataObject, kept: Path) -> N
         assert len(str(error).splitlines()) == 1, str(error)
         assert len(str(error)) < 2000, str(error)
     finally:
-        (kept / NAME).write_bytes(before)
+        (kept / MANIFEST_FILE).write_bytes(before)
 
 
 @pytest.mark.parametrize("room", ["bundle", "runtime", "verify", "graph", "boundary"])

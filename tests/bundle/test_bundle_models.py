@@ -148,7 +148,7 @@ def test_a_split_inside_a_region(tmp_path: Path) -> None:
     }"""
     model = parse(text, opset=18)
     result = partition(model, rules, output=tmp_path / "b", strategy="all-supported")
-    assert result.plan.regions[0].border.outputs == ("p", "q", "s")
+    assert result.plan.regions[0].interface.outputs == ("p", "q", "s")
     same_as_original(model, tmp_path / "b", {"x": ramp(1, 6)})
 
 

@@ -13,11 +13,11 @@ from support import Ran, parse
 
 from byoc import Precision, bundle, load, partition
 from byoc.bundle.manifest import parse_manifest
-from byoc.bundle.names import is_plain, wrong_path
-from byoc.bundle.schema import FILE, manifest_schema
+from byoc.bundle.names import is_plain_name, describe_path_problem
+from byoc.bundle.schema import SCHEMA_FILE, manifest_schema
 from byoc.errors import InputError
 
-SHIPPED = Path(bundle.__path__[0]) / FILE
+SHIPPED = Path(bundle.__path__[0]) / SCHEMA_FILE
 VALIDATOR = jsonschema.Draft202012Validator(manifest_schema())
 
 
@@ -152,6 +152,6 @@ PATHS = {
 def test_names_are_held_to_the_same(path: str) -> None:
     parts = manifest_schema()["$defs"]
     said = jsonschema.Draft202012Validator({"$ref": "#/$defs/path", "$defs": parts}).is_valid(path)
-    assert said == (PATHS[path] is None) == (wrong_path(path) == "")
+    assert said == (PATHS[path] is None) == (describe_path_problem(path) == "")
     alone = jsonschema.Draft202012Validator({"$ref": "#/$defs/name", "$defs": parts}).is_valid(path)
-    assert alone == is_plain(path) == (PATHS[path] is None and "/" not in path)
+    assert alone == is_plain_name(path) == (PATHS[path] is None and "/" not in path)

@@ -197,7 +197,7 @@ def test_a_swap_that_fails_brings_the_old_bundle_back(
     monkeypatch.setattr(Path, "rename", rename_old_only)
     with (
         pytest.raises((InputError, KeyboardInterrupt)) as caught,
-        staging.staged(tmp_path / "b") as folder,
+        staging.stage_bundle(tmp_path / "b") as folder,
     ):
         (folder / "manifest.json").write_text("new")
     if isinstance(error, OSError):

@@ -12,8 +12,8 @@ from cutting import CHAIN, cut, files
 from support import parse
 
 from byoc import load, verify_against
-from byoc.bundle.manifest import NAME, describe_file
-from byoc.bundle.names import quoted
+from byoc.bundle.manifest import MANIFEST_FILE, describe_file
+from byoc.bundle.names import quote_name
 from byoc.errors import InputError
 
 
@@ -67,23 +67,23 @@ def test_a_longer_file_is_noticed(bundle: Path) -> None:
 
 
 def test_a_key_that_stands_twice(bundle: Path) -> None:
-    path = bundle / NAME
+    path = bundle / MANIFEST_FILE
     path.write_text(path.read_text().replace('"files": {', '"files": {"model.onnx": null,'))
     assert _refused(bundle) == f"{path}: not a manifest: the key 'model.onnx' stands twice"
 
 
 def test_a_manifest_that_is_no_file(bundle: Path) -> None:
-    kept = (bundle / NAME).rename(bundle.parent / "kept.json")
+    kept = (bundle / MANIFEST_FILE).rename(bundle.parent / "kept.json")
     for make in (lambda path: path.symlink_to(kept), Path.mkdir, os.mkfifo):
-        make(bundle / NAME)
+        make(bundle / MANIFEST_FILE)
         assert _refused(bundle) == f"{bundle}: not a bundle: it holds no manifest.json"
-        (bundle / NAME).rmdir() if (bundle / NAME).is_dir() else (bundle / NAME).unlink()
+        (bundle / MANIFEST_FILE).rmdir() if (bundle / MANIFEST_FILE).is_dir() else (bundle / MANIFEST_FILE).unlink()
 
 
 def test_a_manifest_of_gigabytes_is_not_read(bundle: Path) -> None:
-    with (bundle / NAME).open("r+b") as file:
+    with (bundle / MANIFEST_FILE).open("r+b") as file:
         file.truncate(1 << 36)  # a hole; the disk has nothing of it
-    assert _refused(bundle) == f"{bundle / NAME}: not a manifest: it has more than 268435456 bytes"
+    assert _refused(bundle) == f"{bundle / MANIFEST_FILE}: not a manifest: it has more than 268435456 bytes"
 
 
 @pytest.mark.parametrize(
@@ -137,27 +137,27 @@ def test_a_file_outside_the_bundle_is_not_read(name: str, bundle: Path) -> None:
     entry = {"sha256": "0" * 64, "bytes": 6}
     _edit(bundle, lambda content: content["files"].update({name: entry}))
     wrong = "does not have a plain name" if "\0" in name else "is not inside the bundle"
-    assert _refused(bundle) == f"{bundle / 'manifest.json'}: the file {quoted(name)} {wrong}"
+    assert _refused(bundle) == f"{bundle / 'manifest.json'}: the file {quote_name(name)} {wrong}"
 
 
 @pytest.mark.parametrize("name", ["", "./model.onnx", "artifacts//x", "a\nb", "\x1b[2J", "NUL", "a."])
 def test_a_name_that_is_not_plain(name: str, bundle: Path) -> None:
     _edit(bundle, lambda content: content["files"].update({name: {"sha256": "0" * 64, "bytes": 6}}))
     wrong = "does not have a plain name"
-    assert _refused(bundle) == f"{bundle / 'manifest.json'}: the file {quoted(name)} {wrong}"
+    assert _refused(bundle) == f"{bundle / 'manifest.json'}: the file {quote_name(name)} {wrong}"
 
 
 def test_a_name_that_is_too_long(bundle: Path) -> None:
     _edit(bundle, lambda content: content["files"].update({"x" * 999: {"sha256": "0" * 64, "bytes": 6}}))
-    shown = quoted("x" * 999)
+    shown = quote_name("x" * 999)
     assert _refused(bundle) == f"{bundle}: the file {shown} cannot be read: File name too long"
     assert len(shown) == 205
 
 
 def test_the_manifest_has_no_hash_of_itself(bundle: Path) -> None:
-    entry = describe_file(bundle / NAME).model_dump()
-    _edit(bundle, lambda content: content["files"].update({NAME: entry}))
-    assert _refused(bundle) == f"{bundle / NAME}: the file 'manifest.json' is the manifest itself"
+    entry = describe_file(bundle / MANIFEST_FILE).model_dump()
+    _edit(bundle, lambda content: content["files"].update({MANIFEST_FILE: entry}))
+    assert _refused(bundle) == f"{bundle / MANIFEST_FILE}: the file 'manifest.json' is the manifest itself"
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc/x", "", "..", "a/b", "a\\b", "C:x", "nul", "a\0b"])
@@ -167,19 +167,19 @@ def test_an_artifact_file_has_a_plain_name(name: str, bundle: Path) -> None:
         given[name] = given.pop("code.json")
 
     _edit(bundle, change)
-    what = f"the artifact of region 'dla_0': {quoted(name)} is not a plain file name"
-    assert _refused(bundle) == f"{bundle / NAME}: {what}"
+    what = f"the artifact of region 'dla_0': {quote_name(name)} is not a plain file name"
+    assert _refused(bundle) == f"{bundle / MANIFEST_FILE}: {what}"
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a\nb"])
 def test_a_region_has_a_plain_name(name: str, bundle: Path) -> None:
     _edit(bundle, lambda content: content["regions"][0].update(name=name))
-    assert _refused(bundle) == (f"{bundle / NAME}: the region {quoted(name)} does not have a plain name")
+    assert _refused(bundle) == (f"{bundle / MANIFEST_FILE}: the region {quote_name(name)} does not have a plain name")
 
 
 def test_a_region_stands_once(bundle: Path) -> None:
     _edit(bundle, lambda content: content["regions"].append(content["regions"][0]))
-    assert _refused(bundle) == f"{bundle / NAME}: the region 'dla_0' stands in it twice"
+    assert _refused(bundle) == f"{bundle / MANIFEST_FILE}: the region 'dla_0' stands in it twice"
 
 
 def _as_model(content: Any, name: str) -> None:
@@ -202,7 +202,7 @@ def test_a_file_without_a_hash_is_not_read(
     name = _outside(bundle, name)
     _edit(bundle, lambda content: put(content, name))
     assert _refused(bundle) == (
-        f"{bundle / 'manifest.json'}: the file {quoted(name)} is named but has no hash"
+        f"{bundle / 'manifest.json'}: the file {quote_name(name)} is named but has no hash"
     )
 
 

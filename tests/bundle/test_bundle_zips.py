@@ -17,8 +17,8 @@ from support import Ran, parse
 
 from byoc import load
 from byoc.bundle import unpack
-from byoc.bundle.manifest import NAME
-from byoc.bundle.names import quoted
+from byoc.bundle.manifest import MANIFEST_FILE
+from byoc.bundle.names import quote_name
 from byoc.bundle.read import open_bundle
 from byoc.errors import InputError
 
@@ -64,9 +64,9 @@ def write(path: Path, content: Content, **options: Any) -> None:
 
 def listed(content: Content, name: str, **entry: Any) -> None:
     """Change what the manifest says of a file."""
-    manifest = json.loads(content[NAME])
+    manifest = json.loads(content[MANIFEST_FILE])
     manifest["files"].setdefault(name, {"sha256": "0" * 64, "bytes": 0}).update(entry)
-    content[NAME] = json.dumps(manifest).encode()
+    content[MANIFEST_FILE] = json.dumps(manifest).encode()
 
 
 def test_the_command_line_leaves_with_1(path: Path, content: Content, byoc: Callable[..., Ran]) -> None:
@@ -89,14 +89,14 @@ def test_names_that_lead_out(name: str, also_listed: bool, path: Path, content: 
     if also_listed:
         listed(content, name, bytes=1)
     write(path, content)
-    assert refused(path) == f"the file {quoted(name)} is not inside the bundle"
+    assert refused(path) == f"the file {quote_name(name)} is not inside the bundle"
 
 
 @pytest.mark.parametrize("name", ["./x", "a//x", "a\\b", "a\nb", "x.", "com1", "a/b:c", "a\x1b[2J", "/"])
 def test_names_that_are_not_plain(name: str, path: Path, content: Content) -> None:
     content[name] = b"x"
     write(path, content)
-    assert refused(path) == f"the file {quoted(name)} does not have a plain name"
+    assert refused(path) == f"the file {quote_name(name)} does not have a plain name"
 
 
 def test_a_name_cut_short_by_a_nul(path: Path, content: Content) -> None:
@@ -116,7 +116,7 @@ def test_links_and_devices(kind: int, path: Path, content: Content) -> None:
     assert refused(path) == "the file 'weights.bin' is a link or a device"
 
 
-@pytest.mark.parametrize("name", ["model.onnx", NAME, "notes.txt"])
+@pytest.mark.parametrize("name", ["model.onnx", MANIFEST_FILE, "notes.txt"])
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_name_that_stands_twice(name: str, path: Path, content: Content) -> None:
     write(path, {"notes.txt": b"", **content})
@@ -159,10 +159,10 @@ def test_what_holds_no_manifest(made: Path, path: Path, content: Content) -> Non
 
 
 def test_a_folder_that_is_called_manifest(path: Path, content: Content) -> None:
-    del content[NAME]
+    del content[MANIFEST_FILE]
     write(path, content)
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(f"{NAME}/", b"")
+        archive.writestr(f"{MANIFEST_FILE}/", b"")
     assert refused(path) == "not a bundle: it holds no manifest.json"
 
 
@@ -190,7 +190,7 @@ def test_one_that_is_cut_short(made: Path, path: Path) -> None:
 def test_its_manifest_is_read_as_in_a_folder(
     text: bytes, told: str, path: Path, content: Content
 ) -> None:
-    write(path, {**content, NAME: text})
+    write(path, {**content, MANIFEST_FILE: text})
     assert refused(path).startswith(f"/manifest.json: {told}")
 
 
@@ -203,14 +203,14 @@ def bomb(content: Content, size: int) -> Content:
 def test_what_would_unpack_to_far_more_than_it_is(path: Path, content: Content) -> None:
     size = 50_000_000
     write(path, bomb(content, size), compression=zipfile.ZIP_DEFLATED)
-    total = size + sum(len(data) for name, data in content.items() if name != NAME)
+    total = size + sum(len(data) for name, data in content.items() if name != MANIFEST_FILE)
     packed = path.stat().st_size
     assert packed < total / 100
     assert refused(path) == f"its {packed} bytes would unpack to {total}, over 100 times as many"
 
 
 def test_what_does_not_fit(path: Path, content: Content, monkeypatch: pytest.MonkeyPatch) -> None:
-    total = sum(len(data) for name, data in content.items() if name != NAME)
+    total = sum(len(data) for name, data in content.items() if name != MANIFEST_FILE)
     usage = type("Usage", (), {"free": total - 1})
     monkeypatch.setattr(unpack.shutil, "disk_usage", lambda folder: usage)
     write(path, content)

@@ -12,7 +12,7 @@ from PIL import Image
 from support import Ran
 
 from byoc.calibrate import Preprocessing, calibrate
-from byoc.graph.load import Model, prepare
+from byoc.graph.load import Model, prepare_model
 from byoc.quantize.ranges import read_ranges
 
 Byoc = Callable[..., Ran]
@@ -134,7 +134,7 @@ def test_functions_and_unnamed_opsets_are_no_obstacle(net: Model) -> None:
         <domain: "mine", opset_import: ["": 17]>
         twice (a) => (b) { b = Add(a, a) }"""
     )
-    found = calibrate(prepare(proto, "f"), [{"x": np.array([1, -2], np.float32)}], method="minmax")
+    found = calibrate(prepare_model(proto, "f"), [{"x": np.array([1, -2], np.float32)}], method="minmax")
     assert [(name, entry.low, entry.high) for name, entry in found.tensors.items()] == [  # type: ignore[union-attr]
         ("x", -2.0, 1.0),
         ("y", -4.0, 2.0),

@@ -11,8 +11,8 @@ from PIL import Image
 from support import prepared
 
 from byoc.calibrate import Preprocessing, calibrate
-from byoc.calibrate.folder import folder_data
-from byoc.calibrate.samples import given_data, random_data
+from byoc.calibrate.folder import read_folder
+from byoc.calibrate.samples import wrap_samples, make_random_samples
 from byoc.errors import InputError
 from byoc.graph.load import Model
 from byoc.runtime.samples import sample_inputs
@@ -22,8 +22,8 @@ ONE = prepared("g (float[N, 2] x) => (float[N, 2] y) { y = Neg(x) }")
 
 
 def read(folder: Path, model: Model, **options: Any) -> dict[str, dict[str, Any]]:
-    data = folder_data(folder, model, **options)
-    found = {sample.name: dict(sample.inputs) for sample in data.start(0)}
+    data = read_folder(folder, model, **options)
+    found = {sample.name: dict(sample.inputs) for sample in data.read_from(0)}
     assert len(found) == data.total
     return {name.removeprefix(f"{folder}/"): sample for name, sample in found.items()}
 
@@ -45,7 +45,7 @@ def test_one_dimension_more_is_a_stack(tmp_path: Path) -> None:
     found = read(tmp_path, ONE)
     assert list(found) == ["all.npy[0]", "all.npy[1]", "all.npy[2]"]
     assert np.array_equal([sample["x"] for sample in found.values()], stack)
-    assert [sample.name for sample in folder_data(tmp_path, ONE, most=2).start(1)] == [
+    assert [sample.name for sample in read_folder(tmp_path, ONE, most=2).read_from(1)] == [
         f"{tmp_path}/all.npy[1]"
     ]
 
@@ -227,13 +227,13 @@ def test_places_that_are_no_folders_of_one_kind(tmp_path: Path) -> None:
 
 
 def test_random_samples_are_not_those_of_the_verification(net: Model) -> None:
-    data = random_data(net, 3)
-    drawn = [sample.inputs["x"] for sample in data.start(0)]
+    data = make_random_samples(net, 3)
+    drawn = [sample.inputs["x"] for sample in data.read_from(0)]
     assert data.random
     assert len(drawn) == 3
     expected = [sample_inputs(net.index, seed)["x"] for seed in (1, 2, 3)]
     assert np.array_equal(drawn, expected)
-    assert np.array_equal([sample.inputs["x"] for sample in data.start(2)], expected[2:])
+    assert np.array_equal([sample.inputs["x"] for sample in data.read_from(2)], expected[2:])
     found = calibrate(net, "random", samples=2, method="minmax")
     assert (found.random, found.samples, found.source) == (True, 2, "random")
     assert found.notes == ("calibrated on random data: the ranges say little about real data",)
@@ -241,7 +241,7 @@ def test_random_samples_are_not_those_of_the_verification(net: Model) -> None:
 
 def test_given_samples_are_checked_and_limited(net: Model) -> None:
     given = inputs(4)
-    assert [sample.name for sample in given_data(given, net, 3).start(1)] == ["sample 2", "sample 3"]
+    assert [sample.name for sample in wrap_samples(given, net, 3).read_from(1)] == ["sample 2", "sample 3"]
     assert calibrate(net, iter(given), method="minmax") == calibrate(net, given, method="minmax")
     with pytest.raises(InputError, match=r"an iterator can be gone through once, and mse does so twice"):
         calibrate(net, iter(given), method="mse")

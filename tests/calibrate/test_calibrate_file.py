@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support import prepared
 
 from byoc.errors import InputError
-from byoc.quantize.ranges import DTYPES, Given, Range, Ranges, ranges_text, read_ranges, write_ranges
+from byoc.quantize.ranges import DTYPES, GivenQuantization, Range, Ranges, format_ranges, read_ranges, write_ranges
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 POSITIVE = st.floats(min_value=5e-324, allow_infinity=False)
@@ -17,14 +17,14 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 
 
 @st.composite
-def quantizations(draw: st.DrawFn) -> Given:
+def quantizations(draw: st.DrawFn) -> GivenQuantization:
     dtype = draw(st.sampled_from(sorted(DTYPES)))
     points = st.integers(*DTYPES[dtype])
     if draw(st.booleans()):
-        return Given((draw(POSITIVE),), (draw(points),), dtype)
+        return GivenQuantization((draw(POSITIVE),), (draw(points),), dtype)
     pairs = draw(st.lists(st.tuples(POSITIVE, points), min_size=1, max_size=4))
     scales, zeros = zip(*pairs, strict=True)
-    return Given(scales, zeros, dtype, draw(st.integers(-4, 4)))
+    return GivenQuantization(scales, zeros, dtype, draw(st.integers(-4, 4)))
 
 
 RANGES = st.builds(lambda a, b: Range(min(a, b), max(a, b)), FINITE, FINITE)
@@ -38,7 +38,7 @@ RANGES = st.builds(lambda a, b: Range(min(a, b), max(a, b)), FINITE, FINITE)
 )
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory,
-    tensors: dict[str, Range | Given],
+    tensors: dict[str, Range | GivenQuantization],
     source: str,
     random: bool,
     notes: list[str],
@@ -63,10 +63,10 @@ def test_names_that_look_like_something_else(tmp_path: Path, name: str) -> None:
 def test_the_form_of_the_file() -> None:
     tensors = {
         "conv1_out": Range(-1.25, 3.5),
-        "y": Given((0.02,), (3,), "int8"),
-        "w": Given((0.1, 1e-30), (0, 0), "int8", 0),
+        "y": GivenQuantization((0.02,), (3,), "int8"),
+        "w": GivenQuantization((0.1, 1e-30), (0, 0), "int8", 0),
     }
-    text = ranges_text(Ranges("entropy", 200, "photos", tensors, True, "net", {"symmetric": False}))
+    text = format_ranges(Ranges("entropy", 200, "photos", tensors, True, "net", {"symmetric": False}))
     assert text.split("\n", 2)[2] == (
         "method: entropy\n"
         "options:\n"
@@ -95,8 +95,8 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
     )
     assert read_ranges(path).tensors == {
         "a": Range(-1.0, 1e-3),
-        "w": Given((0.5, 1.0), (0, 0), "int8", -1),
-        "y": Given((2.0,), (0,), "uint4"),
+        "w": GivenQuantization((0.5, 1.0), (0, 0), "int8", -1),
+        "y": GivenQuantization((2.0,), (0,), "uint4"),
     }
 
 
@@ -182,10 +182,10 @@ def test_tensors_that_the_model_lacks() -> None:
     )
     whole = Range(0.0, 1.0)
     known = ("data", "weight", "sum_1", "y", "inner", "other")
-    Ranges("", 0, "", dict.fromkeys(known, whole)).require(model.index, Path("c.yaml"))
+    Ranges("", 0, "", dict.fromkeys(known, whole)).check_names(model.index, Path("c.yaml"))
     others = dict.fromkeys(("sum_2", "y", "weights", *map(str, range(60))), whole)
     with pytest.raises(InputError) as caught:
-        Ranges("", 0, "", others).require(model.index, Path("c.yaml"))
+        Ranges("", 0, "", others).check_names(model.index, Path("c.yaml"))
     lines = str(caught.value).splitlines()
     assert lines[:3] == [
         "c.yaml: tensors.sum_2: the model has no such tensor (did you mean sum_1?)",

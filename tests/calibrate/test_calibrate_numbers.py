@@ -12,7 +12,7 @@ from onnxruntime.quantization import CalibrationMethod, create_calibrator
 from support import prepared
 
 from byoc.calibrate import calibrate
-from byoc.calibrate.methods import METHODS
+from byoc.calibrate.methods import CALIBRATORS
 from byoc.errors import InputError
 from byoc.graph.load import Model
 from byoc.quantize.ranges import Range
@@ -129,7 +129,7 @@ def test_all_but_min_max_clip(net: Model, method: str, options: dict[str, Any]) 
     assert {"c", "r", "m"} & set(clipped)
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(CALIBRATORS))
 def test_constant_and_zero_tensors(method: str) -> None:
     model = prepared(
         """g (float[4] x) => (float[4] y, float[4] z) {
@@ -146,7 +146,7 @@ def test_constant_and_zero_tensors(method: str) -> None:
     assert found.tensors["z"] == Range(0.0, 0.0)
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(CALIBRATORS))
 def test_values_too_small_or_large_for_bins_keep_their_extremes(method: str) -> None:
     model = prepared("g (float[2] x) => (float[2] y) { y = Neg(x) }")
     for most in (1e-40, 3.4e38):
@@ -156,14 +156,14 @@ def test_values_too_small_or_large_for_bins_keep_their_extremes(method: str) -> 
 
 
 def test_symmetric_ranges(net: Model) -> None:
-    for method in METHODS:
+    for method in CALIBRATORS:
         found = calibrate(net, SAMPLES[:3], method=method, symmetric=True)
         for entry in found.tensors.values():
             assert isinstance(entry, Range)
             assert entry.low == -entry.high < 0
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(CALIBRATORS))
 def test_float16(method: str) -> None:
     model = prepared(
         "g (float16[8] x) => (float16[8] y) { a = Add(x, x) y = Sub(a, x) }",
@@ -193,7 +193,7 @@ def test_groups_of_tensors_give_the_same(
 
 
 def test_the_order_of_samples_is_nothing(net: Model) -> None:
-    for method in METHODS:
+    for method in CALIBRATORS:
         assert calibrate(net, SAMPLES, method=method) == calibrate(net, SAMPLES[::-1], method=method)
 
 

@@ -11,9 +11,9 @@ import pytest
 from calibrating import inputs, network
 
 from byoc.calibrate import calibrate
-from byoc.calibrate.methods import METHODS
+from byoc.calibrate.methods import CALIBRATORS
 from byoc.errors import InputError
-from byoc.graph.load import Model, prepare
+from byoc.graph.load import Model, prepare_model
 
 
 class Killed(BaseException):
@@ -48,7 +48,7 @@ def killed_at(step: int) -> Any:
     return show
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(CALIBRATORS))
 @pytest.mark.parametrize("step", [2, 5, 8, 12, 21, 33])
 def test_an_interrupted_run_goes_on_to_the_same(
     net: Model, data: Path, tmp_path: Path, method: str, step: int
@@ -87,7 +87,7 @@ def test_a_state_of_something_else_is_refused(net: Model, data: Path, tmp_path: 
         ("method", net, {"symmetric": True}),
         ("tensors", net, {"tensors": ["c"]}),
         ("data", net, {"samples": 5}),
-        ("model", prepare(other, "net.onnx"), {}),
+        ("model", prepare_model(other, "net.onnx"), {}),
         ("method and another tensors", net, {"method": "mse", "tensors": ["c"]}),
     ]
     for what, model, options in cases:
@@ -136,7 +136,7 @@ class _Counted:
             yield self._one(i)
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(CALIBRATORS))
 @pytest.mark.parametrize("number", [10, 200])
 def test_one_sample_is_there_at_a_time(net: Model, method: str, number: int) -> None:
     samples = _Counted(number)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnxruntime.quantization.calibrate import HistogramCollector
 
-from byoc.calibrate.clipping import best_range, best_threshold
-from byoc.calibrate.entropy import entropy_range
-from byoc.calibrate.methods import Histogram, count, edges_between, find_method
+from byoc.calibrate.clipping import find_best_range, find_best_threshold
+from byoc.calibrate.entropy import find_entropy_range
+from byoc.calibrate.methods import Histogram, count_values, find_edges, find_calibrator
 
 
 @st.composite
@@ -43,7 +43,7 @@ def test_mse_is_the_best_of_all_ranges(
     ends = [*edges.tolist(), 0.0]
     choices = [(a, b) for a, b in product(ends, ends) if a <= 0 <= b]
     best = min(_cost(counts, edges, *choice, 2**bits - 1) for choice in choices)
-    found = best_range(counts, edges, bits)
+    found = find_best_range(counts, edges, bits)
     assert found in choices
     assert _cost(counts, edges, *found, 2**bits - 1) == pytest.approx(best, rel=1e-6, abs=1e-9)
 
@@ -55,7 +55,7 @@ def test_symmetric_mse_is_the_best_of_all_thresholds(
     counts, edges = histogram
     steps = 2**bits - 2  # between minus and plus the threshold
     costs = {end: _cost(counts, edges, -end, end, steps) for end in edges.tolist()}
-    found = best_threshold(counts, edges, bits)
+    found = find_best_threshold(counts, edges, bits)
     assert costs[found] == pytest.approx(min(costs.values()), rel=1e-6, abs=1e-9)
 
 
@@ -65,12 +65,12 @@ def test_mse_quantizes_better_than_all_of_it(bits: int, symmetric: bool) -> None
     """The model of the error is one thing; here the values are really quantized."""
     values = np.random.default_rng(0).laplace(size=50_000).astype(np.float32)
     values[:20_000] = 0.0
-    method = find_method("mse", bits=bits, symmetric=symmetric)
+    method = find_calibrator("mse", bits=bits, symmetric=symmetric)
     low, high = float(values.min()), float(values.max())
-    ends = method.ends(low, high)
-    counted = count(method.values(values), ends)
+    ends = method.find_ends(low, high)
+    counted = count_values(method.select_values(values), ends)
     assert counted.sum() == 30_000
-    found = method.range(Histogram(counted, edges_between(ends), low, high))
+    found = method.choose_range(Histogram(counted, find_edges(ends), low, high))
 
     def error(low: float, high: float) -> float:
         steps = 2**bits - (2 if symmetric else 1)
@@ -99,4 +99,4 @@ def test_entropy_is_onnxruntimes(seed: int) -> None:
     edges = np.linspace(-2, 2, bins + 1, dtype=np.float32)
     theirs = HistogramCollector("entropy", False, bins, 128, 0, "same")
     ends = np.float32(-2), np.float32(2)
-    assert entropy_range(counts, edges) == theirs.get_entropy_threshold((counts, edges, *ends), 128)
+    assert find_entropy_range(counts, edges) == theirs.get_entropy_threshold((counts, edges, *ends), 128)

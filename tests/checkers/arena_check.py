@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from checkers.bound_check import refuted
 
-from byoc.memory.problem import Buffer, Plan
+from byoc.memory.problem import Buffer, ArenaPlan
 
 
-def check(plan: Plan) -> list[str]:
+def check(plan: ArenaPlan) -> list[str]:
     """Return what is wrong with a plan, a sentence each; empty where it is right.
 
     A bound that is proven by a search is searched again within a limit of states; one that takes more is
@@ -26,7 +26,7 @@ def check(plan: Plan) -> list[str]:
     return problems + refuted(plan).reasons
 
 
-def _order_faults(plan: Plan) -> list[str]:
+def _order_faults(plan: ArenaPlan) -> list[str]:
     steps = plan.problem.steps
     if sorted(plan.order) != list(range(len(steps))):
         return ["the order does not hold each step once"]
@@ -37,12 +37,12 @@ def _order_faults(plan: Plan) -> list[str]:
         for buffer in step.reads:
             if buffer not in there:
                 faults.append(f"{step.name} reads {plan.problem.names[buffer]} before it is made")
-        there |= set(step.makes)
+        there |= set(step.writes)
         ran.add(number)
     return faults
 
 
-def _place_faults(plan: Plan) -> Iterator[str]:
+def _place_faults(plan: ArenaPlan) -> Iterator[str]:
     problem = plan.problem
     places = [*zip(problem.names, plan.offsets, problem.sizes, strict=True)]
     for step, at in zip(problem.steps, plan.scratch, strict=True):
@@ -54,17 +54,17 @@ def _place_faults(plan: Plan) -> Iterator[str]:
             yield f"{name} lies at byte {at}, which is no multiple of {problem.alignment}"
 
 
-def _over_faults(plan: Plan) -> Iterator[str]:
+def _over_faults(plan: ArenaPlan) -> Iterator[str]:
     problem = plan.problem
     last = _last_reads(plan)
-    for buffer, under in enumerate(plan.over):
+    for buffer, under in enumerate(plan.overwrites):
         if under is None:
             continue
         pair = f"{problem.names[buffer]} over {problem.names[under]}"
-        maker = next((s for s, step in enumerate(problem.steps) if buffer in step.makes), None)
-        if maker is None or under not in problem.steps[maker].over:
+        maker = next((s for s, step in enumerate(problem.steps) if buffer in step.writes), None)
+        if maker is None or under not in problem.steps[maker].may_overwrite:
             yield f"{pair}: the step does not allow it"
-        elif problem.steps[maker].makes[0] != buffer:
+        elif problem.steps[maker].writes[0] != buffer:
             yield f"{pair}: only what a step makes first is written over an operand"
         elif last[under] != plan.order.index(maker):
             yield f"{pair}: that is still needed later"
@@ -74,7 +74,7 @@ def _over_faults(plan: Plan) -> Iterator[str]:
             yield f"{pair}: they have different sizes"
 
 
-def _link_faults(plan: Plan) -> Iterator[str]:
+def _link_faults(plan: ArenaPlan) -> Iterator[str]:
     problem = plan.problem
     for row in problem.links:
         for left, right in pairwise(row):
@@ -82,7 +82,7 @@ def _link_faults(plan: Plan) -> Iterator[str]:
                 yield f"{problem.names[right]} does not lie right behind {problem.names[left]}"
 
 
-def _last_reads(plan: Plan) -> dict[Buffer, int]:
+def _last_reads(plan: ArenaPlan) -> dict[Buffer, int]:
     """Return the position at which each buffer is read last; behind the end for an output."""
     last: dict[Buffer, int] = {}
     for at, number in enumerate(plan.order):
@@ -90,7 +90,7 @@ def _last_reads(plan: Plan) -> dict[Buffer, int]:
     return last | dict.fromkeys(plan.problem.outputs, len(plan.order))
 
 
-def _meetings(plan: Plan) -> Iterator[str]:
+def _meetings(plan: ArenaPlan) -> Iterator[str]:
     """Yield the pairs whose bytes overlap while both are needed."""
     problem = plan.problem
     last = _last_reads(plan)
@@ -101,9 +101,9 @@ def _meetings(plan: Plan) -> Iterator[str]:
     for at, number in enumerate(plan.order):
         step = problem.steps[number]
         there = {buffer for buffer in there if last.get(buffer, -1) >= at}
-        over = plan.over[step.makes[0]] if step.makes else None
-        shared.append({(step.makes[0], over)} if over is not None and last.get(over) == at else set())
-        there |= set(step.makes)
+        over = plan.overwrites[step.writes[0]] if step.writes else None
+        shared.append({(step.writes[0], over)} if over is not None and last.get(over) == at else set())
+        there |= set(step.writes)
         scratch = plan.scratch[number]
         needed = [(scratch, scratch + step.scratch, f"scratch of {step.name}", -1)]
         rows.append(_bytes(plan, there) + needed * (step.scratch > 0))
@@ -116,7 +116,7 @@ def _meetings(plan: Plan) -> Iterator[str]:
             yield f"{one[2]} and {other[2]} overlap while both are needed"
 
 
-def _bytes(plan: Plan, buffers: set[Buffer]) -> list[tuple[int, int, str, Buffer]]:
+def _bytes(plan: ArenaPlan, buffers: set[Buffer]) -> list[tuple[int, int, str, Buffer]]:
     problem = plan.problem
     return [
         (plan.offsets[b], plan.offsets[b] + problem.sizes[b], problem.names[b], b)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from byoc.memory.problem import Buffer, Plan, Problem
+from byoc.memory.problem import Buffer, ArenaPlan, ArenaProblem
 
 _MOST_STATES = 100_000
 
@@ -16,22 +16,22 @@ class Proof:
     is_checked: bool = True
 
 
-def refuted(plan: Plan, most_states: int = _MOST_STATES) -> Proof:
+def refuted(plan: ArenaPlan, most_states: int = _MOST_STATES) -> Proof:
     """Check the proof that a plan names; a search gives up at `most_states` sets of steps."""
-    proofs: dict[str, Callable[[Plan], Proof]]
+    proofs: dict[str, Callable[[ArenaPlan], Proof]]
     proofs = {"total": _total, "cut": _cut, "search": lambda it: _search(it, most_states)}
     if plan.proof not in proofs:
         return Proof([f"there is no proof called {plan.proof}"])
     return proofs[plan.proof](plan)
 
 
-def _total(plan: Plan) -> Proof:
+def _total(plan: ArenaPlan) -> Proof:
     before = sum(plan.problem.sizes[buffer] for buffer in plan.problem.inputs)
     wrong = f"the inputs have {before} bytes together, the bound says {plan.bound}"
     return Proof([] if plan.bound == before else [wrong])
 
 
-def _cut(plan: Plan) -> Proof:
+def _cut(plan: ArenaPlan) -> Proof:
     if plan.witness is None:
         return Proof(["the plan does not say at which step the cut is"])
     cut = _Around(plan.problem, plan.witness).fewest()
@@ -40,7 +40,7 @@ def _cut(plan: Plan) -> Proof:
     return Proof([] if cut == plan.bound else [wrong])
 
 
-def _search(plan: Plan, most_states: int) -> Proof:
+def _search(plan: ArenaPlan, most_states: int) -> Proof:
     if sum(plan.problem.sizes[buffer] for buffer in plan.problem.inputs) >= plan.bound:
         return Proof([])
     below = _order_below(plan.problem, plan.bound, most_states)
@@ -52,7 +52,7 @@ def _search(plan: Plan, most_states: int) -> Proof:
 class _Around:
     """The steps around one of them, and what can have run before it does."""
 
-    def __init__(self, problem: Problem, step: int) -> None:
+    def __init__(self, problem: ArenaProblem, step: int) -> None:
         self._problem, self._step = problem, step
         self._early = self._reached([step], backwards=True)
         self._late = self._reached([step], backwards=False) | {step}
@@ -60,9 +60,9 @@ class _Around:
     def fewest(self) -> int:
         """Return the fewest bytes with which the step can run, over all that may have run before."""
         problem, step = self._problem, self._problem.steps[self._step]
-        made = step.scratch + sum(problem.sizes[b] for b in step.makes)
+        made = step.scratch + sum(problem.sizes[b] for b in step.writes)
         found = [made + self._live(self._early)]
-        for operand in step.over if step.makes else ():
+        for operand in step.may_overwrite if step.writes else ():
             others = set(problem.readers[operand]) - {self._step}
             if operand in problem.outputs or others & self._late:
                 continue
@@ -75,13 +75,13 @@ class _Around:
         todo = list(steps)
         while todo:
             number = todo.pop()
-            nearest = self._problem.before[number] if backwards else self._after(number)
+            nearest = self._problem.predecessors[number] if backwards else self._after(number)
             todo += [other for other in nearest if other not in reached]
             reached |= set(nearest)
         return reached
 
     def _after(self, step: int) -> list[int]:
-        return [s for s, before in enumerate(self._problem.before) if step in before]
+        return [s for s, before in enumerate(self._problem.predecessors) if step in before]
 
     def _live(self, early: set[int]) -> int:
         """Return the fewest bytes live where `early` have run, and no late step."""
@@ -92,7 +92,7 @@ class _Around:
                 flow.join("ran", number, None)
             if number in self._late:
                 flow.join(number, "waits", None)
-            for other in problem.before[number]:
+            for other in problem.predecessors[number]:
                 flow.join(number, other, None)
         for buffer, maker in enumerate(problem.maker):
             if not sizes[buffer]:
@@ -154,7 +154,7 @@ class _Flow:
 _NO_LIMIT = 1 << 200
 
 
-def _order_below(problem: Problem, bound: int, most_states: int) -> bool | None:
+def _order_below(problem: ArenaProblem, bound: int, most_states: int) -> bool | None:
     """Tell whether some order needs less than the bound, None where that takes too many states.
 
     A step that leaves no more than was there, and fits, is run at once: running it earlier than some
@@ -186,9 +186,9 @@ def _order_below(problem: Problem, bound: int, most_states: int) -> bool | None:
 class _Walk:
     """What is ready, needed and left at sets of steps that have run; a set is a bit for each step."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ArenaProblem) -> None:
         self._problem = problem
-        self._before = [sum(1 << other for other in before) for before in problem.before]
+        self._before = [sum(1 << other for other in before) for before in problem.predecessors]
         self._readers = [sum(1 << reader for reader in readers) for readers in problem.readers]
 
     def ready(self, ran: int) -> list[int]:
@@ -199,14 +199,14 @@ class _Walk:
         """Return the bytes that are there while a step runs beside those that were there before."""
         sizes, step = self._problem.sizes, self._problem.steps[number]
         after = ran | 1 << number
-        dies = bool(step.makes) and any(not self.is_live(b, after) for b in step.over)
-        return step.scratch + sum(sizes[b] for b in step.makes[dies:])
+        dies = bool(step.writes) and any(not self.is_live(b, after) for b in step.may_overwrite)
+        return step.scratch + sum(sizes[b] for b in step.writes[dies:])
 
     def change(self, ran: int, number: int) -> int:
         """Return how many bytes more are there after a step."""
         sizes, step = self._problem.sizes, self._problem.steps[number]
         after = ran | 1 << number
-        made = sum(sizes[b] for b in step.makes if self.is_live(b, after))
+        made = sum(sizes[b] for b in step.writes if self.is_live(b, after))
         return made - sum(sizes[b] for b in set(step.reads) if not self.is_live(b, after))
 
     def is_live(self, buffer: Buffer, ran: int) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from byoc.errors import InputError
-from byoc.memory.levels.levels import Action, Levels, Load, Run, Store
+from byoc.memory.levels.levels import Action, ScratchpadPlan, LoadAction, RunAction, StoreAction
 
 Tag = tuple[int, int] | None
 
@@ -50,7 +50,7 @@ class _Memory:
 
 
 class _Replay:
-    def __init__(self, plan: Levels) -> None:
+    def __init__(self, plan: ScratchpadPlan) -> None:
         self.plan = plan
         schedule = plan.schedule
         self.version = [0] * len(schedule.sizes)
@@ -79,21 +79,21 @@ class _Replay:
             yield f"the bound of {plan.bound} bytes is above the {plan.moved} that the plan moves"
 
     def _done(self, action: Action) -> Iterator[str]:
-        if isinstance(action, Run):
+        if isinstance(action, RunAction):
             yield from self._run(action)
             return
         size = self.plan.schedule.sizes[action.buffer]
         tag = self._tag(action.buffer)
-        if isinstance(action, Load):
+        if isinstance(action, LoadAction):
             yield from self._read_home(action.buffer)
             yield from self.scratchpad.write(action.address, size, tag)
             self.moved["loaded"] += size
-        elif isinstance(action, Store):
+        elif isinstance(action, StoreAction):
             yield from self.scratchpad.read(action.address, size, tag)
             yield from self._write_home(action.buffer)
             self.moved["stored"] += size
 
-    def _run(self, run: Run) -> Iterator[str]:
+    def _run(self, run: RunAction) -> Iterator[str]:
         schedule = self.plan.schedule
         if run.turn != self.turn:
             yield f"it is the turn of {self.turn}"
@@ -101,7 +101,7 @@ class _Replay:
         turn = schedule.turns[run.turn]
         yield from self._apart(run)
         staging = turn.staging
-        for access, place in zip(turn.accesses, run.places, strict=True):
+        for access, place in zip(turn.accesses, run.addresses, strict=True):
             if place is None:
                 staging += access.staging
                 size = schedule.sizes[access.buffer]
@@ -112,28 +112,28 @@ class _Replay:
             yield f"staging is of {run.staging} bytes, and the turn needs {staging}"
         if staging:
             yield from self.scratchpad.write(run.area, staging, None)
-        for access, place in zip(turn.accesses, run.places, strict=True):
+        for access, place in zip(turn.accesses, run.addresses, strict=True):
             if self.version[access.buffer]:
                 yield from self._read(access.buffer, place)
             elif not access.writes:
                 yield f"{schedule.names[access.buffer]} has not been written"
-        for access, place in zip(turn.accesses, run.places, strict=True):
+        for access, place in zip(turn.accesses, run.addresses, strict=True):
             if access.writes:
                 yield from self._write(access.buffer, place)
 
-    def _apart(self, run: Run) -> Iterator[str]:
+    def _apart(self, run: RunAction) -> Iterator[str]:
         """Refuse places of one turn that overlap, unless one buffer may be written over the other."""
         schedule = self.plan.schedule
         turn = schedule.turns[run.turn]
         for memory in ("scratchpad", "arena"):
             spans = []
-            for access, place in zip(turn.accesses, run.places, strict=True):
+            for access, place in zip(turn.accesses, run.addresses, strict=True):
                 streamed = place is None
                 at = self.plan.homes[access.buffer] if streamed else place
                 if at is not None and streamed == (memory == "arena"):
                     spans.append((at, at + schedule.sizes[access.buffer], access.buffer))
             for (a, b, one), (c, d, other) in combinations(spans, 2):
-                allowed = a == c and ((one, other) in turn.over or (other, one) in turn.over)
+                allowed = a == c and ((one, other) in turn.may_overwrite or (other, one) in turn.may_overwrite)
                 if a < d and c < b and not allowed:
                     names = f"{schedule.names[one]} and {schedule.names[other]}"
                     yield f"{names} overlap in the {memory}"
@@ -169,7 +169,7 @@ class _Replay:
             yield from self._named(
                 buffer, self.system.write(home, schedule.sizes[buffer], self._tag(buffer))
             )
-        elif not self.plan.counted and buffer in schedule.inputs | schedule.outputs:
+        elif not self.plan.counts_boundary and buffer in schedule.inputs | schedule.outputs:
             self.callers[buffer] = self._tag(buffer)
         else:
             yield f"{schedule.names[buffer]} has no home in system memory"
@@ -183,17 +183,17 @@ class _Replay:
 
     def _told(self, action: Action) -> str:
         schedule = self.plan.schedule
-        if isinstance(action, Run):
+        if isinstance(action, RunAction):
             return f"run {schedule.turns[action.turn].name}"
         return f"{type(action).__name__.lower()} {schedule.names[action.buffer]}"
 
 
-def objections(plan: Levels) -> Sequence[str]:
+def objections(plan: ScratchpadPlan) -> Sequence[str]:
     """Return all that is wrong with a plan, a sentence each; nothing where it does what it says."""
     return list(_Replay(plan).complaints())
 
 
-def check(plan: Levels) -> None:
+def check(plan: ScratchpadPlan) -> None:
     """Raise InputError, which names the action, where a plan does not do what it says.
 
     Refused are data that is not there or is stale, places of one turn that overlap, bytes outside

@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.memory.stripes.problem import Band, Layer, StripedPlan, Tensor
+from byoc.memory.stripes.problem import RowBand, RowLayer, StripedPlan, RowTensor
 
 
 class PlanError(Exception):
@@ -18,8 +18,8 @@ class PlanError(Exception):
 
 
 def check(
-    tensors: Iterable[Tensor],
-    layers: Iterable[Layer],
+    tensors: Iterable[RowTensor],
+    layers: Iterable[RowLayer],
     inputs: Iterable[str],
     outputs: Iterable[str],
     plan: StripedPlan,
@@ -46,7 +46,7 @@ class _Replay:
     """
 
     def __init__(
-        self, tensors: Mapping[str, Tensor], layers: Mapping[str, Layer], plan: StripedPlan
+        self, tensors: Mapping[str, RowTensor], layers: Mapping[str, RowLayer], plan: StripedPlan
     ) -> None:
         self.tensors, self.layers, self.plan = tensors, layers, plan
         scratch = [each.scratch for each in layers.values()]
@@ -87,7 +87,7 @@ class _Replay:
         for name, row in rows:
             self._read(name, row)
 
-    def run(self, number: int, band: Band) -> None:
+    def run(self, number: int, band: RowBand) -> None:
         """One band."""
         self.where = f"band {number} of {band.layer!r}"
         layer = self.layers.get(band.layer)
@@ -124,10 +124,10 @@ class _Replay:
                 self._read(name, row)
             self._refuse_half_a_sum(name)
 
-    def _height(self, layer: Layer) -> int:
+    def _height(self, layer: RowLayer) -> int:
         return self.tensors[layer.reads[0][0] if layer.mode == "reduction" else layer.writes[0]].rows
 
-    def _operands(self, layer: Layer, band: Band) -> list[tuple[str, int]]:
+    def _operands(self, layer: RowLayer, band: RowBand) -> list[tuple[str, int]]:
         """What the band reads: tensors and rows."""
         wanted: dict[tuple[str, int], None] = {}
         for name, rows in layer.reads:
@@ -146,7 +146,7 @@ class _Replay:
         if name in self.sums and name not in self.complete:
             raise PlanError(f"{self.where}: {name!r} is read before all rows are added")
 
-    def _scratch(self, layer: Layer, used: Iterable[slice]) -> list[slice]:
+    def _scratch(self, layer: RowLayer, used: Iterable[slice]) -> list[slice]:
         if not layer.scratch:
             return []
         begin = self.plan.scratch[layer.name]
@@ -156,7 +156,7 @@ class _Replay:
         self.holds[there] = -1
         return [there]
 
-    def _results(self, layer: Layer, band: Band) -> None:
+    def _results(self, layer: RowLayer, band: RowBand) -> None:
         adds = layer.mode == "reduction"
         rows = range(1) if adds else range(band.first_row, band.first_row + band.rows)
         for name in layer.writes:
@@ -172,10 +172,10 @@ class _Replay:
             for row in rows:
                 self._read(name, row)
 
-    def _under(self, layer: Layer, name: str, row: int) -> list[str]:
+    def _under(self, layer: RowLayer, name: str, row: int) -> list[str]:
         """The operands whose row is exactly where this row goes, and may be written over."""
         there = self._cells(name, row)
-        alone = [other for other in layer.over if [each for each, _ in layer.reads].count(other) == 1]
+        alone = [other for other in layer.may_overwrite if [each for each, _ in layer.reads].count(other) == 1]
         return [other for other in alone if name == layer.writes[0] and self._cells(other, row) == there]
 
     def _cells(self, name: str, row: int) -> slice:

@@ -4,29 +4,29 @@ import json
 
 import pytest
 
-from byoc.cli.common import Format
-from byoc.cli.costs import _print
-from byoc.profile.compare import Comparison
+from byoc.cli.common import OutputFormat
+from byoc.cli.costs import _print_comparison
+from byoc.profile.compare import PredictionComparison
 from byoc.profile.sampling import Samples
 
 
-def compared(number: int, spread: float = 0.0) -> Comparison:
+def compared(number: int, spread: float = 0.0) -> PredictionComparison:
     measured = Samples(number + 1.0, spread * (number + 1.0), 9)
-    return Comparison(f"m{number}", "host", number + 1.5, measured, number + 1.0, 0, None)
+    return PredictionComparison(f"m{number}", "host", number + 1.5, measured, number + 1.0, 0, None)
 
 
 @pytest.mark.parametrize("models", [4, 5])
 def test_few_models_are_not_ranked(models: int, capsys: pytest.CaptureFixture[str]) -> None:
     found = [compared(number) for number in range(models)]
-    _print(found, [], Format.text)
+    _print_comparison(found, [], OutputFormat.text)
     assert ("rank correlation over the models: 1.000" in capsys.readouterr().out) == (models == 5)
-    _print(found, [], Format.json)
+    _print_comparison(found, [], OutputFormat.json)
     rank = json.loads(capsys.readouterr().out)["rank_correlation"]
     assert rank == (pytest.approx(1.0) if models == 5 else None)
 
 
 def test_a_wide_spread_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    _print([compared(0, 0.6), compared(1, 0.5)], [], Format.text)
+    _print_comparison([compared(0, 0.6), compared(1, 0.5)], [], OutputFormat.text)
     out = capsys.readouterr().out
     warnings = [line for line in out.splitlines() if line.startswith("warning: ")]
     assert warnings == [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support import Ran
 
-from byoc.cli.place import solved
+from byoc.cli.place import solve_instance
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem
 from byoc.placement.instance import parse_instance
@@ -183,23 +183,23 @@ def test_no_accelerator_and_costs_next_to_nothing(strategy: str, byoc: Cli) -> N
 def test_a_strategy_from_outside_is_held_to_its_word() -> None:
     instance = parse_instance(json.dumps(DIAMOND), "i.json")
     with pytest.raises(InputError, match="strategy mine: failed with ZeroDivisionError"):
-        solved(instance, Vendors("mine", lambda _: 1 // 0), "i.json")
+        solve_instance(instance, Vendors("mine", lambda _: 1 // 0), "i.json")
     with pytest.raises(InputError, match="strategy mine: it gave a int instead of a Placement"):
-        solved(instance, Vendors("mine", lambda _: 1), "i.json")
+        solve_instance(instance, Vendors("mine", lambda _: 1), "i.json")
 
     def leaves(_: Problem) -> Placement:
         raise SystemExit(0)
 
     with pytest.raises(InputError, match="strategy mine: failed with SystemExit: 0"):
-        solved(instance, Vendors("mine", leaves), "i.json")
+        solve_instance(instance, Vendors("mine", leaves), "i.json")
     with pytest.raises(InputError, match="strategy mine: its notes are not a tuple of texts"):
-        solved(instance, Vendors("mine", lambda p: replace(HostOnly().solve(p), notes=None)), "i.json")  # type: ignore[arg-type]
+        solve_instance(instance, Vendors("mine", lambda p: replace(HostOnly().solve(p), notes=None)), "i.json")  # type: ignore[arg-type]
 
     def everything_on_one(problem: Problem) -> Placement:
-        return Placement.of(problem, np.array([1, 1, 1, 0], np.int64))
+        return Placement.from_labels(problem, np.array([1, 1, 1, 0], np.int64))
 
     with pytest.raises(InputError, match="device 1 holds 40 bytes, and 35 is its capacity"):
-        solved(instance, Vendors("mine", everything_on_one), "i.json")
-    document = solved(instance, Vendors("mine", lambda p: Placement.of(p, np.zeros(4, np.int64))), "i")
+        solve_instance(instance, Vendors("mine", everything_on_one), "i.json")
+    document = solve_instance(instance, Vendors("mine", lambda p: Placement.from_labels(p, np.zeros(4, np.int64))), "i")
     assert "it was not told how much memory a device has" in document["notes"]
     assert document["objective_seconds"] == pytest.approx(0.046)

@@ -12,7 +12,7 @@ from support import parse
 
 from byoc import InputError, partition
 from byoc.bundle.read import open_bundle
-from byoc.codegen import Arena, Contract, Region
+from byoc.codegen import Arena, TensorContract, Region
 
 Arrays = Mapping[str, NDArray[np.generic]]
 RULES = """target: one
@@ -170,6 +170,6 @@ def written(folder: Path, rules: str) -> str:
     return str(path)
 
 
-def sample(contract: Contract) -> NDArray[np.generic]:
+def sample(contract: TensorContract) -> NDArray[np.generic]:
     shape = [extent for extent in contract.type.shape or () if isinstance(extent, int)]
     return np.random.default_rng(1).standard_normal(shape).astype(contract.type.dtype)

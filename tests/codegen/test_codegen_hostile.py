@@ -16,8 +16,8 @@ from support import parse
 
 from byoc import load
 from byoc.codegen import Artifact, CompileError, Region
-from byoc.codegen.isolate import _failure
-from byoc.errors import InputError, described, goes_on, shortened
+from byoc.codegen.isolate import _read_failure
+from byoc.errors import InputError, describe_error, must_propagate, shorten_text
 from byoc.pipeline import verify_against
 
 ODD = "\ud800\x1b[31m\x00\x07\u202e \r\n x"
@@ -231,16 +231,16 @@ def test_a_codegen_that_changes_the_working_directory(
 def test_a_result_about_a_region_that_was_not_asked_for() -> None:
     told = {"kind": "refused", "reason": "r", "region": "nope", "nodes": []}
     with pytest.raises(ValueError, match="not in list"):  # which its reader takes for unreadable
-        _failure(told, ["dla_0"])
-    assert str(_failure(told | {"region": "dla_0"}, ["dla_0"])) == "r"
+        _read_failure(told, ["dla_0"])
+    assert str(_read_failure(told | {"region": "dla_0"}, ["dla_0"])) == "r"
 
 
 def test_texts_of_errors_are_cut_and_escaped() -> None:
-    assert described(SilentError("x")) == "SilentError"
-    assert shortened("a\u2028b \x00", 100) == "a b \\x00"
-    assert shortened("\x00" * 50, 100) == "\\x00" * 24 + "\\..."
-    assert not goes_on(SystemExit(cast(Any, [1])))
-    assert goes_on(SystemExit(143))
+    assert describe_error(SilentError("x")) == "SilentError"
+    assert shorten_text("a\u2028b \x00", 100) == "a b \\x00"
+    assert shorten_text("\x00" * 50, 100) == "\\x00" * 24 + "\\..."
+    assert not must_propagate(SystemExit(cast(Any, [1])))
+    assert must_propagate(SystemExit(143))
 
 
 def test_a_model_whose_nodes_form_a_cycle(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from byoc.bundle.manifest import describe_file
 from byoc.bundle.read import open_bundle
 from byoc.bundle.regions import read_region
 from byoc.codegen import Artifact, Executor, NoOptions, Region
-from byoc.codegen.fingerprint import fingerprint, identical, structure
+from byoc.codegen.fingerprint import region_fingerprint, find_identical, region_structure
 from byoc.errors import InputError
 from byoc.runtime.onnxrt import open_session, run_session
 
@@ -193,8 +193,8 @@ def test_names_of_all_kinds_do_not_count(tmp_path: Path) -> None:
     other.graph.node[0].metadata_props.add(key="byoc.rule", value="ops[3]")
     other.graph.input[0].doc_string = "an input"
     found = [region(tmp_path, one, "one"), region(tmp_path, other, "other")]
-    assert fingerprint(found[0]) == fingerprint(found[1])
-    assert identical(found) == {"other": "one"}
+    assert region_fingerprint(found[0]) == region_fingerprint(found[1])
+    assert find_identical(found) == {"other": "one"}
 
 
 @pytest.mark.parametrize(
@@ -214,12 +214,12 @@ def test_names_of_all_kinds_do_not_count(tmp_path: Path) -> None:
 )
 def test_all_else_counts(swap: tuple[str, str], tmp_path: Path) -> None:
     found = [region(tmp_path, _named(BODY), "one"), region(tmp_path, _named(BODY, swap), "other")]
-    assert (fingerprint(found[0]) == fingerprint(found[1])) == (swap[1] == "b")
+    assert (region_fingerprint(found[0]) == region_fingerprint(found[1])) == (swap[1] == "b")
 
 
 def test_targets_and_composites_count(tmp_path: Path) -> None:
     one = region(tmp_path, _named(BODY), "one")
-    assert structure(replace(one, target="other")) != structure(one)
+    assert region_structure(replace(one, target="other")) != region_structure(one)
 
 
 def test_contracts_count(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ def test_contracts_count(tmp_path: Path) -> None:
     first, *rest = one.inputs
     scaled = replace(one, inputs=(replace(first, scale=(0.5,), zero_point=(3,)), *rest))
     renamed = replace(one, inputs=(replace(first, tensor="image"), *rest))
-    assert structure(scaled) != structure(one)
-    assert structure(renamed) == structure(one)
+    assert region_structure(scaled) != region_structure(one)
+    assert region_structure(renamed) == region_structure(one)
 
 
 @settings(max_examples=40, deadline=None)
@@ -255,11 +255,11 @@ def test_renaming_never_tells_and_a_changed_byte_always_does(
     del other.graph.initializer[:]
     other.graph.initializer.extend(ordered)
     one, same = region(folder, model, "one"), region(folder, other, "other")
-    assert fingerprint(one) == fingerprint(same)
+    assert region_fingerprint(one) == region_fingerprint(same)
     weight = data.draw(st.sampled_from(list(other.graph.initializer)))
     array = onnx.numpy_helper.to_array(weight).copy()
     array[data.draw(st.integers(0, 2))] += 1
     weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
     changed = region(folder, other, "changed")
-    assert structure(changed) == structure(one)
-    assert fingerprint(changed) != fingerprint(one)
+    assert region_structure(changed) == region_structure(one)
+    assert region_fingerprint(changed) != region_fingerprint(one)

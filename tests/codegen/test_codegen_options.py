@@ -17,8 +17,8 @@ from support import Ran, parse
 
 from byoc import partition
 from byoc.bundle.read import open_bundle
-from byoc.codegen import Artifact, Bytes, Region, find_codegen, read_options, written_options
-from byoc.codegen.options import options_of
+from byoc.codegen import Artifact, Bytes, Region, find_codegen, read_options, format_options
+from byoc.codegen.options import list_options
 from byoc.errors import InputError
 
 
@@ -55,7 +55,7 @@ class Tuned:
 
     def compile(self, region: Region, options: Options) -> Artifact:
         assert type(options) is Options
-        return Artifact(metadata=written_options(options))
+        return Artifact(metadata=format_options(options))
 
     def compatible(self, region: Region, artifact: Artifact) -> Any:
         raise NotImplementedError
@@ -168,7 +168,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     )
 )
 def test_written_options_are_read_again(options: Options) -> None:
-    assert read_options(Options, written_options(options)) == options
+    assert read_options(Options, format_options(options)) == options
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ def test_the_command_line_shows_a_codegen(
         **{"name": "tuned", "description": "Compiles what it was told", "api": 1},
         **{"distribution": None, "version": None, "abilities": ["stamped"]},
     }
-    assert [option["option"] for option in options] == [option.name for option in options_of(Options)]
+    assert [option["option"] for option in options] == [option.name for option in list_options(Options)]
     assert [each["takes"] for each in options if each["option"] in {"room", "spare"}] == [
         "bytes, such as 131072 or 128KiB",
         "bytes, such as 131072 or 128KiB, or none",

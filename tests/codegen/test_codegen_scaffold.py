@@ -13,8 +13,8 @@ import vendors
 from cutting import files
 from support import Ran
 
-from byoc.codegen.scaffold import rendered
-from byoc.plugins import CODEGENS, installed
+from byoc.codegen.scaffold import render_package
+from byoc.plugins import CODEGENS, list_installed
 from byoc.rules.load import load_rules
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ Byoc = Callable[..., Ran]
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    if "acme" in installed(CODEGENS):
+    if "acme" in list_installed(CODEGENS):
         pytest.skip("the example is installed")
     return tmp_path
 
@@ -32,7 +32,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_example_is_what_is_written(request: pytest.FixtureRequest) -> None:
     example = ROOT / "examples" / "acme"
     if request.config.getoption("--regenerate"):
-        for path, content in rendered("acme").items():
+        for path, content in render_package("acme").items():
             (example / path).parent.mkdir(parents=True, exist_ok=True)
             (example / path).write_text(content, encoding="utf-8")
     there = {
@@ -40,7 +40,7 @@ def test_the_example_is_what_is_written(request: pytest.FixtureRequest) -> None:
         for name, content in files(example).items()
         if not re.search(r"__pycache__|_cache/|egg-info", name)
     }
-    assert there == rendered("acme")
+    assert there == render_package("acme")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_package_is_written(name: str, module: str, cls: str, byoc: Byoc, tmp_
 
     assert (ran.code, ran.err) == (0, "")
     written = files(tmp_path / name)
-    assert ran.out.splitlines()[: len(written)] == [f"{name}/{path}" for path in rendered(name)]
+    assert ran.out.splitlines()[: len(written)] == [f"{name}/{path}" for path in render_package(name)]
     assert f"pip install -e './{name}[test]'" in ran.out
     assert not re.search(rb"\{\{\w", b"".join(written.values()))
     project = tomllib.loads(written["pyproject.toml"].decode())["project"]
@@ -75,7 +75,7 @@ def test_a_package_is_written(name: str, module: str, cls: str, byoc: Byoc, tmp_
 def test_another_folder_can_be_named(byoc: Byoc, tmp_path: Path) -> None:
     assert byoc("new-codegen", "acme", "--into", tmp_path / "here").code == 0
 
-    assert {name: text.decode() for name, text in files(tmp_path / "here").items()} == rendered("acme")
+    assert {name: text.decode() for name, text in files(tmp_path / "here").items()} == render_package("acme")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here"]
 
 

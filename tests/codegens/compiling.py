@@ -12,7 +12,7 @@ from cutting import original, ramp
 from support import parse
 
 from byoc.bundle.regions import read_region
-from byoc.codegen import Artifact, CompileError, Executor, Region, chosen_options, find_codegen
+from byoc.codegen import Artifact, CompileError, Executor, Region, parse_codegen_options, find_codegen
 
 WEIGHTS = {
     "w": ramp(4, 3, 3, 3),
@@ -132,7 +132,7 @@ def compiled(
     """Return a model's region, its artifact, and what runs it."""
     made = region(proto, folder)
     found: Any = find_codegen(codegen)
-    artifact = found.compile(made, chosen_options(found, options))
+    artifact = found.compile(made, parse_codegen_options(found, options))
     return made, artifact, found.load(made, artifact)
 
 
@@ -140,7 +140,7 @@ def refusal(made: Region, codegen: str, **options: str) -> CompileError:
     """Return the error with which a codegen refuses a region."""
     found: Any = find_codegen(codegen)
     with pytest.raises(CompileError) as caught:
-        found.compile(made, chosen_options(found, options))
+        found.compile(made, parse_codegen_options(found, options))
     assert "\n" not in str(caught.value)
     return caught.value
 

@@ -250,10 +250,10 @@ def test_what_is_not_there_is_no_refusal(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(MissingRuntimeError, match=r"^OpenVINO has no device 'TPU' here: "):
         compiled(parse(RELU), tmp_path, "openvino", device="TPU")
     monkeypatch.setitem(sys.modules, "openvino", None)
-    device.openvino.cache_clear()
+    device.openvino_package.cache_clear()
     with pytest.raises(MissingRuntimeError, match=r"^openvino is not installed \(pip install "):
         compiled(parse(RELU), tmp_path, "openvino")
-    device.openvino.cache_clear()
+    device.openvino_package.cache_clear()
 
 
 def test_it_says_whether_a_blob_fits(tmp_path: Path) -> None:

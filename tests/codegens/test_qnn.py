@@ -20,7 +20,7 @@ import byoc
 from byoc import zoo
 from byoc.codegen import Artifact, ContextSource, Executable, Oracle, Stamped, find_codegen
 from byoc.errors import InputError
-from byoc.numerics import signal_to_noise
+from byoc.numerics import compute_signal_to_noise
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.qnn
@@ -190,4 +190,4 @@ def test_a_network_is_what_onnxruntime_makes_of_it(tmp_path: Path) -> None:
 
     (given,), (expected,) = (list(made.values()) for made in outputs.values())
     assert np.argmax(given) == np.argmax(expected)
-    assert signal_to_noise(expected, given) > 40
+    assert compute_signal_to_noise(expected, given) > 40

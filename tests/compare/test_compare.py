@@ -13,8 +13,8 @@ import onnx
 import pytest
 from support import VANILLA, Ran, parse
 
-from byoc.compare import Study, compare, geometric_means
-from byoc.compare.rows import KEYS, rows_of
+from byoc.compare import Study, compare, summarize_strategies
+from byoc.compare.rows import ROW_KEYS, make_rows
 from byoc.costs.link import with_link
 from byoc.costs.load import load_device_costs
 from byoc.costs.model import Price, Unknown
@@ -49,8 +49,8 @@ STUDY = Study(rules=(str(VANILLA),), strategies=("host-only", "min-cut", "exact"
 
 
 def test_a_row_for_each_strategy_at_each_link(net: Path) -> None:
-    rows = rows_of(str(net), STUDY)
-    assert [tuple(row) for row in rows] == [KEYS] * 6
+    rows = make_rows(str(net), STUDY)
+    assert [tuple(row) for row in rows] == [ROW_KEYS] * 6
     assert [(row["link"], row["strategy"]) for row in rows] == [
         (link, strategy) for link in STUDY.links for strategy in STUDY.strategies
     ]
@@ -58,7 +58,7 @@ def test_a_row_for_each_strategy_at_each_link(net: Path) -> None:
 
 
 def test_a_row_says_what_partition_says(net: Path) -> None:
-    rows = rows_of(str(net), replace(STUDY, links=(None,)))
+    rows = make_rows(str(net), replace(STUDY, links=(None,)))
     for row in rows:
         report = partition(net, VANILLA, strategy=row["strategy"]).report
         assert row["objective"] == report["predicted"]["seconds"]
@@ -70,7 +70,7 @@ def test_a_row_says_what_partition_says(net: Path) -> None:
 def test_a_slow_link_keeps_everything_on_the_host(net: Path) -> None:
     slow, fast = (
         next(
-            row for row in rows_of(str(net), STUDY) if row["link"] == link and row["strategy"] == "exact"
+            row for row in make_rows(str(net), STUDY) if row["link"] == link and row["strategy"] == "exact"
         )
         for link in STUDY.links
     )
@@ -183,7 +183,7 @@ def test_means_are_geometric_and_to_the_best_of_each_case() -> None:
         model: str, strategy: str, objective: float | None, gap: float | None = None
     ) -> dict[str, object]:
         return {
-            **dict.fromkeys(KEYS),
+            **dict.fromkeys(ROW_KEYS),
             **{"model": model, "strategy": strategy, "objective": objective, "gap": gap},
             **{"measure": objective and "total", "error": None if objective else "no", "seconds": 1.0},
         }
@@ -196,7 +196,7 @@ def test_means_are_geometric_and_to_the_best_of_each_case() -> None:
         row("o", "a", 5.0),
         row("o", "b", None),
     ]
-    first, second = geometric_means(rows)
+    first, second = summarize_strategies(rows)
     assert first["mean_ratio"] == pytest.approx(2 ** (1 / 3))
     assert (first["worst_ratio"], first["cases"], first["errors"]) == (2.0, 3, 0)
     assert second["mean_ratio"] == pytest.approx(sqrt(2))
@@ -209,7 +209,7 @@ def test_the_command_line_prints_text_csv_and_json(net: Path, byoc: Callable[...
     ran = byoc(*asked, "--format", "json")
     assert (ran.code, ran.err) == (0, "")
     rows = json.loads(ran.out)
-    assert [tuple(row) for row in rows] == [KEYS, KEYS]
+    assert [tuple(row) for row in rows] == [ROW_KEYS, ROW_KEYS]
     table = list(csv.DictReader(io.StringIO(byoc(*asked, "--format", "csv").out)))
     assert [float(row["objective"]) for row in table] == [row["objective"] for row in rows]
     text = byoc(*asked).out

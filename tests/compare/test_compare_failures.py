@@ -85,7 +85,7 @@ def test_a_defect_takes_one_strategy_with_it(net: str, monkeypatch: pytest.Monke
     def load(group: str, name: str) -> object:
         if name == "min-cut":
             raise ZeroDivisionError("one\ntwo")
-        return plugins.load(group, name)
+        return plugins.load_plugin(group, name)
 
     monkeypatch.setattr("byoc.compare.rows.load_plugin", load)
     rows = _make_rows(net, Study(rules=(str(VANILLA),), strategies=("host-only", "min-cut", "exact")))

@@ -13,10 +13,10 @@ import pytest
 from support import VANILLA, Ran, parse
 
 from byoc.cli import compare as cli
-from byoc.compare import Study, geometric_means
-from byoc.compare.rows import KEYS, Row, contradicted, rows_of
+from byoc.compare import Study, summarize_strategies
+from byoc.compare.rows import ROW_KEYS, StrategyRow, check_bounds, make_rows
 from byoc.pipeline import partition
-from byoc.placement.strategies.makespan import Scheduled
+from byoc.placement.strategies.makespan import ScheduledPlacement
 
 # Two chains with nothing in common: host and accelerator can work on one each.
 TWO = """two (float[1, 64, 32, 32] x) => (float[1, 64, 32, 32] y, float[1, 64, 32, 32] z) {
@@ -70,19 +70,19 @@ def energy(tmp_path: Path) -> tuple[str, ...]:
 
 def test_a_makespan_is_the_schedules(two: Path) -> None:
     plan = partition(two, VANILLA, strategy="makespan").plan
-    assert isinstance(plan.placement, Scheduled)
+    assert isinstance(plan.placement, ScheduledPlacement)
     assert plan.placement.schedule is not None
-    row = rows_of(str(two), replace(STUDY, strategies=("makespan",)))[0]
+    row = make_rows(str(two), replace(STUDY, strategies=("makespan",)))[0]
     assert (row["measure"], row["error"]) == ("makespan", None)
     assert row["objective"] == plan.placement.schedule.makespan < plan.placement.cost.total
     assert row["gap"] == (row["objective"] - row["bound"]) / row["objective"]
 
 
 def test_a_makespan_is_not_the_best_of_what_adds_up(two: Path) -> None:
-    rows = rows_of(str(two), STUDY)
+    rows = make_rows(str(two), STUDY)
     assert [row["measure"] for row in rows] == ["total", "total", "makespan"]
     assert rows[2]["objective"] < rows[1]["objective"]
-    means = geometric_means(rows)
+    means = summarize_strategies(rows)
     assert [mean["measure"] for mean in means] == ["total", "total", "makespan"]
     assert [mean["mean_ratio"] for mean in means[1:]] == [1.0, 1.0]
     assert means[0]["mean_ratio"] == pytest.approx(rows[0]["objective"] / rows[1]["objective"])
@@ -98,7 +98,7 @@ def test_makespans_are_told_apart_in_the_text(two: Path, byoc: Cli) -> None:
 
 def test_bodies_in_a_makespan_add_up(loop: Path) -> None:
     study = replace(STUDY, strategies=("host-only", "makespan"), trips={"round": 5})
-    only, spread = rows_of(str(loop), study)
+    only, spread = make_rows(str(loop), study)
     assert spread["error"] is None
     assert 0 < spread["objective"] <= only["objective"]
     assert spread["bound"] <= spread["objective"]
@@ -181,7 +181,7 @@ def test_min_cut_is_left_out_for_several_accelerators(two: Path, byoc: Cli) -> N
 
 
 def test_notes_say_what_a_strategy_leaves_out(two: Path) -> None:
-    rows = {row["strategy"]: row for row in rows_of(str(two), STUDY)}
+    rows = {row["strategy"]: row for row in make_rows(str(two), STUDY)}
     assert "strategy min-cut: launches played no part in the choice" in rows["min-cut"]["notes"]
     assert not any("launches" in note for note in rows["launch-aware"]["notes"])
 
@@ -189,7 +189,7 @@ def test_notes_say_what_a_strategy_leaves_out(two: Path) -> None:
 def test_guessed_costs_are_noted(tmp_path: Path) -> None:
     path = tmp_path / "open.onnx"
     onnx.save(parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }"), path)
-    (row,) = rows_of(str(path), replace(STUDY, strategies=("launch-aware",)))
+    (row,) = make_rows(str(path), replace(STUDY, strategies=("launch-aware",)))
     assert row["notes"] == [
         "the cost of 1 unit is an estimate: an operator or a shape is not known exactly"
     ]
@@ -209,7 +209,7 @@ def test_notes_in_csv_and_as_footnotes(two: Path, byoc: Cli) -> None:
         "1",
     )
     table = list(csv.DictReader(io.StringIO(byoc(*asked, "--format", "csv").out)))
-    assert list(table[0]) == list(KEYS)
+    assert list(table[0]) == list(ROW_KEYS)
     sentence = "strategy min-cut: launches played no part in the choice"
     assert all(sentence in row["notes"].split("; ") for row in table)
     text = byoc(*asked).out
@@ -217,9 +217,9 @@ def test_notes_in_csv_and_as_footnotes(two: Path, byoc: Cli) -> None:
     assert f"\n  1  {sentence}\n" in text
 
 
-def row(strategy: str, found: float, bound: float | None = None, **more: Any) -> Row:
+def row(strategy: str, found: float, bound: float | None = None, **more: Any) -> StrategyRow:
     known = {"model": "m", "strategy": strategy, "measure": "total", "seconds": 1.0, "notes": []}
-    return {**dict.fromkeys(KEYS), **known, "objective": found, "bound": bound, **more}
+    return {**dict.fromkeys(ROW_KEYS), **known, "objective": found, "bound": bound, **more}
 
 
 def test_a_bound_above_what_another_found_is_an_error() -> None:
@@ -230,7 +230,7 @@ def test_a_bound_above_what_another_found_is_an_error() -> None:
         row("other", 1.0, 1.0, measure="makespan"),
         row("failed", 0.0, objective=None, error="no"),
     ]
-    checked = contradicted(rows)
+    checked = check_bounds(rows)
     assert [r["error"] for r in checked] == [
         None,
         None,
@@ -238,8 +238,8 @@ def test_a_bound_above_what_another_found_is_an_error() -> None:
         None,
         "no",
     ]
-    assert [mean["errors"] for mean in geometric_means(checked)] == [0, 0, 1, 0, 1]
-    assert [mean["cases"] for mean in geometric_means(checked)] == [1, 1, 1, 1, 0]
+    assert [mean["errors"] for mean in summarize_strategies(checked)] == [0, 0, 1, 0, 1]
+    assert [mean["cases"] for mean in summarize_strategies(checked)] == [1, 1, 1, 1, 0]
 
 
 def test_errors_stand_below_the_table_one_line_a_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,5 +274,5 @@ def test_bounds_of_real_strategies_hold(two: Path) -> None:
     study = replace(
         STUDY, strategies=("host-only", "tree-dp", "min-cut", "exact"), links=(0.1, 2.0, 50.0)
     )
-    rows = rows_of(str(two), study)
+    rows = make_rows(str(two), study)
     assert all(found["error"] is None for found in rows)

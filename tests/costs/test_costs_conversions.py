@@ -7,26 +7,26 @@ import numpy as np
 import pytest
 from support import parse, prepared
 
-from byoc.boundary.border import Wants
+from byoc.boundary.border import BoundaryFormat
 from byoc.costs.fallback import Fallback
-from byoc.costs.file import Energy, Link
+from byoc.costs.file import Energy, HostLink
 from byoc.costs.link import with_link
 from byoc.costs.load import load_device_costs, load_host_costs
-from byoc.costs.model import CostModel, Policy, Price, Unknown, converts
-from byoc.costs.pose import CostSettings, Posed, build_problem
-from byoc.costs.problem import Device
+from byoc.costs.model import CostModel, Policy, Price, Unknown, includes_conversions
+from byoc.costs.pose import CostSettings, GraphProblem, build_problem
+from byoc.costs.problem import PlacementDevice
 from byoc.costs.roofline import Roofline
-from byoc.costs.table import Entry, Table
+from byoc.costs.table import Measurement, CostTable
 from byoc.costs.task import Task
-from byoc.costs.whole import alone
+from byoc.costs.whole import price_nodes
 from byoc.graph.index import GraphIndex
 from byoc.graph.layout import parse_layout
-from byoc.graph.load import prepare
-from byoc.graph.marks import QUANTIZE, mark
-from byoc.patterns.group import group
-from byoc.patterns.joint import joint
+from byoc.graph.load import prepare_model
+from byoc.graph.marks import QUANTIZE, mark_inserted
+from byoc.patterns.group import group_units
+from byoc.patterns.joint import join_units
 from byoc.placement import evaluate
-from byoc.placement.objective import moved
+from byoc.placement.objective import count_transferred_bytes
 from byoc.placement.strategies.exhaustive import Exhaustive
 from byoc.verdict import YES, Mark, refuse
 
@@ -38,10 +38,10 @@ DEVICE = Roofline(
     bandwidth=1000.0,
     overhead=0.5,
     launch=7.0,
-    link=Link(bandwidth=40.0, latency=2.0),
+    link=HostLink(bandwidth=40.0, latency=2.0),
 )
-NHWC = Wants(parse_layout("NHWC"))
-TAKEN, QUANTIZED = Mark(YES, "ops[0]"), Mark(YES, "ops[1]", plain=False, quantized=True)
+NHWC = BoundaryFormat(parse_layout("NHWC"))
+TAKEN, QUANTIZED = Mark(YES, "ops[0]"), Mark(YES, "ops[1]", accepts_plain=False, accepts_quantized=True)
 
 # Images of 8 floats, 32 bytes; `f` and `y` have no layout.
 NET = """
@@ -71,18 +71,18 @@ def graph(text: str, *, ours: bool = False) -> GraphIndex:
     proto = parse(text)
     for node in proto.graph.node:
         if ours and "Linear" in node.op_type:
-            mark(node, QUANTIZE)
-    return prepare(proto, "test").index
+            mark_inserted(node, QUANTIZE)
+    return prepare_model(proto, "test").index
 
 
 def posed(
     index: GraphIndex,
-    *wants: Wants,
+    *wants: BoundaryFormat,
     costs: CostModel = DEVICE,
     host: CostModel = HOST,
     refused: tuple[str, ...] = (),
     unknown: Policy = Policy.estimate,
-) -> Posed:
+) -> GraphProblem:
     """Pose for a device of each of the wants; QDQ groups form around all but what is refused."""
     marks = [
         Mark(refuse("no"))
@@ -94,13 +94,13 @@ def posed(
         else TAKEN
         for node in index.nodes
     ]
-    units = group(index, [], marks)
-    devices = [Device(f"device{i}", costs, wants=each) for i, each in enumerate(wants)]
-    joined = joint(index, [units] * len(wants), [marks] * len(wants))
+    units = group_units(index, [], marks)
+    devices = [PlacementDevice(f"device{i}", costs, wants=each) for i, each in enumerate(wants)]
+    joined = join_units(index, [units] * len(wants), [marks] * len(wants))
     return build_problem(index, joined, CostSettings(host, devices, unknown))
 
 
-def transfers(result: Posed, device: int = 0) -> dict[str, tuple[float, float]]:
+def transfers(result: GraphProblem, device: int = 0) -> dict[str, tuple[float, float]]:
     """Return for each tensor the seconds there and back."""
     there, back = result.problem.to_device[:, device], result.problem.to_host[:, device]
     return dict(zip(result.tensors, zip(there.tolist(), back.tolist(), strict=True), strict=True))
@@ -116,7 +116,7 @@ def test_images_pay_a_transpose_either_way_and_nothing_else_does() -> None:
 
 
 def test_each_device_has_wants_of_its_own() -> None:
-    result = posed(graph(NET), Wants(), NHWC, Wants(parse_layout("NCHW4c")))
+    result = posed(graph(NET), BoundaryFormat(), NHWC, BoundaryFormat(parse_layout("NCHW4c")))
     assert transfers(result, 0)["a"] == (OVER, OVER)
     assert transfers(result, 1)["a"] == pytest.approx((OVER + TURNED, OVER + TURNED))
     # 2 channels in a block of 4: 64 bytes cross; Pad and Transpose there, Transpose and Slice back.
@@ -150,7 +150,7 @@ def test_a_total_by_hand() -> None:
     assert cost.transfer == pytest.approx(2 * (OVER + TURNED))
     tanh = 1 + max(40 / 10, 64 / 100)
     assert cost.total == pytest.approx(2 * (0.5 + 8 / 100) + tanh + 7 + 2 * (OVER + TURNED))
-    assert moved(result.problem, np.array([1, 1, 0, 0]), result.sizes) == 64
+    assert count_transferred_bytes(result.problem, np.array([1, 1, 0, 0]), result.sizes) == 64
 
 
 def test_shapes_that_are_asked_for_are_not_converted() -> None:
@@ -163,16 +163,16 @@ def test_shapes_that_are_asked_for_are_not_converted() -> None:
 
 
 def test_float16_crosses_as_half_the_bytes_and_costs_casts() -> None:
-    by_host = transfers(posed(graph(NET), Wants(compute="float16")))["f"]
+    by_host = transfers(posed(graph(NET), BoundaryFormat(compute="float16")))["f"]
     cast = 1 + (32 + 16) / 100
     assert by_host == pytest.approx((2 + 16 / 40 + cast, 2 + 16 / 40 + cast))
-    by_device = transfers(posed(graph(NET), Wants(None, "device", "float16")))["f"]
+    by_device = transfers(posed(graph(NET), BoundaryFormat(None, "device", "float16")))["f"]
     cast = 0.5 + (32 + 16) / 1000
     assert by_device == pytest.approx((OVER + cast, OVER + cast))
 
 
 def test_quantizing_costs_nothing_on_the_host_and_where_a_tensor_crosses_what_it_takes() -> None:
-    result = posed(graph(QDQ, ours=True), Wants())
+    result = posed(graph(QDQ, ours=True), BoundaryFormat())
     assert consumers_of(result) == {"x": 1, "q": 1, "pq": 1, "y": 0}
     assert result.problem.seconds[:, 0].tolist() == [0.0, 1 + max(8 / 10, 64 / 100), 0.0]
     found = transfers(result)
@@ -184,7 +184,7 @@ def test_quantizing_costs_nothing_on_the_host_and_where_a_tensor_crosses_what_it
     assert result.problem.seconds[1, 1] == 0.5 + max(56 / 100, (8 + 8 + 10) / 1000)
 
 
-def consumers_of(result: Posed) -> dict[str, int]:
+def consumers_of(result: GraphProblem) -> dict[str, int]:
     return dict(zip(result.tensors, np.diff(result.problem.consumer_start).tolist(), strict=True))
 
 
@@ -195,21 +195,21 @@ def test_an_int8_image_is_transposed_as_int8() -> None:
 
 
 def test_a_device_that_quantizes_gets_floats_and_takes_its_time_for_it() -> None:
-    found = transfers(posed(graph(QDQ, ours=True), Wants(None, "device")))["pq"]
+    found = transfers(posed(graph(QDQ, ours=True), BoundaryFormat(None, "device")))["pq"]
     there, back = 0.5 + max(32 / 100, 45 / 1000), 0.5 + max(16 / 100, 45 / 1000)
     assert found == pytest.approx((OVER + there, OVER + back))
 
 
 def test_the_users_own_quantization_costs_what_it_did() -> None:
-    result = posed(graph(QDQ), Wants())
+    result = posed(graph(QDQ), BoundaryFormat())
     assert result.problem.seconds[:, 0] == pytest.approx([TO_INT8, TO_FLOAT + 1.8 + TO_INT8, TO_FLOAT])
     assert transfers(result)["q"] == (2 + 8 / 40, 2 + 8 / 40)
 
 
 def test_a_graph_alone_does_not_pay_for_what_byoc_put_in() -> None:
-    price, operations = alone(graph(QDQ, ours=True), HOST)
+    price, operations = price_nodes(graph(QDQ, ours=True), HOST)
     assert (price.seconds, operations) == (1.8, 8)
-    assert alone(graph(QDQ), HOST)[0].seconds == pytest.approx(1.8 + 2 * (TO_INT8 + TO_FLOAT))
+    assert price_nodes(graph(QDQ), HOST)[0].seconds == pytest.approx(1.8 + 2 * (TO_INT8 + TO_FLOAT))
 
 
 def test_conversions_change_a_placement() -> None:
@@ -226,35 +226,35 @@ def test_conversions_change_a_placement() -> None:
     found = {}
     for peak in (1.5, 1.6):  # on the host 1 + 24 / 1.5 = 17 seconds, and 16
         host = HOST.model_copy(update={"peak": {"default": peak}})
-        for wants in (Wants(), NHWC):
+        for wants in (BoundaryFormat(), NHWC):
             problem = posed(index, wants, host=host, refused=("MaxPool",)).problem
             found[peak, wants] = Exhaustive().solve(problem).labels.tolist()
     assert found == {
-        (1.5, Wants()): [0, 1, 0],
+        (1.5, BoundaryFormat()): [0, 1, 0],
         (1.5, NHWC): [0, 1, 0],
-        (1.6, Wants()): [0, 1, 0],
+        (1.6, BoundaryFormat()): [0, 1, 0],
         (1.6, NHWC): [0, 0, 0],
     }
 
 
 def test_a_link_that_says_what_conversions_take_is_taken_at_its_word() -> None:
-    link = Link(bandwidth=40.0, latency=2.0, conversion=16.0)
+    link = HostLink(bandwidth=40.0, latency=2.0, conversion=16.0)
     costs = DEVICE.model_copy(update={"link": link})
     found = transfers(posed(graph(NET), NHWC, costs=costs))
     assert found["a"] == (OVER + 32 / 16, OVER + 32 / 16)
     assert found["f"] == (OVER, OVER)
-    free = DEVICE.model_copy(update={"link": Link(bandwidth=40.0, latency=2.0, conversion=inf)})
+    free = DEVICE.model_copy(update={"link": HostLink(bandwidth=40.0, latency=2.0, conversion=inf)})
     assert transfers(posed(graph(NET), NHWC, costs=free))["a"] == (OVER, OVER)
     faster = transfers(posed(graph(NET), NHWC, costs=with_link(costs, 80.0)))
     assert faster["a"] == (2 + 32 / 80 + 32 / 16, 2 + 32 / 80 + 32 / 16)
-    quantized = transfers(posed(graph(QDQ, ours=True), Wants(), costs=costs))["q"]
+    quantized = transfers(posed(graph(QDQ, ours=True), BoundaryFormat(), costs=costs))["q"]
     assert quantized == (2 + 8 / 40 + 8 / 16, 2 + 8 / 40 + 8 / 16)
 
 
 def test_another_link_leaves_conversions_to_the_host() -> None:
     turned = 2 + 32 / 80 + TURNED
     costs = with_link(Fallback(DEVICE, HOST), 80.0)
-    assert not converts(costs)
+    assert not includes_conversions(costs)
     assert transfers(posed(graph(NET), NHWC, costs=costs))["a"] == pytest.approx((turned, turned))
 
 
@@ -291,7 +291,7 @@ def test_a_model_from_outside_prices_conversions_unless_it_says_that_it_does_not
 
 def test_a_table_knows_a_transpose_by_its_permutation() -> None:
     rows = [
-        Entry(
+        Measurement(
             op="Transpose",
             types="float32[1, 2, 2, 2] -> float32[1, 2, 2, 2]",
             attributes={"perm": perm},
@@ -299,7 +299,7 @@ def test_a_table_knows_a_transpose_by_its_permutation() -> None:
         )
         for perm, seconds in (([0, 2, 3, 1], 3.0), ([0, 3, 1, 2], 5.0))
     ]
-    host = Table(kind="table", name="host", entries=tuple(rows))
+    host = CostTable(kind="table", name="host", entries=tuple(rows))
     found = transfers(posed(graph(NET), NHWC, host=host))
     assert found["a"] == (OVER + 3.0, OVER + 5.0)
 
@@ -308,8 +308,8 @@ def test_conversions_that_nobody_knows_are_estimated_whatever_the_policy() -> No
     """The user's model has no Transpose: a table of its operators is all that there can be."""
     index = graph("g (float[1,2,2,2] x) => (float[1,2,1,1] y) { y = GlobalMaxPool (x) }")
     types = "float32[1, 2, 2, 2] -> float32[1, 2, 1, 1]"
-    row = Entry(op="GlobalMaxPool", types=types, seconds=40.0, bytes=40)
-    host = Table(kind="table", name="host", entries=(row,))
+    row = Measurement(op="GlobalMaxPool", types=types, seconds=40.0, bytes=40)
+    host = CostTable(kind="table", name="host", entries=(row,))
     result = posed(index, NHWC, host=host, unknown=Policy.refuse)
     assert result.problem.seconds[0, 0] == 40.0
     assert transfers(result)["x"] == (pytest.approx(OVER + 64.0),) * 2  # as the line has it, 1 s a byte

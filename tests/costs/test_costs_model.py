@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byoc.costs.file import Energy, Link
+from byoc.costs.file import Energy, HostLink
 from byoc.costs.load import load_cost_model, load_device_costs, load_host_costs
 from byoc.costs.model import Price, Unknown
-from byoc.costs.roofline import Roofline, Special
+from byoc.costs.roofline import Roofline, OperatorFigures
 from byoc.costs.task import Task
 from byoc.costs.work import Work
 from byoc.errors import InputError
@@ -21,7 +21,7 @@ MODEL = Roofline(
     bandwidth=10.0,
     overhead=0.5,
     launch=3.0,
-    link=Link(bandwidth=4.0, latency=0.25, conversion=8.0),
+    link=HostLink(bandwidth=4.0, latency=0.25, conversion=8.0),
 )
 
 
@@ -52,9 +52,9 @@ def test_without_a_default_the_slowest_stands_for_the_others() -> None:
 
 def test_an_operator_or_composite_of_its_own() -> None:
     """Half the peak and no overhead for conv_relu; its own overhead at full peak for Softmax."""
-    special = {"conv_relu": Special(efficiency=0.5, overhead=0.0), "Softmax": Special(overhead=4.0)}
+    special = {"conv_relu": OperatorFigures(efficiency=0.5, overhead=0.0), "Softmax": OperatorFigures(overhead=4.0)}
     model = MODEL.model_copy(update={"operators": special})
-    assert model.execution(Task("conv_relu", Work(1000, 20))) == model.priced(Work(1000, 20), 20.0)
+    assert model.execution(Task("conv_relu", Work(1000, 20))) == model.make_price(Work(1000, 20), 20.0)
     assert model.estimate(Task("Softmax", Work(1000, 20))).seconds == 14.0
     assert model.estimate(Task("Conv", Work(1000, 20))).seconds == 10.5
 

@@ -5,13 +5,13 @@ from math import inf
 import numpy as np
 from support import prepared
 
-from byoc.costs.file import Link
-from byoc.costs.pose import CostSettings, Posed, build_problem
-from byoc.costs.problem import Device
+from byoc.costs.file import HostLink
+from byoc.costs.pose import CostSettings, GraphProblem, build_problem
+from byoc.costs.problem import PlacementDevice
 from byoc.costs.roofline import Roofline
-from byoc.patterns.group import group
-from byoc.patterns.joint import joint
-from byoc.patterns.pattern import parse
+from byoc.patterns.group import group_units
+from byoc.patterns.joint import join_units
+from byoc.patterns.pattern import parse_pattern
 from byoc.verdict import YES, Mark, refuse
 
 HOST = Roofline(kind="roofline", name="host", peak={"default": 10.0}, bandwidth=100.0, overhead=1.0)
@@ -22,7 +22,7 @@ DEVICE = Roofline(
     bandwidth=1000.0,
     overhead=0.5,
     launch=7.0,
-    link=Link(bandwidth=40.0, latency=2.0),
+    link=HostLink(bandwidth=40.0, latency=2.0),
 )
 TAKEN = Mark(YES, "ops[0]")
 THREE = """
@@ -34,15 +34,15 @@ g (float[10] x, float[10] z) => (float[10] y, float[10] r) {
 """
 
 
-def posed(text: str, *patterns: str, refused: tuple[int, ...] = (), connected: bool = True) -> Posed:
+def posed(text: str, *patterns: str, refused: tuple[int, ...] = (), connected: bool = True) -> GraphProblem:
     index = prepared(text).index
     marks = [Mark(refuse("no")) if i in refused else TAKEN for i in range(len(index.nodes))]
-    units = group(index, [parse(f"p{i}", text) for i, text in enumerate(patterns)], marks)
-    settings = CostSettings(HOST, [Device("device", DEVICE, connected)])
-    return build_problem(index, joint(index, [units], [marks]), settings)
+    units = group_units(index, [parse_pattern(f"p{i}", text) for i, text in enumerate(patterns)], marks)
+    settings = CostSettings(HOST, [PlacementDevice("device", DEVICE, connected)])
+    return build_problem(index, join_units(index, [units], [marks]), settings)
 
 
-def consumers(result: Posed) -> dict[str, list[int]]:
+def consumers(result: GraphProblem) -> dict[str, list[int]]:
     problem = result.problem
     bounds = zip(problem.consumer_start, problem.consumer_start[1:], strict=False)
     rows = [problem.consumers[start:stop].tolist() for start, stop in bounds]
@@ -169,8 +169,8 @@ def test_nothing_to_place() -> None:
 def test_the_dtype_is_that_of_the_result() -> None:
     device = DEVICE.model_copy(update={"peak": {"float32": 100.0, "int8": 400.0}})
     index = prepared("g (int8[10] x) => (int8[10] y) { y = Add (x, x) }").index
-    units = group(index, [], [TAKEN])
-    joined = joint(index, [units], [[TAKEN]])
-    settings = CostSettings(HOST, [Device("device", device)])
+    units = group_units(index, [], [TAKEN])
+    joined = join_units(index, [units], [[TAKEN]])
+    settings = CostSettings(HOST, [PlacementDevice("device", device)])
     seconds = build_problem(index, joined, settings).problem.seconds
     assert seconds[0, 1] == 0.5 + max(10 / 400, 20 / 1000)

@@ -4,7 +4,7 @@ import numpy as np
 from support import prepared
 
 from byoc.costs.roofline import Roofline
-from byoc.costs.task import Task, tasks
+from byoc.costs.task import Task, build_tasks
 from byoc.costs.work import Work
 from byoc.graph.types import TensorType
 
@@ -37,8 +37,8 @@ def test_equal_nodes_share_a_task() -> None:
     text = CONVS.replace("<float[4,4,3,3] k, float[4] b>", "").replace(
         "(float[1,4,8,8] x,", "(float[1,4,8,8] x, float[4,4,3,3] k, float[4] b,"
     )
-    works = tasks(prepared(text).index)
-    assert [int(number) for number in works.of] == [0, 1, 2, 3, 3, 4, 5]
+    works = build_tasks(prepared(text).index)
+    assert [int(number) for number in works.task_of_node] == [0, 1, 2, 3, 3, 4, 5]
     first, written_out, biased, relu, square, product = works.distinct
     assert first.key == written_out.key != biased.key  # defaults count as left out
     assert first.types == "float32[1, 4, 8, 8], float32[4, 4, 3, 3] -> float32[1, 4, 8, 8]"
@@ -54,7 +54,7 @@ def test_equal_nodes_share_a_task() -> None:
 
 
 def test_constants_are_no_tasks_and_what_is_left_out_is_marked() -> None:
-    works = tasks(
+    works = build_tasks(
         prepared("""
         g (float[2,5] x) => (float[2,5] y, float[1,5] p) <float[1] one = {1.0}> {
           top = Neg (one)
@@ -62,7 +62,7 @@ def test_constants_are_no_tasks_and_what_is_left_out_is_marked() -> None:
           p, q = Split <axis = 0> (x)
         }""").index
     )
-    assert works.of.tolist() == [-1, 0, 1]
+    assert works.task_of_node.tolist() == [-1, 0, 1]
     assert [task.types for task in works.distinct] == [
         "float32[2, 5], -, float32[1] -> float32[2, 5]",
         "float32[2, 5] -> float32[1, 5], -",
@@ -77,7 +77,7 @@ def test_the_key_of_numbers_is_that_of_their_value() -> None:
 
 
 def test_other_domains_and_unknown_shapes() -> None:
-    works = tasks(prepared("g (float[N] x) => (float[N] y) { y = Relu (x) }").index)
+    works = build_tasks(prepared("g (float[N] x) => (float[N] y) { y = Relu (x) }").index)
     (task,) = works.distinct
     assert not task.sized
     assert task.types == "float32[N] -> float32[N]"
@@ -89,8 +89,8 @@ def test_a_composite_is_a_task_of_its_own() -> None:
           c = Conv <strides = [1, 1]> (x, w)
           y = Relu (c)
         }""").index
-    works = tasks(index)
-    found = works.composite("conv_relu", (0, 1))
+    works = build_tasks(index)
+    found = works.composite_task("conv_relu", (0, 1))
     assert found.op == "conv_relu"
     assert found.types == "float32[1, 4, 4, 4], float32[8, 4, 1, 1] -> float32[1, 8, 4, 4]"
     assert {name.partition(".")[0] for name in found.attributes} == {"0"}
@@ -101,7 +101,7 @@ def test_a_composite_is_a_task_of_its_own() -> None:
 
 
 def test_a_node_with_bodies_is_known_by_no_table() -> None:
-    works = tasks(
+    works = build_tasks(
         prepared("""
         g (float[2] x, bool c) => (float[2] y, float[2] z) {
           y = If <then_branch = t () => (float[2] u) { u = Neg (x) },
@@ -110,7 +110,7 @@ def test_a_node_with_bodies_is_known_by_no_table() -> None:
                   else_branch = e () => (float[2] v) { v = Abs (x) }> (c)
         }""").index
     )
-    assert works.of.tolist() == [0, 1]
+    assert works.task_of_node.tolist() == [0, 1]
     assert not any(task.sized for task in works.distinct)
 
 
@@ -121,7 +121,7 @@ def test_a_type_of_unknown_rank() -> None:
 
 def test_regions_that_compute_in_float16_have_tasks_of_half_the_bytes() -> None:
     index = prepared(GATHER).index
-    own, short = tasks(index), tasks(index, "float16")
+    own, short = build_tasks(index), build_tasks(index, "float16")
     assert str(short[0]) == "Gather on float16[2, 64], int64[2] -> float16[2, 64]"
     assert (own[1].dtype, short[1].dtype) == ("float32", "float16")
     assert own[1].work.bytes == 2 * short[1].work.bytes == 4 * (2 * 64 + 64 * 32 + 2 * 32)
@@ -129,6 +129,6 @@ def test_regions_that_compute_in_float16_have_tasks_of_half_the_bytes() -> None:
     assert own[0].work.bytes - short[0].work.bytes == 2 * (2 * 64 + 2 * 64)  # the indices stay
     seconds = [HALF.seconds(each[1].work, each[1].dtype) for each in (own, short)]
     assert seconds[0] == 4 * seconds[1]
-    assert short.composite("both", (0, 1)).types == (
+    assert short.composite_task("both", (0, 1)).types == (
         "float16[2, 64], int64[2], float16[64, 32] -> float16[2, 32]"
     )

@@ -8,16 +8,16 @@ import pytest
 from support import prepared
 
 from byoc.costs.model import FREE, Policy, Price, Unknown
-from byoc.costs.pose import CostSettings, Posed, build_problem
-from byoc.costs.prices import device_prices, host_prices, launch_price, price, transfer_prices
-from byoc.costs.problem import Device
-from byoc.costs.task import Task, tasks
-from byoc.costs.whole import alone, whole
+from byoc.costs.pose import CostSettings, GraphProblem, build_problem
+from byoc.costs.prices import device_prices, host_prices, launch_price, price_task, transfer_prices
+from byoc.costs.problem import PlacementDevice
+from byoc.costs.task import Task, build_tasks
+from byoc.costs.whole import price_nodes, price_graph
 from byoc.costs.work import Work
 from byoc.errors import InputError
-from byoc.patterns.group import Unit, group
-from byoc.patterns.joint import joint
-from byoc.patterns.pattern import parse
+from byoc.patterns.group import Unit, group_units
+from byoc.patterns.joint import join_units
+from byoc.patterns.pattern import parse_pattern
 from byoc.verdict import YES, Mark, refuse
 
 TEXT = """
@@ -65,21 +65,21 @@ GIVES = Knows("acc", Relu=1.0, Tanh=20.0)
 def units_of(text: str = TEXT, *patterns: str, refused: tuple[int, ...] = ()) -> tuple[Any, list[Unit]]:
     index = prepared(text).index
     marks = [Mark(refuse("no")) if i in refused else Mark(YES, "r") for i in range(len(index.nodes))]
-    return index, group(index, [parse(f"p{i}", p) for i, p in enumerate(patterns)], marks)
+    return index, group_units(index, [parse_pattern(f"p{i}", p) for i, p in enumerate(patterns)], marks)
 
 
 def posed(
     policy: Policy, host: Any = HOST, device: Any = DEVICE, refused: tuple[int, ...] = ()
-) -> Posed:
+) -> GraphProblem:
     index, units = units_of(refused=refused)
-    joined = joint(index, [units], [[Mark(YES, "r")] * len(index.nodes)])
-    return build_problem(index, joined, CostSettings(host, [Device("acc", device)], policy))
+    joined = join_units(index, [units], [[Mark(YES, "r")] * len(index.nodes)])
+    return build_problem(index, joined, CostSettings(host, [PlacementDevice("acc", device)], policy))
 
 
 def test_estimates_are_counted_and_views_are_free_without_asking() -> None:
     result = posed(Policy.estimate)
     assert result.problem.seconds.tolist() == [[10, 1], [20, 77], [0, 0], [10, 1]]
-    assert (result.estimated, result.kept) == (1, ({},))
+    assert (result.estimated, result.kept_on_host) == (1, ({},))
     assert result.problem.to_device.ravel().tolist() == [16.0] * 5
     assert result.problem.launch.tolist() == [1.0]
 
@@ -87,7 +87,7 @@ def test_estimates_are_counted_and_views_are_free_without_asking() -> None:
 def test_what_is_not_known_stays_on_the_host() -> None:
     result = posed(Policy.host)
     assert result.problem.seconds.tolist() == [[10, 1], [20, inf], [0, 0], [10, 1]]
-    assert result.kept == ({1: "what it costs on acc is not known"},)
+    assert result.kept_on_host == ({1: "what it costs on acc is not known"},)
     assert result.estimated == 0
 
 
@@ -105,7 +105,7 @@ def test_refusing_names_what_is_not_known_and_where() -> None:
 
 def test_a_unit_that_is_refused_anyhow_is_no_estimate() -> None:
     assert posed(Policy.estimate, refused=(1,)).estimated == 0
-    assert posed(Policy.host, refused=(1,)).kept == ({},)
+    assert posed(Policy.host, refused=(1,)).kept_on_host == ({},)
 
 
 def test_the_host_is_estimated_where_the_policy_is_the_host() -> None:
@@ -117,7 +117,7 @@ def test_the_host_is_estimated_where_the_policy_is_the_host() -> None:
 
 def test_prices_of_units_one_by_one_and_as_a_composite() -> None:
     index, units = units_of(TEXT, "b = Relu(x)\ny = Tanh(b)")
-    works = tasks(index)
+    works = build_tasks(index)
     own = host_prices(HOST, works, units)
     assert own.seconds.tolist() == [30, 0, 10]
     assert own.joules.tolist() == [60, 0, 20]
@@ -179,13 +179,13 @@ def test_models_that_misbehave(answer: Any, sentence: str) -> None:
             return answer
 
     with pytest.raises(InputError) as caught:
-        price(Odd("odd"), Task("Relu", Work(1, 1)))
+        price_task(Odd("odd"), Task("Relu", Work(1, 1)))
     assert str(caught.value) == sentence
 
 
 def test_no_price_is_more_than_sums_can_hold() -> None:
-    assert price(Knows("slow", Relu=inf), Task("Relu", Work(1, 1)))[0].seconds == 3.2e10
-    assert price(HOST, Task("Reshape", Work(0, 0), view=True)) == (FREE, "")
+    assert price_task(Knows("slow", Relu=inf), Task("Relu", Work(1, 1)))[0].seconds == 3.2e10
+    assert price_task(HOST, Task("Reshape", Work(0, 0), view=True)) == (FREE, "")
     assert launch_price(HOST).seconds == 1.0
 
 
@@ -197,7 +197,7 @@ def test_joules_are_no_more_than_sums_can_hold() -> None:
         def launching(self) -> Price:
             return Price(inf, inf)
 
-    found = price(Hungry("acc"), Task("Relu", Work(1, 1)))[0]
+    found = price_task(Hungry("acc"), Task("Relu", Work(1, 1)))[0]
     assert (type(found.seconds), found) == (float, Price(1.0, 1e30))
     assert launch_price(Hungry("acc")) == Price(3.2e10, 1e30)
 
@@ -207,19 +207,19 @@ def test_why_a_cost_is_not_known_is_a_short_sentence() -> None:
         def execution(self, task: Task) -> Unknown:
             return Unknown("" if task.op == "Relu" else "no\nidea " * 1000)
 
-    assert price(Vague("acc"), Task("Relu", Work(1, 1)))[1] == "acc does not say why"
-    why = price(Vague("acc"), Task("Tanh", Work(1, 1)))[1]
+    assert price_task(Vague("acc"), Task("Relu", Work(1, 1)))[1] == "acc does not say why"
+    why = price_task(Vague("acc"), Task("Tanh", Work(1, 1)))[1]
     assert why.startswith("no idea no idea")
     assert len(why) == 200
 
 
 def test_a_graph_all_on_one_device() -> None:
     index, _ = units_of()
-    assert alone(index, GIVES) == (Price(1 + 20 + 0 + 1, 2 + 40 + 0 + 2), 4 + 20 + 0 + 4)
-    assert alone(index, DEVICE)[0].seconds == 1 + 77 + 0 + 1
-    assert alone(index, DEVICE, Policy.host)[0] == Price(inf, inf)
+    assert price_nodes(index, GIVES) == (Price(1 + 20 + 0 + 1, 2 + 40 + 0 + 2), 4 + 20 + 0 + 4)
+    assert price_nodes(index, DEVICE)[0].seconds == 1 + 77 + 0 + 1
+    assert price_nodes(index, DEVICE, Policy.host)[0] == Price(inf, inf)
     with pytest.raises(InputError, match="1 of 4 units have no known cost on acc: Tanh 'b'"):
-        alone(index, DEVICE, Policy.refuse)
+        price_nodes(index, DEVICE, Policy.refuse)
 
 
 def test_bodies_count_by_how_often_they_run() -> None:
@@ -230,6 +230,6 @@ def test_bodies_count_by_how_often_they_run() -> None:
           y = If <then_branch = t () => (float[4] u) { u = Tanh (a) },
                   else_branch = e () => (float[4] v) { v = Relu (a) }> (c)
         }""").index
-    assert whole(index, HOST)[0] == Price(10 + 20 / 2 + 10 / 2, 20 + 40 / 2 + 20 / 2)
-    assert whole(index, HOST)[1] == 4 + 20 / 2 + 4 / 2
-    assert whole(index, DEVICE, unknown=Policy.host)[0] == Price(inf, inf)
+    assert price_graph(index, HOST)[0] == Price(10 + 20 / 2 + 10 / 2, 20 + 40 / 2 + 20 / 2)
+    assert price_graph(index, HOST)[1] == 4 + 20 / 2 + 4 / 2
+    assert price_graph(index, DEVICE, unknown=Policy.host)[0] == Price(inf, inf)

@@ -4,17 +4,17 @@ import pytest
 from onnx import helper
 from support import parse, prepared
 
-from byoc.costs.work import VIEWS, Sizes, Work, work
+from byoc.costs.work import VIEWS, Sizes, Work, count_work
 from byoc.graph.index import GraphIndex
-from byoc.graph.load import prepare
+from byoc.graph.load import prepare_model
 from byoc.graph.types import TensorType
-from byoc.zoo import structure
+from byoc.zoo import load_structure
 
 
 def works(text: str, opset: int = 17) -> list[Work]:
     index = prepared(text, opset=opset).index
     sizes = Sizes(index.types)
-    return [work(index, sizes, (i,)) for i in range(len(index.nodes))]
+    return [count_work(index, sizes, (i,)) for i in range(len(index.nodes))]
 
 
 @pytest.mark.parametrize(
@@ -205,9 +205,9 @@ def test_an_unknown_rank_counts_as_a_page() -> None:
     for node in model.graph.node:
         node.domain = "acme"
     model.opset_import.append(helper.make_opsetid("acme", 1))
-    index = prepare(model, "test").index
-    assert work(index, Sizes(index.types), (0,)) == Work(1, 8 + 4096, estimated=True)
-    assert work(index, Sizes(index.types, fallback=100), (1,)) == Work(2, 100 + 8, estimated=True)
+    index = prepare_model(model, "test").index
+    assert count_work(index, Sizes(index.types), (0,)) == Work(1, 8 + 4096, estimated=True)
+    assert count_work(index, Sizes(index.types, fallback=100), (1,)) == Work(2, 100 + 8, estimated=True)
 
 
 def test_sizes() -> None:
@@ -220,7 +220,7 @@ def test_sizes() -> None:
         fallback=64,
     )
     names = ("known", "partly", "rankless", "untyped")
-    assert [sizes.known(name) for name in names] == [True, False, False, False]
+    assert [sizes.is_known(name) for name in names] == [True, False, False, False]
     assert [sizes.shape(name) for name in names] == [(2, 3), (1, 3, 1), (), ()]
     assert [sizes.bytes(name) for name in names] == [12, 2, 64, 64]
 
@@ -245,20 +245,20 @@ def test_what_stays_inside_moves_no_bytes() -> None:
     """x, w and z enter, r leaves; c and a never reach memory. 128 outputs of 4 multiply-adds each."""
     index = fused_index()
     sizes = Sizes(index.types)
-    assert work(index, sizes, (0, 1, 2)) == Work(128 * 8 + 128 + 128, 4 * (64 + 32 + 128 + 128))
-    alone = [work(index, sizes, (i,)) for i in range(3)]
+    assert count_work(index, sizes, (0, 1, 2)) == Work(128 * 8 + 128 + 128, 4 * (64 + 32 + 128 + 128))
+    alone = [count_work(index, sizes, (i,)) for i in range(3)]
     assert sum(part.operations for part in alone) == 128 * 10
     assert sum(part.bytes for part in alone) == 4 * (64 + 32 + 128 + 3 * 128 + 128 + 128)
 
 
 def test_what_is_also_read_outside_leaves() -> None:
     index = fused_index(FUSED.replace("Neg (r)", "Add (r, c)"))
-    assert work(index, Sizes(index.types), (0, 1, 2)).bytes == 4 * (64 + 32 + 128 + 128 + 128)
+    assert count_work(index, Sizes(index.types), (0, 1, 2)).bytes == 4 * (64 + 32 + 128 + 128 + 128)
 
 
 def test_a_graph_output_leaves() -> None:
     index = fused_index(FUSED.replace("] y)", "] y, float[1,8,4,4] a)"))
-    assert work(index, Sizes(index.types), (0, 1, 2)).bytes == 4 * (64 + 32 + 128 + 128 + 128)
+    assert count_work(index, Sizes(index.types), (0, 1, 2)).bytes == 4 * (64 + 32 + 128 + 128 + 128)
 
 
 def test_an_output_that_nothing_reads_costs_nothing() -> None:
@@ -269,7 +269,7 @@ def test_an_output_that_nothing_reads_costs_nothing() -> None:
 def test_a_view_among_others_is_free_but_its_ends_are_not() -> None:
     text = "g (float[2,8] x) => (float[16] y) <int64[1] s = {16}> { a = Relu (x)\n y = Reshape (a, s) }"
     index = prepared(text).index
-    assert work(index, Sizes(index.types), (0, 1)) == Work(16, 4 * 16 + 8 + 4 * 16)
+    assert count_work(index, Sizes(index.types), (0, 1)) == Work(16, 4 * 16 + 8 + 4 * 16)
 
 
 def test_captures_are_read() -> None:
@@ -292,10 +292,10 @@ def test_published_counts(name: str, giga_macs: float) -> None:
     convolution, squeezenet1_1, vgg19, densenet121); an operation here is half of one. Everything
     that is not a product adds less than 2 %.
     """
-    index = prepare(structure(name), name).index
+    index = prepare_model(load_structure(name), name).index
     sizes = Sizes(index.types)
     rows = [i for i in range(len(index.nodes)) if i not in index.constant_nodes]
-    found = {i: work(index, sizes, (i,)) for i in rows}
+    found = {i: count_work(index, sizes, (i,)) for i in rows}
     products = sum(found[i].operations for i in rows if index.nodes[i].op_type in {"Conv", "Gemm"})
     assert products == pytest.approx(2e9 * giga_macs, rel=0.01)
     assert sum(part.operations for part in found.values()) == pytest.approx(products, rel=0.02)
@@ -328,5 +328,5 @@ def test_a_quantized_group_reads_its_weights_as_they_are_stored(scales: int, bia
 
     # 100 in, 54 out, and their scale and zero point; weights with 5 bytes a channel; 24 bytes of biases.
     biases = 24 + 4 * scales if bias else 0
-    assert work(index, sizes, group).bytes == 100 + 54 + 5 + 216 + 5 * scales + biases
-    assert work(index, sizes, conv).bytes == 4 * (100 + 216 + 54 + 6 * bias)
+    assert count_work(index, sizes, group).bytes == 100 + 54 + 5 + 216 + 5 * scales + biases
+    assert count_work(index, sizes, conv).bytes == 4 * (100 + 216 + 54 + 6 * bias)

@@ -9,10 +9,10 @@ from support import LIGHT, Ran, prepared
 
 from byoc import zoo
 from byoc.errors import InputError
-from byoc.explain import explain
-from byoc.explain.document import document
-from byoc.graph.load import prepare
-from byoc.plugins import ANNOTATIONS, files
+from byoc.explain import explain_model
+from byoc.explain.document import make_explanation_document
+from byoc.graph.load import prepare_model
+from byoc.plugins import ANNOTATIONS, find_files
 from byoc.rules.load import load_rules
 
 RULES = """
@@ -58,8 +58,8 @@ def rules(tmp_path: Path) -> Callable[[str], str]:
 
 
 def explained(text: str, rules: str, **asked: str) -> dict[str, Any]:
-    found = explain(prepared(text), load_rules(rules), **asked)
-    return document(found, details=bool(asked))
+    found = explain_model(prepared(text), load_rules(rules), **asked)
+    return make_explanation_document(found, details=bool(asked))
 
 
 def test_refusals_of_one_reason_are_one_row(rules: Callable[[str], str]) -> None:
@@ -200,9 +200,9 @@ def test_golden_text(
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_every_light_model_with_every_rule_file(name: str) -> None:
-    model = prepare(zoo.structure(name), name)
-    for built_in in files(ANNOTATIONS)[0]:
-        found = document(explain(model, load_rules(built_in)))
+    model = prepare_model(zoo.load_structure(name), name)
+    for built_in in find_files(ANNOTATIONS)[0]:
+        found = make_explanation_document(explain_model(model, load_rules(built_in)))
         assert found["nodes"]["asked"] == found["nodes"]["taken"] + found["nodes"]["refused"] > 0
         assert sum(row["nodes"] for row in found["refused"]) == found["nodes"]["refused"]
         assert sum(row["compute"] for row in found["refused"]) == pytest.approx(

@@ -8,8 +8,8 @@ import pytest
 from support import prepared
 
 from byoc.errors import InputError
-from byoc.explain import explain
-from byoc.explain.document import document
+from byoc.explain import explain_model
+from byoc.explain.document import make_explanation_document
 from byoc.graph.load import Model
 from byoc.rules.load import load_rules
 
@@ -36,7 +36,7 @@ def explained(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         path = tmp_path / "t.yaml"
         path.write_text(HEAD + rules)
         loaded = prepared(model) if isinstance(model, str) else model
-        return document(explain(loaded, load_rules(str(path)), **asked), details=bool(asked))
+        return make_explanation_document(explain_model(loaded, load_rules(str(path)), **asked), details=bool(asked))
 
     return run
 

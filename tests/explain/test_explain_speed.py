@@ -7,13 +7,13 @@ from time import process_time
 import pytest
 from onnx import NodeProto, TensorProto, helper
 
-from byoc.explain import explain
-from byoc.explain.document import document
-from byoc.graph.load import Model, prepare
-from byoc.patterns.explain import near_misses
-from byoc.patterns.pattern import Pattern, parse
+from byoc.explain import explain_model
+from byoc.explain.document import make_explanation_document
+from byoc.graph.load import Model, prepare_model
+from byoc.patterns.explain import find_near_misses
+from byoc.patterns.pattern import Pattern, parse_pattern
 from byoc.pipeline import load_model
-from byoc.rules.library import library
+from byoc.rules.library import read_library
 from byoc.rules.load import load_rules
 from byoc.verdict import YES, Mark
 
@@ -24,7 +24,7 @@ _MOST_SECONDS = 20  # of the processor, several times what is usual
 def graph(nodes: list[NodeProto]) -> Model:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "z", "out")]
     made = helper.make_graph(nodes, "g", values[:2], values[2:])
-    return prepare(
+    return prepare_model(
         helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "t"
     )
 
@@ -48,7 +48,7 @@ def fan() -> Model:
 def adds(last: str) -> Pattern:
     """Return a pattern of 50 lines, the order of whose operands can be chosen at each."""
     lines = [f"a{i} = Add({f'a{i - 1}' if i else 'x'}, z{i})" for i in range(49)]
-    return parse("adds", "\n".join([*lines, f"y = {last}(a48, z)"]))
+    return parse_pattern("adds", "\n".join([*lines, f"y = {last}(a48, z)"]))
 
 
 @pytest.mark.parametrize(
@@ -57,21 +57,21 @@ def adds(last: str) -> Pattern:
         (lambda: chain(lambda _: "z"), adds("Add")),
         (lambda: chain(lambda _: "z"), adds("Mul")),
         (lambda: chain(lambda i: f"t{i - 2}" if i > 1 else "z"), adds("Add")),
-        (fan, parse("p", "r = Relu(x)\nn = Neg(r)\ny = Exp(n)")),
-        (fan, parse("p", "r = Relu(x)\nn = Neg(r)\na = Abs(r)\ny = Mul(n, a)")),
-        (fan, parse("p", "n = Neg(r)\na = Abs(r)\ne = Exp(a)\nreturn n, e")),
+        (fan, parse_pattern("p", "r = Relu(x)\nn = Neg(r)\ny = Exp(n)")),
+        (fan, parse_pattern("p", "r = Relu(x)\nn = Neg(r)\na = Abs(r)\ny = Mul(n, a)")),
+        (fan, parse_pattern("p", "n = Neg(r)\na = Abs(r)\ne = Exp(a)\nreturn n, e")),
     ],
 )
 def test_what_nearly_matched_is_found_in_seconds(model: Callable[[], Model], pattern: Pattern) -> None:
     index = model().index
     start = process_time()
-    near_misses(index, [pattern], [Mark(YES, "ops[0]")] * len(index.nodes), matches=())
+    find_near_misses(index, [pattern], [Mark(YES, "ops[0]")] * len(index.nodes), matches=())
     assert process_time() - start < _MOST_SECONDS
 
 
 def test_ten_thousand_nodes_and_the_whole_library(tmp_path: Path) -> None:
     """Most of the nodes refused, each by some constraint."""
-    composites = "".join(f"  - library: {name}\n" for name in sorted(library().entries))
+    composites = "".join(f"  - library: {name}\n" for name in sorted(read_library().entries))
     (tmp_path / "t.yaml").write_text(
         "target: t\ncost_model: dla\ndtype: float32\nlimits: {batch: 4096}\nops:\n"
         "  - {op: MatMul, tensors: {B: {constant: true}}}\n"
@@ -82,7 +82,7 @@ def test_ten_thousand_nodes_and_the_whole_library(tmp_path: Path) -> None:
     )
     model, target = load_model("zoo:transformer_10k"), load_rules(str(tmp_path / "t.yaml"))
     start = process_time()
-    found = document(explain(model, target))
+    found = make_explanation_document(explain_model(model, target))
     assert process_time() - start < _MOST_SECONDS
     assert found["nodes"]["refused"] > 5_000
     assert found["relax"]

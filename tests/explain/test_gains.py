@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from support import prepared
 
 from byoc import zoo
-from byoc.explain import Explanation, explain
-from byoc.explain.gains import gains
-from byoc.explain.relax import relaxed
-from byoc.graph.load import Model, prepare
+from byoc.explain import Explanation, explain_model
+from byoc.explain.gains import compute_gains
+from byoc.explain.relax import drop_constraint
+from byoc.graph.load import Model, prepare_model
 from byoc.rules.load import Target, load_rules
 from byoc.rules.schema import RuleFile
 
@@ -24,15 +24,15 @@ Taken = Counter[tuple[str, str, str]]
 
 
 def asked(model: Model, rules: dict[str, Any]) -> Explanation:
-    return explain(model, Target("t", RuleFile.model_validate(rules)))
+    return explain_model(model, Target("t", RuleFile.model_validate(rules)))
 
 
 def taken(explanation: Explanation) -> Taken:
     """Return the nodes that are taken: the graph, the operator and what it makes."""
     nodes = (
-        (graph, graph.index.nodes[number]) for graph in explanation.graphs for number in graph.taken
+        (graph, graph.index.nodes[number]) for graph in explanation.graphs for number in graph.supported_nodes
     )
-    return Counter((graph.graph, node.op_type, str(node.output[0])) for graph, node in nodes)
+    return Counter((graph.graph_path, node.op_type, str(node.output[0])) for graph, node in nodes)
 
 
 def without(rules: dict[str, Any], place: str, ops: list[str]) -> dict[str, Any]:
@@ -62,15 +62,15 @@ def _kept(host: dict[str, Any]) -> dict[str, Any]:
 def check(model: Model, rules: dict[str, Any]) -> set[str]:
     """Relax each constraint that is said to gain something; return the places."""
     before = asked(model, rules)
-    found = gains(before)
+    found = compute_gains(before)
     for gain in found:
-        after = asked(model, without(rules, gain.place, list(gain.operators)))
+        after = asked(model, without(rules, gain.location, list(gain.operators)))
         more, less = taken(after) - taken(before), taken(before) - taken(after)
         assert more.total() - less.total() == gain.nodes, gain
         assert Counter(op for _, op, _ in more.elements()) == gain.operators, gain
         saved = before.refused_operations - after.refused_operations
         assert saved == pytest.approx(gain.operations), gain
-    return {gain.place for gain in found}
+    return {gain.location for gain in found}
 
 
 OPS = {"Relu": 1, "Neg": 1, "Tanh": 1, "Add": 2, "Mul": 2, "Conv": 1, "Softmax": 1, "Q": 1}
@@ -163,7 +163,7 @@ composites:
 
 @pytest.mark.parametrize("name", ["shufflenet", "inception_v1"])
 def test_so_in_models_of_the_zoo(name: str) -> None:
-    places = check(prepare(zoo.structure(name), name), yaml.safe_load(ZOO))
+    places = check(prepare_model(zoo.load_structure(name), name), yaml.safe_load(ZOO))
     assert len(places) > 2
 
 
@@ -176,17 +176,17 @@ def test_what_is_inherited_is_relaxed_where_it_is_written(tmp_path: Path) -> Non
         "g (float[2,4] x, float[1,4] z) => (float[2,4] y, float[1,4] r, float[1,4] n) {\n"
         " y = Relu (x)\n [r] r = Relu (z)\n n = Neg (z)\n}"
     )
-    found = explain(model, load_rules(str(tmp_path / "t.yaml")))
-    assert {gain.place: gain.nodes for gain in gains(found)} == {"ops[0].opset.min": 1}
-    any_batch = relaxed(found.target, "base.yaml: limits.batch")
-    any_dtype = relaxed(found.target, "base.yaml: dtype")
+    found = explain_model(model, load_rules(str(tmp_path / "t.yaml")))
+    assert {gain.location: gain.nodes for gain in compute_gains(found)} == {"ops[0].opset.min": 1}
+    any_batch = drop_constraint(found.target, "base.yaml: limits.batch")
+    any_dtype = drop_constraint(found.target, "base.yaml: dtype")
     assert any_batch is not None
     assert any_dtype is not None
     assert any_batch.rules.limits.batch is None
     assert any_dtype.rules.dtype == ("any",)
-    free = relaxed(found.target, "ops[0].opset.min")
+    free = drop_constraint(found.target, "ops[0].opset.min")
     assert free is not None
     assert [rule.opset.min for rule in free.rules.ops] == [None, None]
     assert free.rules.ops[0].dtype == ("float32",)
     for place in ("base.yaml: ops[1]", "ops[0]", "nothing.yaml: ops[0].dtype", "ops[9].dtype", ""):
-        assert relaxed(found.target, place) is None
+        assert drop_constraint(found.target, place) is None

@@ -13,12 +13,12 @@ from cutting import planned
 
 import byoc.costs.load
 from byoc.errors import InputError
-from byoc.graph.load import Model, prepare, read_file
-from byoc.patterns.group import group
+from byoc.graph.load import Model, prepare_model, read_model_file
+from byoc.patterns.group import group_units
 from byoc.placement import Strategy
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.placement.strategies.min_cut import MinCut
-from byoc.rules.annotate import annotate
+from byoc.rules.annotate import annotate_graph
 from byoc.rules.load import Target, load_rules
 
 PERMISSIVE = """
@@ -52,7 +52,7 @@ class Models:
         path = self.folder / f"m{self.suffix}"
         path.write_bytes(data)
         try:
-            model = prepare(read_file(path), "m.onnx", self.folder)
+            model = prepare_model(read_model_file(path), "m.onnx", self.folder)
         except InputError as error:
             _check_sentence(error)
             return REFUSED
@@ -97,7 +97,7 @@ class Rules:
                 raise AssertionError("more lines than the limit on problems") from error
             return REFUSED
         index = _small().index
-        group(index, target.patterns, annotate(index, target))
+        group_units(index, target.patterns, annotate_graph(index, target))
         return "applied"
 
 
@@ -116,7 +116,7 @@ def _small() -> Model:
           g = Sigmoid (t)
           z = Softmax <axis = 0> (g)
         }""")
-    return prepare(proto, "small")
+    return prepare_model(proto, "small")
 
 
 def _check_sentence(error: InputError) -> None:

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 from support import prepared
 
-from byoc.graph.attributes import effective, schema_of, written
+from byoc.graph.attributes import get_effective_attributes, get_schema, get_stated_attributes
 from byoc.graph.load import Model
 
 
 def attributes(model: Model, number: int = 0) -> dict[str, Any]:
     node = model.index.nodes[number]
-    schema = schema_of(node.op_type, node.domain, model.index.opsets[node.domain])
+    schema = get_schema(node.op_type, node.domain, model.index.opsets[node.domain])
     assert schema is not None
-    return effective(node, schema, model.index.types)
+    return get_effective_attributes(node, schema, model.index.types)
 
 
 def conv(given: str = "", shape: str = "4,2,3,5", opset: int = 17) -> Model:
@@ -38,7 +38,7 @@ def test_written_ones_win() -> None:
     )
     model = conv(given)
     found = attributes(model)
-    assert found == {**written(model.index.nodes[0]), "auto_pad": "NOTSET"}
+    assert found == {**get_stated_attributes(model.index.nodes[0]), "auto_pad": "NOTSET"}
     assert (found["strides"], found["dilations"], found["pads"]) == ([2, 1], [1, 2], [1, 0, 1, 2])
 
 
@@ -115,15 +115,15 @@ def test_lists_of_floats_and_texts() -> None:
         "g (float[2] x) => (float[2] y) { k = Constant <value_floats = [0.1, 1e30]> ()\n y = Relu (x)\n"
         's = Constant <value_strings = ["a", "ü"]> () }'
     ).index.nodes
-    assert written(node[0]) == {"value_floats": [0.1, 1e30]}
-    assert written(node[2]) == {"value_strings": ["a", "ü"]}
-    assert written(model.index.nodes[0]) == {}
+    assert get_stated_attributes(node[0]) == {"value_floats": [0.1, 1e30]}
+    assert get_stated_attributes(node[2]) == {"value_strings": ["a", "ü"]}
+    assert get_stated_attributes(model.index.nodes[0]) == {}
 
 
 def test_no_schema() -> None:
-    assert schema_of("Gelu", "com.acme", 1) is None
-    assert schema_of("Gelu", "", 19) is None
-    assert schema_of("Gelu", "", 20) is not None
-    conv = schema_of("Conv", "ai.onnx", 17)
+    assert get_schema("Gelu", "com.acme", 1) is None
+    assert get_schema("Gelu", "", 19) is None
+    assert get_schema("Gelu", "", 20) is not None
+    conv = get_schema("Conv", "ai.onnx", 17)
     assert conv is not None
     assert conv.since_version == 11

@@ -6,9 +6,9 @@ from onnx import TensorProto, helper
 from support import parse
 
 from byoc.errors import InputError
-from byoc.graph.dims import fix_dims, symbols, without_negative
-from byoc.graph.index import stated_types, tensor_types
-from byoc.graph.load import prepare
+from byoc.graph.dims import fix_dims, list_symbolic_dims, clear_negative_dims
+from byoc.graph.index import get_stated_types, read_tensor_types
+from byoc.graph.load import prepare_model
 from byoc.graph.types import TensorType, read_type
 from byoc.graph.walk import walk_graphs
 
@@ -25,7 +25,7 @@ g (float[batch, length] x, float[batch, K] k, bool c) => (float[batch, length] y
 
 
 def test_names_of_the_inputs_in_order() -> None:
-    assert symbols(parse(TEXT)) == ["batch", "length", "K"]
+    assert list_symbolic_dims(parse(TEXT)) == ["batch", "length", "K"]
 
 
 def test_every_mention_gets_the_size() -> None:
@@ -47,7 +47,7 @@ def test_every_mention_gets_the_size() -> None:
 
 def test_a_size_reaches_what_is_inferred() -> None:
     text = "g (float[N, 4] x) => (float[N, P] y) { a = Transpose (x)\n y = Transpose (a) }"
-    model = prepare(parse(text), "test", dims={"N": 3})
+    model = prepare_model(parse(text), "test", dims={"N": 3})
     assert model.index.types["a"] == TensorType("float32", (4, 3))
     assert model.index.types["y"].shape in ((3, 4), (3, "P"))
 
@@ -88,14 +88,14 @@ def test_refusals(dims: dict[str, int], message: str) -> None:
 def test_nothing_symbolic() -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Relu (x) }")
     with pytest.raises(InputError) as caught:
-        prepare(model, "m.onnx", dims={"N": 1})
+        prepare_model(model, "m.onnx", dims={"N": 1})
     assert str(caught.value) == "m.onnx: no input has a dimension named 'N'; no dimension has a name"
 
 
 def test_a_name_that_only_inner_values_have_is_not_for_the_user() -> None:
     model = parse("g (float[2] x) => (float[M] y) { y = Relu (x) }")
-    assert symbols(model) == []
-    assert tensor_types(stated_types(model))["y"] == TensorType("float32", ("M",))
+    assert list_symbolic_dims(model) == []
+    assert read_tensor_types(get_stated_types(model))["y"] == TensorType("float32", ("M",))
 
 
 def test_a_sparse_input() -> None:
@@ -108,13 +108,13 @@ def test_a_sparse_input() -> None:
 
 def test_a_negative_extent_is_unknown_and_all_else_is_as_it_was() -> None:
     model = parse(TEXT)
-    assert without_negative(model) is model
+    assert clear_negative_dims(model) is model
     branch = model.graph.node[1].attribute[0].g
     stated = [model.graph.input[0], model.graph.output[0], branch.value_info[0]]
     for value in stated:
         value.type.tensor_type.shape.dim[0].dim_value = -1
     before = model.SerializeToString()
-    fixed = without_negative(model)
+    fixed = clear_negative_dims(model)
     assert model.SerializeToString() == before
     assert [str(read_type(value.type)) for value in fixed.graph.input[:2]] == [
         "float32[?, length]",

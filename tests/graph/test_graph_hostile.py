@@ -9,9 +9,9 @@ from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 from support import parse, prepared
 
 from byoc.errors import InputError
-from byoc.graph.load import prepare, read_file
+from byoc.graph.load import prepare_model, read_model_file
 from byoc.graph.types import TensorType
-from byoc.graph.walk import not_text
+from byoc.graph.walk import find_non_text
 
 SMALL = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
 TERA = 1 << 40
@@ -20,9 +20,9 @@ TERA = 1 << 40
 def refused(model: ModelProto | Path) -> str:
     with pytest.raises(InputError) as caught:
         if isinstance(model, Path):
-            prepare(read_file(model), "m", model.parent)
+            prepare_model(read_model_file(model), "m", model.parent)
         else:
-            prepare(model, "m")
+            prepare_model(model, "m")
     message = str(caught.value)
     assert "\n" not in message
     return message.removeprefix("m: ")
@@ -103,7 +103,7 @@ def test_text_that_is_none(place: object, field: str) -> None:
     """protobuf hands out bytes where it should be text, and no code expects these."""
     model = parse(SMALL)
     model.graph.node[0].attribute.add(name="a", type=AttributeProto.GRAPH).g.name = "b"
-    assert not not_text(model)
+    assert not find_non_text(model)
     message = place(model)  # type: ignore[operator]
     if field == "output":
         message.output[0] = "QQQQ"
@@ -192,7 +192,7 @@ def test_functions_that_stand_for_a_billion_nodes() -> None:
     model = onnx.parser.parse_model(
         f"{head}\ng (float[2] x) => (float[2] y) {{ y = a.F30 (x) }}\n{calls}"
     )
-    (note,) = prepare(model, "m").notes
+    (note,) = prepare_model(model, "m").notes
     assert note == "shapes are known only where stated: its functions stand for more than 250000 nodes"
 
 

@@ -4,8 +4,8 @@ import pytest
 from onnx import TensorProto, helper
 from support import parse, prepared
 
-from byoc.graph.index import GraphIndex, stated_types
-from byoc.graph.load import prepare
+from byoc.graph.index import GraphIndex, get_stated_types
+from byoc.graph.load import prepare_model
 from byoc.graph.types import TensorType
 
 CONSTANTS = """
@@ -21,7 +21,7 @@ g (float[2] x) => (float[2] y) <float[2] w = {1, 2}, int64[1] axes = {0}> {
 
 def test_producers_and_consumers() -> None:
     index = prepared(CONSTANTS).index
-    assert index.producer == {"k": 0, "ww": 1, "www": 2, "a": 3, "y": 4}
+    assert index.producers == {"k": 0, "ww": 1, "www": 2, "a": 3, "y": 4}
     assert index.consumers == {"w": [1, 4], "k": [1], "ww": [2], "x": [3], "www": [3], "a": [4]}
     assert [list(names) for names in index.reads] == [[], ["w", "k"], ["ww"], ["x", "www"], ["a", "w"]]
     assert (list(index.inputs), list(index.outputs), index.opsets) == (["x"], ["y"], {"": 17})
@@ -55,9 +55,9 @@ def test_constants_through_a_chain() -> None:
         "ww",
         "www",
     ]
-    assert index.constants_behind(["a", "www"]) == [0, 1, 2]
-    assert index.constants_behind(["ww", "x", "w"]) == [0, 1]
-    assert index.constants_behind(["y"]) == []
+    assert index.find_constant_nodes(["a", "www"]) == [0, 1, 2]
+    assert index.find_constant_nodes(["ww", "x", "w"]) == [0, 1]
+    assert index.find_constant_nodes(["y"]) == []
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_other_domains_and_bodies_are_never_constant() -> None:
         }""")
     model.opset_import.append(helper.make_opsetid("acme", 1))
     model.graph.node.insert(0, helper.make_node("Secret", ["w"], ["s"], domain="acme"))
-    assert prepare(model, "test").index.constant_nodes == set()
+    assert prepare_model(model, "test").index.constant_nodes == set()
 
 
 def test_the_standard_domain_by_its_long_name() -> None:
@@ -100,7 +100,7 @@ def test_the_standard_domain_by_its_long_name() -> None:
     )
     model.graph.node[0].domain = "ai.onnx"
     model.opset_import[0].domain = "ai.onnx"
-    index = GraphIndex(model, stated_types(model))
+    index = GraphIndex(model, get_stated_types(model))
     assert index.constant_nodes == {0}
     assert index.opsets == {"": 17}
 
@@ -111,8 +111,8 @@ def test_an_initializer_that_is_an_input(ir: int, inputs: list[str], constant: b
     text = "g (float[2] x, float[2] w) => (float[2] y) { n = Neg (w)\n y = Add (x, n) }"
     model = parse(text, ir=ir, opset=9)
     model.graph.initializer.append(helper.make_tensor("w", TensorProto.FLOAT, [2], [1, 2]))
-    index = prepare(model, "test").index
-    assert index.overridable == (ir >= 4)
+    index = prepare_model(model, "test").index
+    assert index.has_default_inputs == (ir >= 4)
     assert list(index.inputs) == inputs
     assert index.is_constant("w") == constant
     assert index.constant_nodes == ({0} if constant else set())

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
-from byoc.graph.layout import Layout, parse_layout
-from byoc.graph.layout_nodes import can_lie, layout_nodes
-from byoc.graph.types import NUMBERS, TensorType, read_type
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.graph.layout import TensorLayout, parse_layout
+from byoc.graph.layout_nodes import can_convert_layout, make_layout_nodes
+from byoc.graph.types import DTYPE_NUMBERS, TensorType, read_type
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
 
 DTYPES = ("float32", "float16", "int8", "uint8", "int32", "bool", "float64", "int64", "int16", "uint16")
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> Layout:
+def layouts(draw: st.DrawFn) -> TensorLayout:
     axes = "".join(draw(st.permutations("NCHW" if draw(st.booleans()) else "OIHW")))
     blocks = draw(st.lists(st.tuples(st.sampled_from(axes), st.integers(2, 5)), max_size=3))
-    return Layout(axes, tuple(blocks))
+    return TensorLayout(axes, tuple(blocks))
 
 
 shapes = st.tuples(*[st.integers(1, 7)] * 4)
@@ -36,7 +36,7 @@ def filled(shape: Sequence[int], dtype: str) -> NDArray[Any]:
     return (np.arange(prod(shape)) % 120 + 1).reshape(shape).astype(dtype)
 
 
-def by_the_definition(layout: Layout, array: NDArray[Any]) -> NDArray[Any]:
+def by_the_definition(layout: TensorLayout, array: NDArray[Any]) -> NDArray[Any]:
     """Return an array in a layout, element by element: each block's index is a digit of the axis."""
     steps = {axis: prod(n for own, n in layout.blocks if own == axis) for axis in layout.axes}
     extents = dict(zip(layout.plain_axes, array.shape, strict=True))
@@ -66,7 +66,7 @@ def run(
     opsets = [helper.make_opsetid("", opset)]
     model = helper.make_model(graph, ir_version=8, opset_imports=opsets)
     onnx.checker.check_model(model, full_check=True)
-    with unoptimized():
+    with without_optimizations():
         return run_session(open_session(model), {"x": array})["y"]
 
 
@@ -80,17 +80,17 @@ def numbered(wanted: str, kind: TensorType) -> str:
 @given(layouts(), shapes, st.sampled_from(DTYPES))
 @example(parse_layout("OIHW4i2o3i"), (7, 7, 2, 3), "float16")
 def test_packing_follows_the_definition_and_comes_back(
-    layout: Layout, shape: tuple[int, int, int, int], dtype: str
+    layout: TensorLayout, shape: tuple[int, int, int, int], dtype: str
 ) -> None:
     array = filled(shape, dtype)
 
-    packed = layout.pack(array)
+    packed = layout.pack_array(array)
 
     np.testing.assert_array_equal(packed, by_the_definition(layout, array))
     assert packed.flags.c_contiguous
     assert packed.dtype == array.dtype
-    np.testing.assert_array_equal(layout.unpack(packed, shape), array)
-    kind = layout.packed(TensorType(dtype, shape))
+    np.testing.assert_array_equal(layout.unpack_array(packed, shape), array)
+    kind = layout.pack_type(TensorType(dtype, shape))
     assert kind == TensorType(dtype, packed.shape)
     assert kind is not None
     assert kind.bytes == packed.nbytes
@@ -102,20 +102,20 @@ def test_packing_follows_the_definition_and_comes_back(
 @example(parse_layout("NCHW16c"), (2, 3, 4, 5), "int16", True, 13)
 @example(parse_layout("NCHW4c"), (1, 3, 2, 2), "uint16", False, 21)
 def test_nodes_pack_and_unpack(
-    layout: Layout, shape: tuple[int, int, int, int], dtype: str, dynamic: bool, opset: int
+    layout: TensorLayout, shape: tuple[int, int, int, int], dtype: str, dynamic: bool, opset: int
 ) -> None:
     dims = (None, *shape[1:]) if dynamic else shape
     kind = TensorType(dtype, dims)
-    if not can_lie(layout, kind, opset):
+    if not can_convert_layout(layout, kind, opset):
         blocked_first = any(axis == layout.plain_axes[0] for axis, _ in layout.blocks)
         assert (dynamic and blocked_first) or (dtype == "bool" and opset < 13)
         return
-    array, packed = filled(shape, dtype), layout.pack(filled(shape, dtype))
+    array, packed = filled(shape, dtype), layout.pack_array(filled(shape, dtype))
 
-    there = layout_nodes(layout.forward(kind), "x", "y", numbered)
-    back = layout_nodes(layout.inverse(kind), "x", "y", numbered)
-    middle = layout_nodes(layout.forward(kind), "x", "m", numbered)
-    again = layout_nodes(layout.inverse(kind), "m", "y", numbered)
+    there = make_layout_nodes(layout.make_pack_steps(kind), "x", "y", numbered)
+    back = make_layout_nodes(layout.make_unpack_steps(kind), "x", "y", numbered)
+    middle = make_layout_nodes(layout.make_pack_steps(kind), "x", "m", numbered)
+    again = make_layout_nodes(layout.make_unpack_steps(kind), "m", "y", numbered)
 
     np.testing.assert_array_equal(run(there, array, dims, packed.ndim, opset), packed)
     np.testing.assert_array_equal(run(back, packed, [None] * packed.ndim, 4, opset), array)
@@ -124,7 +124,7 @@ def test_nodes_pack_and_unpack(
 
 @given(layouts(), shapes, st.sampled_from(["int8", "int16", "bfloat16"]))
 def test_types_of_steps_are_what_onnx_infers(
-    layout: Layout, shape: tuple[int, int, int, int], dtype: str
+    layout: TensorLayout, shape: tuple[int, int, int, int], dtype: str
 ) -> None:
     kind = TensorType(dtype, shape)
     told: dict[str, TensorType] = {}
@@ -133,25 +133,25 @@ def test_types_of_steps_are_what_onnx_infers(
         told[fresh := numbered(wanted, made)] = made
         return fresh
 
-    nodes = layout_nodes(layout.forward(kind), "x", "m", name)
-    nodes += layout_nodes(layout.inverse(kind), "m", "y", name)
-    x = helper.make_tensor_value_info("x", NUMBERS[dtype], shape)
+    nodes = make_layout_nodes(layout.make_pack_steps(kind), "x", "m", name)
+    nodes += make_layout_nodes(layout.make_unpack_steps(kind), "m", "y", name)
+    x = helper.make_tensor_value_info("x", DTYPE_NUMBERS[dtype], shape)
     graph = helper.make_graph(
-        nodes, "g", [x], [helper.make_tensor_value_info("y", NUMBERS[dtype], None)]
+        nodes, "g", [x], [helper.make_tensor_value_info("y", DTYPE_NUMBERS[dtype], None)]
     )
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
 
     found = {value.name: read_type(value.type) for value in inferred.graph.value_info}
     assert {name: found[name] for name in told} == told
-    assert found["m"] == layout.packed(kind)
+    assert found["m"] == layout.pack_type(kind)
     assert read_type(inferred.graph.output[0].type) == kind
 
 
 def test_only_what_the_layout_changes_is_done() -> None:
     def ops(word: str, channels: int) -> list[str]:
         layout, kind = parse_layout(word), TensorType("float32", ("N", channels, 6, 6))
-        return [step.op for step in (*layout.forward(kind), *layout.inverse(kind))]
+        return [step.op for step in (*layout.make_pack_steps(kind), *layout.make_unpack_steps(kind))]
 
     assert ops("NCHW", 3) == []
     assert ops("NHWC", 3) == ["Transpose", "Transpose"]
@@ -163,31 +163,31 @@ def test_only_what_the_layout_changes_is_done() -> None:
 def test_the_batch_may_be_unknown_and_stays_so() -> None:
     kind = TensorType("int8", ("N", 3, None, 8))
 
-    assert str(parse_layout("NHWC").packed(kind)) == "int8[N, ?, 8, 3]"
-    assert parse_layout("NCHW16c").packed(kind) is None
+    assert str(parse_layout("NHWC").pack_type(kind)) == "int8[N, ?, 8, 3]"
+    assert parse_layout("NCHW16c").pack_type(kind) is None
     fixed = TensorType("int8", (None, 20, 5, 8))
-    assert str(parse_layout("NCHW16c").packed(fixed)) == "int8[?, 2, 5, 8, 16]"
-    assert parse_layout("NCHW2n").packed(fixed) is None
+    assert str(parse_layout("NCHW16c").pack_type(fixed)) == "int8[?, 2, 5, 8, 16]"
+    assert parse_layout("NCHW2n").pack_type(fixed) is None
 
 
 @pytest.mark.parametrize("shape", [None, (), (3,), (2, 3, 4), (1, 2, 3, 4, 5)])
 def test_other_ranks_stay_plain(shape: tuple[int, ...] | None) -> None:
     layout, kind = parse_layout("NHWC"), TensorType("float32", shape)
 
-    assert layout.packed(kind) is None
-    assert not can_lie(layout, kind, 17)
+    assert layout.pack_type(kind) is None
+    assert not can_convert_layout(layout, kind, 17)
     with pytest.raises(ValueError, match="has no layout NHWC"):
-        layout.forward(kind)
+        layout.make_pack_steps(kind)
     if shape is not None:
         with pytest.raises(ValueError, match=f"rank 4 is needed, not {len(shape)}"):
-            layout.pack(np.zeros(shape, np.float32))
+            layout.pack_array(np.zeros(shape, np.float32))
 
 
 def test_what_no_operator_takes_stays_plain() -> None:
     images = {dtype: TensorType(dtype, (1, 3, 4, 4)) for dtype in ("float32", "bfloat16", "int4")}
 
     def taken(word: str, opset: int) -> list[str]:
-        return [name for name, kind in images.items() if can_lie(parse_layout(word), kind, opset)]
+        return [name for name, kind in images.items() if can_convert_layout(parse_layout(word), kind, opset)]
 
     assert taken("NHWC", 1) == ["float32"]
     assert taken("NHWC", 13) == ["float32", "bfloat16"]
@@ -198,14 +198,14 @@ def test_what_no_operator_takes_stays_plain() -> None:
 
 
 def test_unpacking_another_shape_is_refused() -> None:
-    packed = parse_layout("NCHW4c").pack(np.zeros((1, 3, 2, 2), np.int8))
+    packed = parse_layout("NCHW4c").pack_array(np.zeros((1, 3, 2, 2), np.int8))
 
     with pytest.raises(ValueError, match=r"\(1, 5, 2, 2\) in layout NCHW4c is \(1, 2, 2, 2, 4\), not"):
-        parse_layout("NCHW4c").unpack(packed, (1, 5, 2, 2))
+        parse_layout("NCHW4c").unpack_array(packed, (1, 5, 2, 2))
 
 
 @given(layouts())
-def test_words_come_back(layout: Layout) -> None:
+def test_words_come_back(layout: TensorLayout) -> None:
     assert parse_layout(str(layout)) == layout
     assert layout.is_plain == (str(layout) in {"NCHW", "OIHW"})
 

@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from support import parse, prepared
 
 from byoc.errors import InputError
-from byoc.graph.load import Model, prepare, read_file
+from byoc.graph.load import Model, prepare_model, read_model_file
 from byoc.graph.types import TensorType
 
 SMALL = "g (float[N, 4] x) => (float[N, 4] y) { y = Relu (x) }"
@@ -18,7 +18,7 @@ SMALL = "g (float[N, 4] x) => (float[N, 4] y) { y = Relu (x) }"
 
 def refusal(path: Path) -> str:
     with pytest.raises(InputError) as caught:
-        prepare(read_file(path), str(path), path.parent)
+        prepare_model(read_model_file(path), str(path), path.parent)
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith(f"{path}: ")
@@ -28,7 +28,7 @@ def refusal(path: Path) -> str:
 def refused(model: ModelProto) -> str:
     before = model.SerializeToString(deterministic=True)
     with pytest.raises(InputError) as caught:
-        prepare(model, "m.onnx")
+        prepare_model(model, "m.onnx")
     assert model.SerializeToString(deterministic=True) == before
     message = str(caught.value)
     assert "\n" not in message
@@ -100,7 +100,7 @@ def test_a_folder(tmp_path: Path) -> None:
 def test_the_forms_a_model_may_have(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"m.{suffix}"
     onnx.save(parse(SMALL), path)
-    assert read_file(path) == parse(SMALL)
+    assert read_model_file(path) == parse(SMALL)
 
 
 def model_of(graph: Callable[[ModelProto], None]) -> ModelProto:
@@ -164,7 +164,7 @@ def test_bad_data_is_named_wherever_it_stands() -> None:
 def test_nodes_in_any_order_are_sorted() -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Neg (b)\n b = Abs (a)\n a = Relu (x) }")
     before = model.SerializeToString()
-    ready = prepare(model, "test")
+    ready = prepare_model(model, "test")
     assert [node.op_type for node in ready.proto.graph.node] == ["Relu", "Abs", "Neg"]
     assert model.SerializeToString() == before
     onnx.checker.check_model(ready.proto, full_check=True)
@@ -211,13 +211,13 @@ def rich(unsorted: bool = False) -> ModelProto:
 
 def test_a_sorted_model_is_kept_as_it_is() -> None:
     model = rich()
-    assert prepare(model, "test").proto is model
+    assert prepare_model(model, "test").proto is model
 
 
 def test_sorting_touches_nothing_but_the_order() -> None:
     model = rich(unsorted=True)
     before = model.SerializeToString(deterministic=True)
-    ready = prepare(model, "test").proto
+    ready = prepare_model(model, "test").proto
     assert model.SerializeToString(deterministic=True) == before
     assert ready == rich()
 
@@ -226,7 +226,7 @@ def test_fixing_a_dimension_touches_nothing_else() -> None:
     model = rich()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
     before = model.SerializeToString(deterministic=True)
-    ready = prepare(model, "test", dims={"N": 2}).proto
+    ready = prepare_model(model, "test", dims={"N": 2}).proto
     assert model.SerializeToString(deterministic=True) == before
     assert ready == rich()
 
@@ -236,7 +236,7 @@ def test_weights_do_not_pass_through_checks_and_inference() -> None:
     model = parse("g (float[1, 64] x) => (float[1, M] y) { a = MatMul (x, w)\n y = Relu (a) }")
     model.graph.initializer.append(numpy_helper.from_array(np.zeros((64, 64), np.float32), "w"))
     before = model.SerializeToString()
-    ready = prepare(model, "test")
+    ready = prepare_model(model, "test")
     assert ready.index.types["a"] == TensorType("float32", (1, 64))
     assert ready.index.types["w"] == TensorType("float32", (64, 64))
     assert ready.index.is_constant("w")
@@ -254,7 +254,7 @@ def test_weights_beside_the_model(tmp_path: Path) -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Add (x, w) }")
     model.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "w"))
     onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
-    ready = prepare(read_file(path), str(path), tmp_path)
+    ready = prepare_model(read_model_file(path), str(path), tmp_path)
     assert ready.index.types["w"] == TensorType("float32", (2,))
     (tmp_path / "w.bin").write_bytes(b"1234")
     assert refusal(path) == "tensor 'w' has external data in 'w.bin' up to byte 8, but the file has 4"
@@ -290,12 +290,12 @@ def test_data_beside_the_model_that_is_no_initializer_of_the_graph(tmp_path: Pat
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     before = model.SerializeToString(deterministic=True)
-    ready = prepare(model, "m.onnx", tmp_path)
+    ready = prepare_model(model, "m.onnx", tmp_path)
     assert model.SerializeToString(deterministic=True) == before
     if place == "a constant node":
         assert ready.index.types["y"] == TensorType("float32", (3, 4))
     with pytest.raises(InputError, match=r"'s\.bin', and there is no such file beside the model$"):
-        prepare(model, "m.onnx", tmp_path / "elsewhere")
+        prepare_model(model, "m.onnx", tmp_path / "elsewhere")
 
 
 def test_inference_that_fails_is_noted_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +320,7 @@ def test_operators_of_other_domains_pass() -> None:
     model.graph.node[0].domain = "com.acme"
     assert "com.acme" in refused(model)
     model.opset_import.append(helper.make_opsetid("com.acme", 1))
-    assert prepare(model, "test").index.opsets == {"": 17, "com.acme": 1}
+    assert prepare_model(model, "test").index.opsets == {"": 17, "com.acme": 1}
 
 
 @pytest.mark.parametrize(

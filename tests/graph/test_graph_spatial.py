@@ -8,13 +8,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support import parse, prepared
 
-from byoc.graph.index import GraphIndex, stated_types
-from byoc.graph.load import prepare
-from byoc.graph.spatial import images, weights
+from byoc.graph.index import GraphIndex, get_stated_types
+from byoc.graph.load import prepare_model
+from byoc.graph.spatial import find_images, find_weights
 
 
 def of(text: str) -> set[str]:
-    return set(images(prepared(text).index))
+    return set(find_images(prepared(text).index))
 
 
 def test_images_are_what_reaches_a_convolution_and_what_it_reaches() -> None:
@@ -146,9 +146,9 @@ def test_bodies_are_asked_alone_and_say_it_of_what_they_capture() -> None:
     )
     bodies = {body.attribute: body.index for body in model.index.bodies[2]}
 
-    assert images(model.index) == {"x", "a"}
-    assert images(bodies["then_branch"]) == {"a", "u"}
-    assert images(bodies["else_branch"]) == set()
+    assert find_images(model.index) == {"x", "a"}
+    assert find_images(bodies["then_branch"]) == {"a", "u"}
+    assert find_images(bodies["else_branch"]) == set()
 
 
 def test_weights_are_found_behind_what_makes_them() -> None:
@@ -169,7 +169,7 @@ def test_weights_are_found_behind_what_makes_them() -> None:
         }"""
     )
 
-    found = weights(model.index)
+    found = find_weights(model.index)
 
     assert found == {"q": "OIHW", "d": "OIHW", "h": "IOHW", "f": "IOHW", "computed": "OIHW"}
 
@@ -182,8 +182,8 @@ def test_the_weight_of_a_quantized_convolution_is_its_fourth_input() -> None:
         }"""
     )
 
-    assert weights(model.index) == {"w": "OIHW"}
-    assert images(model.index) == {"x", "y"}
+    assert find_weights(model.index) == {"w": "OIHW"}
+    assert find_images(model.index) == {"x", "y"}
 
 
 def test_a_long_chain_is_all_one_group() -> None:
@@ -199,12 +199,12 @@ def test_a_long_chain_is_all_one_group() -> None:
     )
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
-    assert images(prepare(model, "long").index) == {*(f"t{i}" for i in range(5001)), "y"}
+    assert find_images(prepare_model(model, "long").index) == {*(f"t{i}" for i in range(5001)), "y"}
 
 
 def test_unknown_types_are_no_images() -> None:
     model = parse("g (float[1, 2, 4, 4] x) => (y) { a = acme.Mystery(x)\n y = LRN<size = 1>(a) }")
     model.opset_import.append(onnx.helper.make_opsetid("acme", 1))
-    index = GraphIndex(model, stated_types(model))
+    index = GraphIndex(model, get_stated_types(model))
 
-    assert images(index) == set()
+    assert find_images(index) == set()

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from byoc.errors import InputError
-from byoc.graph.tensors import External, check_tensor, external, raw_bytes, stored_bytes
-from byoc.graph.types import NUMBERS
+from byoc.graph.tensors import ExternalData, check_tensor, find_external_data, read_raw_bytes, count_bytes
+from byoc.graph.types import DTYPE_NUMBERS
 
 
 def outside(dims: tuple[int, ...] = (2,), dtype: int = TensorProto.FLOAT, **fields: str) -> TensorProto:
@@ -51,13 +51,13 @@ def folder(tmp_path: Path) -> Path:
 def test_data_beside_the_model(folder: Path, fields: dict[str, str], data: bytes) -> None:
     tensor = outside(**fields)
     check_tensor(tensor, folder)
-    assert raw_bytes(tensor, folder) == data
+    assert read_raw_bytes(tensor, folder) == data
 
 
 def test_where_it_lies(folder: Path) -> None:
-    place = external(outside(location="w.bin", offset="4"), folder)
-    assert place == External(folder.resolve() / "w.bin", 4, 8)
-    assert external(numpy_helper.from_array(np.zeros(2)), folder) is None
+    place = find_external_data(outside(location="w.bin", offset="4"), folder)
+    assert place == ExternalData(folder.resolve() / "w.bin", 4, 8)
+    assert find_external_data(numpy_helper.from_array(np.zeros(2)), folder) is None
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_refused_places(folder: Path, fields: dict[str, str], message: str) -> N
         check_tensor(tensor, folder)
     assert str(caught.value) == f"tensor 'w' has external data in {message}"
     with pytest.raises(InputError):
-        raw_bytes(tensor, folder)
+        read_raw_bytes(tensor, folder)
 
 
 def test_a_link_to_itself(folder: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_model_in_memory_has_no_folder() -> None:
 def test_packed_data_beside_the_model(folder: Path) -> None:
     tensor = outside((3,), TensorProto.INT4, location="w.bin", length="2")
     check_tensor(tensor, folder)
-    assert raw_bytes(tensor, folder) == b"\x00\x01"
+    assert read_raw_bytes(tensor, folder) == b"\x00\x01"
     with pytest.raises(InputError, match=r"of 3 bytes, but its shape and dtype ask for 2$"):
         check_tensor(outside((3,), TensorProto.INT4, location="w.bin", length="3"), folder)
 
@@ -149,7 +149,7 @@ def test_raw_data_of_the_wrong_length(
     dtype: int, dims: tuple[int, ...], length: int, needed: int
 ) -> None:
     tensor = TensorProto(name="w", dims=dims, data_type=dtype, raw_data=bytes(length))
-    assert stored_bytes(tensor) == needed
+    assert count_bytes(tensor) == needed
     with pytest.raises(InputError) as caught:
         check_tensor(tensor, None)
     assert str(caught.value) == (
@@ -179,10 +179,10 @@ def test_a_negative_dimension() -> None:
     assert str(caught.value) == "tensor 'w' has a negative dimension"
 
 
-@pytest.mark.parametrize("dtype", sorted(set(NUMBERS) - {"string"}))
+@pytest.mark.parametrize("dtype", sorted(set(DTYPE_NUMBERS) - {"string"}))
 def test_raw_form_of_values_in_fields(dtype: str) -> None:
-    tensor = helper.make_tensor("t", NUMBERS[dtype], [3], [1, 0, 1])
-    raw = onnx.TensorProto(dims=[3], data_type=NUMBERS[dtype], raw_data=raw_bytes(tensor, None))
+    tensor = helper.make_tensor("t", DTYPE_NUMBERS[dtype], [3], [1, 0, 1])
+    raw = onnx.TensorProto(dims=[3], data_type=DTYPE_NUMBERS[dtype], raw_data=read_raw_bytes(tensor, None))
     check_tensor(raw, None)
     same = numpy_helper.to_array(tensor) == numpy_helper.to_array(raw)
     assert np.asarray(same).all()
@@ -192,4 +192,4 @@ def test_strings_have_no_raw_form() -> None:
     tensor = helper.make_tensor("t", TensorProto.STRING, [1], ["a"])
     check_tensor(tensor, None)
     with pytest.raises(ValueError, match=r"^strings have no raw form$"):
-        raw_bytes(tensor, None)
+        read_raw_bytes(tensor, None)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, TypeProto, helper
 
-from byoc.graph.types import DTYPES, NUMBERS, TensorType, bits, read_type, write_type
+from byoc.graph.types import DTYPES, DTYPE_NUMBERS, TensorType, count_bits, read_type, write_type
 
 BITS = {
     **dict.fromkeys(["int2", "uint2"], 2),
@@ -24,23 +24,23 @@ BITS = {
 
 @pytest.mark.parametrize(("dtype", "width"), BITS.items())
 def test_bits(dtype: str, width: int) -> None:
-    if dtype in NUMBERS:  # older releases of onnx lack the narrowest
-        assert bits(dtype) == width
+    if dtype in DTYPE_NUMBERS:  # older releases of onnx lack the narrowest
+        assert count_bits(dtype) == width
 
 
 def test_every_type_of_this_onnx_has_a_name_and_a_width() -> None:
     numbers = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
     assert set(DTYPES) == numbers
-    assert all(bits(name) > 0 for name in NUMBERS)
-    assert {number: NUMBERS[name] for number, name in DTYPES.items()} == {n: n for n in numbers}
+    assert all(count_bits(name) > 0 for name in DTYPE_NUMBERS)
+    assert {number: DTYPE_NUMBERS[name] for number, name in DTYPES.items()} == {n: n for n in numbers}
 
 
-@pytest.mark.parametrize("dtype", sorted(set(NUMBERS) - {"string"}))
+@pytest.mark.parametrize("dtype", sorted(set(DTYPE_NUMBERS) - {"string"}))
 def test_bytes_are_those_that_onnx_stores(dtype: str) -> None:
     """Five elements: sub-byte types fill their last byte with nothing."""
-    array = onnx.numpy_helper.to_array(helper.make_tensor("t", NUMBERS[dtype], [5], [1, 0, 1, 1, 0]))
+    array = onnx.numpy_helper.to_array(helper.make_tensor("t", DTYPE_NUMBERS[dtype], [5], [1, 0, 1, 1, 0]))
     stored = onnx.numpy_helper.from_array(array)
-    assert stored.data_type == NUMBERS[dtype]
+    assert stored.data_type == DTYPE_NUMBERS[dtype]
     assert TensorType(dtype, (5,)).bytes == len(stored.raw_data)
 
 
@@ -88,9 +88,9 @@ DIMS = st.none() | st.integers(0, 2**40) | st.text("abcN_", min_size=1, max_size
 
 
 @settings(derandomize=True, deadline=None, database=None)
-@given(st.sampled_from(sorted(NUMBERS)), st.none() | st.lists(DIMS, max_size=5).map(tuple))
+@given(st.sampled_from(sorted(DTYPE_NUMBERS)), st.none() | st.lists(DIMS, max_size=5).map(tuple))
 def test_reading_undoes_writing(dtype: str, shape: tuple[int | str | None, ...] | None) -> None:
     kind = TensorType(dtype, shape)
     assert read_type(write_type(kind)) == kind
     if kind.elements is not None:
-        assert kind.bytes == int(np.ceil(kind.elements * bits(dtype) / 8)) or kind.elements > 2**50
+        assert kind.bytes == int(np.ceil(kind.elements * count_bits(dtype) / 8)) or kind.elements > 2**50

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from support import prepared
 
-from byoc.graph.facts import attribute_facts, node_facts, tensor_facts
-from byoc.graph.values import constant_value
+from byoc.graph.facts import collect_attribute_facts, collect_node_facts, collect_tensor_facts
+from byoc.graph.values import get_constant_value
 
 FORMS = {
     "value_float = 0.1": np.array(0.1, np.float32),
@@ -22,7 +22,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_constant_nodes(form: str) -> None:
     text = f"g (float[2] x) => (float[2] y) {{ k = Constant <{form}> ()\n y = Relu (x) }}"
-    value = constant_value(prepared(text).index, "k")
+    value = get_constant_value(prepared(text).index, "k")
     assert value is not None
     assert value.shape == FORMS[form].shape
     assert value.dtype.kind in ("OU" if "string" in form else FORMS[form].dtype.kind)
@@ -33,16 +33,16 @@ def test_what_is_large_or_not_constant() -> None:
     numbers = ", ".join(["1.0"] * 1025)
     lines = f"k = Constant <value_floats = [{numbers}]> ()\n y = Relu (x)"
     index = prepared(f"g (float[2] x) => (float[2] y) {{ {lines} }}").index
-    assert constant_value(index, "k") is None
-    assert constant_value(index, "x") is None
-    assert constant_value(index, "nosuch") is None
+    assert get_constant_value(index, "k") is None
+    assert get_constant_value(index, "x") is None
+    assert get_constant_value(index, "nosuch") is None
 
 
 def test_facts() -> None:
     text = "g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}> { y = Mul (x, w) }"
     index = prepared(text).index
-    assert tensor_facts(index, "") == {"given": False}
-    assert tensor_facts(index, "x") == {
+    assert collect_tensor_facts(index, "") == {"given": False}
+    assert collect_tensor_facts(index, "x") == {
         "given": True,
         "name": "x",
         "constant": False,
@@ -50,7 +50,7 @@ def test_facts() -> None:
         "shape": [None, 2],
         "rank": 2,
     }
-    assert tensor_facts(index, "w") == {
+    assert collect_tensor_facts(index, "w") == {
         "given": True,
         "name": "w",
         "constant": True,
@@ -61,8 +61,8 @@ def test_facts() -> None:
         "bytes": 8,
         "value": [1.0, 2.0],
     }
-    assert attribute_facts(index, index.nodes[0]) == {}
-    assert node_facts(index, index.nodes[0])["op"] == "Mul"
+    assert collect_attribute_facts(index, index.nodes[0]) == {}
+    assert collect_node_facts(index, index.nodes[0])["op"] == "Mul"
 
 
 LARGE = "<int64[2] s = {50000, 40000}, int64[1] e = {4000000000}, int64 n = {4000000000}>"
@@ -89,7 +89,7 @@ def test_what_is_large_in_between_is_not_made(lines: str) -> None:
     """A file of 150 bytes took 8 GB and 22 seconds."""
     index = prepared(f"g (float[2] x) => (float[2] y) {LARGE} {{ {lines}\n y = Relu (x) }}").index
     start = process_time()
-    assert constant_value(index, "k") is None
+    assert get_constant_value(index, "k") is None
     assert process_time() - start < 2
 
 
@@ -102,6 +102,6 @@ def test_what_exporters_leave_to_be_computed() -> None:
  k = Squeeze (c)
  y = Relu (x)"""
     index = prepared(f"g (float[2] x) => (float[2] y) <int64[1] t = {{4}}> {{ {lines} }}").index
-    value = constant_value(index, "k")
+    value = get_constant_value(index, "k")
     assert value is not None
     assert value.tolist() == [2, 3, 0, 1]

@@ -10,12 +10,12 @@ from onnx import NodeProto, TensorProto, helper
 from support import parse
 
 from byoc.graph.walk import (
-    attribute_tensors,
-    bodies,
-    captures,
-    describe,
-    reads,
-    topological_order,
+    walk_attribute_tensors,
+    walk_bodies,
+    list_captures,
+    describe_node,
+    list_reads,
+    sort_topologically,
     walk_graphs,
     walk_tensors,
 )
@@ -46,30 +46,30 @@ def relu(source: str, target: str, name: str = "") -> NodeProto:
 def test_graphs_at_every_depth() -> None:
     graph = parse(NESTED).graph
     assert sorted(g.name for g in walk_graphs(graph)) == ["else_g", "loop_g", "outer", "then_g"]
-    assert [g.name for g in bodies(graph.node[1])] == ["then_g", "else_g"]
+    assert [g.name for g in walk_bodies(graph.node[1])] == ["then_g", "else_g"]
 
 
 def test_a_node_reads_what_its_bodies_capture() -> None:
     """Local names, loop variables and the body's own weights are no captures."""
     branch = parse(NESTED).graph.node[1]
-    assert reads(branch) == ["c", "a", "n", "x"]
-    then_body, else_body = bodies(branch)
-    assert captures(then_body) == ["a", "n", "c", "x"]
-    assert captures(else_body) == ["x"]
+    assert list_reads(branch) == ["c", "a", "n", "x"]
+    then_body, else_body = walk_bodies(branch)
+    assert list_captures(then_body) == ["a", "n", "c", "x"]
+    assert list_captures(else_body) == ["x"]
 
 
 def test_reads_leave_out_what_is_absent_or_double() -> None:
-    assert reads(helper.make_node("Clip", ["x", "", "x"], ["y"])) == ["x"]
+    assert list_reads(helper.make_node("Clip", ["x", "", "x"], ["y"])) == ["x"]
 
 
 def test_a_body_that_gives_out_an_outer_tensor_captures_it() -> None:
     body = helper.make_graph([], "b", [], [helper.make_tensor_value_info("a", TensorProto.FLOAT, [2])])
-    assert captures(body) == ["a"]
+    assert list_captures(body) == ["a"]
 
 
 def test_a_name_used_before_a_body_makes_it_anew_is_a_capture() -> None:
     body = helper.make_graph([relu("a", "b"), relu("b", "a2")], "b", [], [])
-    assert captures(body) == ["a"]
+    assert list_captures(body) == ["a"]
 
 
 def test_every_stored_tensor() -> None:
@@ -100,7 +100,7 @@ def test_every_stored_tensor() -> None:
         "sparse",
         "w",
     ]
-    assert sorted(tensor.name for tensor in attribute_tensors(model)) == [
+    assert sorted(tensor.name for tensor in walk_attribute_tensors(model)) == [
         "attr_places",
         "attr_values",
         "kt",
@@ -110,17 +110,17 @@ def test_every_stored_tensor() -> None:
 def test_a_right_order_is_kept_as_it_is() -> None:
     """Kahn's algorithm alone would put both readers of x before the second of the first branch."""
     nodes = [relu("x", "a"), relu("a", "b"), relu("x", "c"), relu("c", "d")]
-    assert topological_order(nodes) == [0, 1, 2, 3]
+    assert sort_topologically(nodes) == [0, 1, 2, 3]
 
 
 def test_a_long_chain_the_wrong_way_round() -> None:
     nodes = [relu(f"t{i}", f"t{i + 1}") for i in reversed(range(5000))]
-    assert topological_order(nodes) == list(reversed(range(5000)))
+    assert sort_topologically(nodes) == list(reversed(range(5000)))
 
 
 def test_what_a_body_captures_comes_first() -> None:
     graph = parse(NESTED).graph
-    assert topological_order([graph.node[1], graph.node[0]]) == [1, 0]
+    assert sort_topologically([graph.node[1], graph.node[0]]) == [1, 0]
 
 
 def test_a_cycle_is_named_by_a_node_on_it() -> None:
@@ -133,16 +133,16 @@ def test_a_cycle_is_named_by_a_node_on_it() -> None:
         relu("z", "zz", "last"),
     ]
     with pytest.raises(ValueError, match=r"^the nodes form a cycle through (Add 'one'|Relu 'two')$"):
-        topological_order(nodes)
+        sort_topologically(nodes)
 
 
 def test_a_node_that_reads_itself() -> None:
     with pytest.raises(ValueError, match=r"^the nodes form a cycle through Relu 'a'$"):
-        topological_order([relu("a", "a")])
+        sort_topologically([relu("a", "a")])
 
 
 def test_no_nodes() -> None:
-    assert topological_order([]) == []
+    assert sort_topologically([]) == []
 
 
 @settings(derandomize=True, deadline=None, database=None)
@@ -153,7 +153,7 @@ def test_producers_stand_before_consumers(size: int, chance: random.Random) -> N
         sources = [f"t{j}" for j in range(i) if chance.random() < 0.4] or ["x"]
         nodes.append(helper.make_node("Sum", sources, [f"t{i}"]))
     chance.shuffle(nodes)
-    order = topological_order(nodes)
+    order = sort_topologically(nodes)
     assert sorted(order) == list(range(size))
     place = {nodes[i].output[0]: position for position, i in enumerate(order)}
     assert all(
@@ -169,11 +169,11 @@ def test_any_cycle_is_named_by_a_node_on_it(length: int, others: int, chance: ra
     nodes = ring + after
     chance.shuffle(nodes)
     with pytest.raises(ValueError, match=r"through Relu 'ring\d'$"):
-        topological_order(nodes)
+        sort_topologically(nodes)
 
 
 def test_how_messages_name_a_node() -> None:
-    assert describe(relu("x", "y", "r")) == "Relu 'r'"
-    assert describe(relu("x", "y")) == "Relu 'y'"
-    assert describe(helper.make_node("Dropout", ["x"], ["", "mask"])) == "Dropout 'mask'"
-    assert describe(onnx.NodeProto(op_type="Sink")) == "Sink ''"
+    assert describe_node(relu("x", "y", "r")) == "Relu 'r'"
+    assert describe_node(relu("x", "y")) == "Relu 'y'"
+    assert describe_node(helper.make_node("Dropout", ["x"], ["", "mask"])) == "Dropout 'mask'"
+    assert describe_node(onnx.NodeProto(op_type="Sink")) == "Sink ''"

@@ -19,19 +19,19 @@ from support import prepared
 
 from byoc import zoo
 from byoc.graph.index import GraphIndex
-from byoc.graph.load import Model, prepare
-from byoc.graph.unshare import unshared
-from byoc.patterns.group import chosen
+from byoc.graph.load import Model, prepare_model
+from byoc.graph.unshare import unshare_dequantize
+from byoc.patterns.group import find_composites
 from byoc.patterns.match import Match
 from byoc.pipeline import Result, load_model, partition
-from byoc.rules.library import library
+from byoc.rules.library import read_library
 from byoc.rules.load import Target, load_rules
 from byoc.runtime.samples import sample_inputs
 from byoc.verdict import YES, Mark
 from byoc.verify.run import run_plain
 
 MODELS = Path(__file__).parent / "models"
-ALL = sorted(library().entries)
+ALL = sorted(read_library().entries)
 QUANTIZED = "  - {op: '*', quantized: true}\n"
 
 
@@ -58,23 +58,23 @@ def model(graph: str) -> Model:
     name = graph.removeprefix("zoo:")
     if name == graph:
         return load_model(MODELS / f"{graph}.onnx")
-    if not next(entry.present for entry in zoo.entries() if entry.name == name):
+    if not next(entry.present for entry in zoo.list_entries() if entry.name == name):
         pytest.skip(f"{name} is not on this machine")
     return load_model(graph)
 
 
 def found(graph: Model, target: Target) -> Sequence[Match]:
     """Return where the composites of a target are, were all nodes accepted."""
-    index = (unshared(graph) if target.quantized else graph).index
-    return chosen(index, target.patterns, [Mark(YES, "")] * len(index.nodes))
+    index = (unshare_dequantize(graph) if target.has_quantized_rules else graph).index
+    return find_composites(index, target.patterns, [Mark(YES, "")] * len(index.nodes))
 
 
 def test_every_composite_is_tried() -> None:
     tried = {name for name, *_ in FRAGMENTS}
     assert sorted(tried) == ALL
     assert sorted({name for name, *_ in EDITS} | TEXTS.keys()) == ALL
-    assert all(entry.composite.description for name in ALL for entry in library().entries[name])
-    assert not library().problems
+    assert all(entry.composite.description for name in ALL for entry in read_library().entries[name])
+    assert not read_library().problems
 
 
 @pytest.mark.parametrize(("name", "graph", "count", "elsewhere"), [*FRAGMENTS, *ZOO])
@@ -90,10 +90,10 @@ def test_found_as_often_as_the_graph_says(
 def test_every_variant_is_somewhere(name: str, rules: Callable[[str], Path]) -> None:
     target = load_rules(str(rules(name)))
     graphs = [graph for other, graph, *_ in FRAGMENTS if other == name]
-    variants = {match.form.variant for graph in graphs for match in found(model(graph), target)}
+    variants = {match.form.variant_number for graph in graphs for match in found(model(graph), target)}
     if name == "layer_norm_channels":
         variants.add(7)  # those of layer_norm, one of which writes the last axis in two ways
-    assert variants == {form.variant for form in target.patterns[0].forms}
+    assert variants == {form.variant_number for form in target.patterns[0].forms}
 
 
 @pytest.mark.parametrize(("name", "graph", "count"), [(*row[:3],) for row in [*FRAGMENTS, *RUN]])
@@ -129,7 +129,7 @@ def placed(result: Result) -> Counter[str]:
 
 def assert_same(result: Result, original: Model) -> None:
     """Run a model cut and uncut in plain onnxruntime, and hold the outputs against each other."""
-    inputs = sample_inputs(original.index) if original.samples is None else original.samples(0)
+    inputs = sample_inputs(original.index) if original.make_samples is None else original.make_samples(0)
     expected = run_plain(original.proto, original, inputs)
     actual = run_plain(result.model, original, inputs)
     for output, value in expected.items():
@@ -143,13 +143,13 @@ def test_not_where_inner_values_are_used_elsewhere(
 ) -> None:
     loaded, target = model(graph), load_rules(str(rules(name)))
     before = found(loaded, target)
-    index = (unshared(loaded) if target.quantized else loaded).index
+    index = (unshare_dequantize(loaded) if target.has_quantized_rules else loaded).index
     exposed = onnx.ModelProto()
     exposed.CopyFrom(index.proto)
     for match in before:
         for tensor in _inner(match, index):
-            exposed.graph.output.add(name=tensor).type.CopyFrom(index.values[tensor])
-    after = found(prepare(exposed, "exposed"), target)
+            exposed.graph.output.add(name=tensor).type.CopyFrom(index.type_protos[tensor])
+    after = found(prepare_model(exposed, "exposed"), target)
     assert {len(match.nodes) for match in after} <= {1}
 
 
@@ -166,7 +166,7 @@ def test_not_what_looks_like_it(
     changed = onnx.load(MODELS / f"{graph}.onnx")
     for edit in edits:
         assert edit(changed), f"nothing to change in {graph}"
-    assert len(found(prepare(changed, "changed"), load_rules(str(rules(name))))) == left
+    assert len(found(prepare_model(changed, "changed"), load_rules(str(rules(name))))) == left
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name in TEXTS for text in TEXTS[name]])

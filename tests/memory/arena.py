@@ -16,9 +16,9 @@ from onnx import ModelProto, numpy_helper
 
 from byoc.graph.fold import fold_constants
 from byoc.graph.index import GraphIndex
-from byoc.graph.load import prepare
-from byoc.memory.model.rows import RowModel, row_model
-from byoc.memory.stripes import Band, Layer, StripedPlan, stripe
+from byoc.graph.load import prepare_model
+from byoc.memory.model.rows import RowwiseModel, read_row_model
+from byoc.memory.stripes import RowBand, RowLayer, StripedPlan, stripe
 
 _POISON = np.uint32(0x7FC0DEAD)
 """A quiet NaN; whoever adds it, multiplies it or takes the larger of it gets a NaN."""
@@ -26,18 +26,18 @@ _POISON = np.uint32(0x7FC0DEAD)
 Feeds = Mapping[str, NDArray[Any]]
 
 
-def read_rows(model: ModelProto) -> tuple[GraphIndex, RowModel]:
+def read_rows(model: ModelProto) -> tuple[GraphIndex, RowwiseModel]:
     """Return the model's index, constants computed, and its row-wise layers."""
-    index = prepare(fold_constants(model), model.graph.name or "model").index
-    return index, row_model(index)
+    index = prepare_model(fold_constants(model), model.graph.name or "model").index
+    return index, read_row_model(index)
 
 
-def plan_rows(rows: RowModel, alignment: int = 4) -> StripedPlan:
+def plan_rows(rows: RowwiseModel, alignment: int = 4) -> StripedPlan:
     """Return the striped plan."""
     return stripe(rows.tensors, rows.layers, rows.inputs, rows.outputs, alignment)
 
 
-def execute(index: GraphIndex, rows: RowModel, plan: StripedPlan, feeds: Feeds) -> dict[str, Row]:
+def execute(index: GraphIndex, rows: RowwiseModel, plan: StripedPlan, feeds: Feeds) -> dict[str, Row]:
     """Return the outputs of a model of float32 tensors, computed in an arena of `plan.size` bytes."""
     arena = _Arena(index, rows, plan)
     with np.errstate(all="ignore"):  # what reads poison shall go on, and be seen in the output
@@ -51,7 +51,7 @@ def execute(index: GraphIndex, rows: RowModel, plan: StripedPlan, feeds: Feeds) 
 class _Arena:
     """The bytes, and who wrote which of them last."""
 
-    def __init__(self, index: GraphIndex, rows: RowModel, plan: StripedPlan) -> None:
+    def __init__(self, index: GraphIndex, rows: RowwiseModel, plan: StripedPlan) -> None:
         self.index, self.rows, self.plan = index, rows, plan
         if plan.size % 4 or any(gcd(p.offset, p.row_bytes, 4) != 4 for p in plan.places.values()):
             raise ValueError("the places of float32 tensors are multiples of 4 bytes")
@@ -62,11 +62,11 @@ class _Arena:
         self.layers = {each.name: each for each in rows.layers}
         self.done = dict.fromkeys(self.layers, 0)
         self.dead = dict.fromkeys(self.tensors, 0)
-        self.readers: dict[str, list[Layer]] = {name: [] for name in self.tensors}
+        self.readers: dict[str, list[RowLayer]] = {name: [] for name in self.tensors}
         for layer in rows.layers:
             for name in dict.fromkeys(name for name, _ in layer.reads):
                 self.readers[name].append(layer)
-        weights = {name: numpy_helper.to_array(each) for name, each in index.stored.items()}
+        weights = {name: numpy_helper.to_array(each) for name, each in index.stored_tensors.items()}
         self.scratch: Row = self.words[:0]
         look = Look(index, weights, self.row, lambda: self.scratch)
         self.kernels: dict[str, Kernel] = {
@@ -82,7 +82,7 @@ class _Arena:
         """The view of a row: `[C][W]` of an image, else all of the tensor."""
         shape = self.shape(name)
         is_image = len(shape) == 4 and shape[0] == 1
-        return self.words[self.where(self.rows.storage[name], row)].reshape(
+        return self.words[self.where(self.rows.storage_of[name], row)].reshape(
             (shape[1], shape[3]) if is_image else shape
         )
 
@@ -102,7 +102,7 @@ class _Arena:
             return self.row(name, 0).copy()
         return np.stack([self.row(name, row) for row in range(shape[2])], axis=1)[None]
 
-    def run(self, band: Band) -> None:
+    def run(self, band: RowBand) -> None:
         layer = self.layers[band.layer]
         if layer.scratch:
             at = self.plan.scratch[layer.name] // 4
@@ -141,7 +141,7 @@ class _Arena:
         self.words.view(np.uint32)[there] = _POISON
         self.owner[there] = -1
 
-    def _needed(self, layer: Layer, name: str) -> int:
+    def _needed(self, layer: RowLayer, name: str) -> int:
         """The first row that a reader still needs."""
         height = self.tensors[name].rows
         count = self.done[layer.name]

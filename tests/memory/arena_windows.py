@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from byoc.graph.facts import attribute_facts
+from byoc.graph.facts import collect_attribute_facts
 from byoc.graph.index import GraphIndex
-from byoc.memory.model.rowwise import channels_at_once
+from byoc.memory.model.rowwise import count_channels_at_once
 
 Row = NDArray[np.float32]
 
@@ -29,7 +29,7 @@ class Look:
         return tuple(int(dim) for dim in kind.shape or () if isinstance(dim, int))
 
     def attributes(self, node: NodeProto) -> dict[str, Any]:
-        return attribute_facts(self.index, node)
+        return collect_attribute_facts(self.index, node)
 
 
 Kernel = Callable[[int], None]
@@ -117,7 +117,7 @@ def _add_product(scratch: Row, result: Row, source: Row, weight: Row, groups: in
     makes, reads = weight.shape[0] // groups, weight.shape[1]
     full = scratch.size // width
     gathers = source.strides[1] != source.itemsize and width > 1
-    held = channels_at_once(width, reads) if gathers else 0
+    held = count_channels_at_once(width, reads) if gathers else 0
     block = min(full - held, makes)
     gathered = scratch[: held * width].reshape(held, width)
     for group in range(groups):

@@ -3,10 +3,10 @@
 from itertools import product
 from random import Random
 
-from byoc.memory.levels import Access, Schedule, Turn
+from byoc.memory.levels import Access, AccessSchedule, ScheduledStep
 
 
-def random_schedule(seed: int, turns: int, largest: int = 6, alignment: int = 1) -> Schedule:
+def random_schedule(seed: int, turns: int, largest: int = 6, alignment: int = 1) -> AccessSchedule:
     """A schedule of chains and branches, with updates, pins, repeated streaming and take-overs."""
     random = Random(seed)
     sizes = [alignment * random.randint(1, largest) for _ in range(random.randint(1, 2))]
@@ -26,11 +26,11 @@ def random_schedule(seed: int, turns: int, largest: int = 6, alignment: int = 1)
                 if sizes[a.buffer] == size and random.random() < 0.5 and not a.writes
             )
         accesses.update({a.buffer: number for a in own})
-        done.append(Turn(f"t{number}", tuple(own), alignment * random.randint(0, 2), over))
+        done.append(ScheduledStep(f"t{number}", tuple(own), alignment * random.randint(0, 2), over))
     last = {b for b, number in accesses.items() if number == turns - 1}
     outputs = frozenset(b for b in range(len(sizes)) if b in last or random.random() < 0.1)
     names = tuple(f"b{b}" for b in range(len(sizes)))
-    return Schedule(names, tuple(sizes), tuple(done), inputs, outputs, alignment)
+    return AccessSchedule(names, tuple(sizes), tuple(done), inputs, outputs, alignment)
 
 
 def _access(random: Random, buffer: int, size: int, alignment: int, writes: bool) -> Access:
@@ -39,7 +39,7 @@ def _access(random: Random, buffer: int, size: int, alignment: int, writes: bool
     return Access(buffer, writes, streamed, staging, pinned=random.random() < 0.05)
 
 
-def exhaustive(schedule: Schedule, size: int) -> int | None:
+def exhaustive(schedule: AccessSchedule, size: int) -> int | None:
     """The fewest bytes moved over all that can be resident and kept; None where nothing fits."""
     accesses = [(n, a) for n, turn in enumerate(schedule.turns) for a in turn.accesses]
     best = None
@@ -51,7 +51,7 @@ def exhaustive(schedule: Schedule, size: int) -> int | None:
 
 
 def _bytes(
-    schedule: Schedule, accesses: list[tuple[int, Access]], kinds: tuple[str, ...], size: int
+    schedule: AccessSchedule, accesses: list[tuple[int, Access]], kinds: tuple[str, ...], size: int
 ) -> int | None:
     kind = {(turn, access.buffer): k for (turn, access), k in zip(accesses, kinds, strict=True)}
     held: set[int] = set()  # kept from turns before
@@ -103,9 +103,9 @@ def _bytes(
     return moved
 
 
-def _shared(schedule: Schedule, number: int, here: set[int]) -> int:
+def _shared(schedule: AccessSchedule, number: int, here: set[int]) -> int:
     """The most bytes that buffers made in a turn can share with those that die there."""
-    pairs = [(w, r) for n, w, r in schedule.takeovers if n == number and {w, r} <= here]
+    pairs = [(w, r) for n, w, r in schedule.overwrites if n == number and {w, r} <= here]
     best = 0
     for chosen in product((False, True), repeat=len(pairs)):
         taken = [pair for pair, yes in zip(pairs, chosen, strict=True) if yes]

@@ -7,16 +7,16 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from byoc.memory.stripes import ALL, SAME, Layer, Rows, Tensor
-from byoc.memory.stripes.problem import Mode
+from byoc.memory.stripes import ALL_ROWS, SAME_ROW, RowLayer, OperandRows, RowTensor
+from byoc.memory.stripes.problem import LayerMode
 
 
 @dataclass
 class Numbers:
     """What `stripe` and `check` take."""
 
-    tensors: list[Tensor]
-    layers: list[Layer] = field(default_factory=list)
+    tensors: list[RowTensor]
+    layers: list[RowLayer] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
 
@@ -26,7 +26,7 @@ def numbers(draw: st.DrawFn, most: int = 12) -> Numbers:
     """Draw a network of windows, elementwise layers, reductions and layers that read everything."""
     rows = st.integers(1, 9)
     net = Numbers(
-        [Tensor(f"x{n}", draw(rows), draw(st.integers(1, 6))) for n in range(draw(st.integers(1, 2)))]
+        [RowTensor(f"x{n}", draw(rows), draw(st.integers(1, 6))) for n in range(draw(st.integers(1, 2)))]
     )
     net.inputs = [each.name for each in net.tensors]
     for number in range(draw(st.integers(1, most))):
@@ -51,35 +51,35 @@ def _add_layer(draw: st.DrawFn, net: Numbers, name: str) -> None:
         before = draw(st.integers(0, 2))
         height = (operand.rows + 2 * before - extent) // stride + 1
         if height >= 1:
-            net.tensors.append(Tensor(name, height, size))
-            reads = ((operand.name, Rows(extent, stride, before)),)
-            net.layers.append(Layer(name, reads, (name,), scratch=scratch))
+            net.tensors.append(RowTensor(name, height, size))
+            reads = ((operand.name, OperandRows(extent, stride, before)),)
+            net.layers.append(RowLayer(name, reads, (name,), scratch=scratch))
             return
     if kind in ("sum", "whole"):
-        net.tensors.append(Tensor(name, 1 if kind == "sum" else draw(st.integers(1, 4)), size))
-        rows = SAME if kind == "sum" else ALL
-        mode: Mode = "reduction" if kind == "sum" else "whole"
-        net.layers.append(Layer(name, ((operand.name, rows),), (name,), mode, scratch=scratch))
+        net.tensors.append(RowTensor(name, 1 if kind == "sum" else draw(st.integers(1, 4)), size))
+        rows = SAME_ROW if kind == "sum" else ALL_ROWS
+        mode: LayerMode = "reduction" if kind == "sum" else "whole"
+        net.layers.append(RowLayer(name, ((operand.name, rows),), (name,), mode, scratch=scratch))
     elif kind == "two":
-        pair = [Tensor(f"{name}{part}", operand.rows, size + (part == "b")) for part in "ab"]
+        pair = [RowTensor(f"{name}{part}", operand.rows, size + (part == "b")) for part in "ab"]
         net.tensors += pair
-        reads = ((operand.name, SAME),)
-        net.layers.append(Layer(name, reads, tuple(each.name for each in pair), scratch=scratch))
+        reads = ((operand.name, SAME_ROW),)
+        net.layers.append(RowLayer(name, reads, tuple(each.name for each in pair), scratch=scratch))
     elif kind == "repeat":
-        net.tensors.append(Tensor(name, operand.rows * 2, size))
-        net.layers.append(Layer(name, ((operand.name, Rows(repeat=2)),), (name,), scratch=scratch))
+        net.tensors.append(RowTensor(name, operand.rows * 2, size))
+        net.layers.append(RowLayer(name, ((operand.name, OperandRows(repeat=2)),), (name,), scratch=scratch))
     else:
-        names = {operand.name: SAME}
+        names = {operand.name: SAME_ROW}
         if kind == "join":
-            names |= {draw(st.sampled_from(alike)).name: SAME}
-            names |= dict.fromkeys([each.name for each in net.tensors if each.rows == 1][:1], ALL)
-        net.tensors.append(Tensor(name, operand.rows, operand.row_bytes))
+            names |= {draw(st.sampled_from(alike)).name: SAME_ROW}
+            names |= dict.fromkeys([each.name for each in net.tensors if each.rows == 1][:1], ALL_ROWS)
+        net.tensors.append(RowTensor(name, operand.rows, operand.row_bytes))
         over = [
             each.name
             for each in alike
-            if each.row_bytes == operand.row_bytes and names.get(each.name) == SAME
+            if each.row_bytes == operand.row_bytes and names.get(each.name) == SAME_ROW
         ]
-        net.layers.append(Layer(name, tuple(names.items()), (name,), over=tuple(over), scratch=scratch))
+        net.layers.append(RowLayer(name, tuple(names.items()), (name,), may_overwrite=tuple(over), scratch=scratch))
 
 
 class _Net:

@@ -2,25 +2,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import chain, problems
 
-from byoc.memory.bound.cut import ENDLESS, Network, cut_at, cut_bound, witness
-from byoc.memory.live import live
-from byoc.memory.order.best import best_order
-from byoc.memory.problem import Problem
+from byoc.memory.bound.cut import UNLIMITED, LiveBytesNetwork, find_cut_at, find_cut_bound, find_witness
+from byoc.memory.live import find_live_ranges
+from byoc.memory.order.best import find_best_order
+from byoc.memory.problem import ArenaProblem
 
 
-def fewest(problem: Problem, step: int) -> int:
+def fewest(problem: ArenaProblem, step: int) -> int:
     """The fewest bytes with which a step can run, over all sets of steps that may have run before."""
     count = len(problem.steps)
     found = []
     for ran in range(1 << count):
         done = {s for s in range(count) if ran >> s & 1}
-        if step in done or not all(problem.before[s] <= done for s in {step, *done}):
+        if step in done or not all(problem.predecessors[s] <= done for s in {step, *done}):
             continue
         made = {b for b, maker in enumerate(problem.maker) if maker < 0 or maker in done}
         there = {b for b in made if b in problem.outputs or set(problem.readers[b]) - done}
         still = {b for b in there if b in problem.outputs or set(problem.readers[b]) - done - {step}}
-        makes = problem.steps[step].makes
-        shared = makes[:1] if set(problem.steps[step].over) - still else ()
+        makes = problem.steps[step].writes
+        shared = makes[:1] if set(problem.steps[step].may_overwrite) - still else ()
         bytes_there = sum(problem.sizes[b] for b in (*there, *makes))
         found.append(bytes_there - sum(problem.sizes[b] for b in shared) + problem.steps[step].scratch)
     return min(found)
@@ -28,41 +28,41 @@ def fewest(problem: Problem, step: int) -> int:
 
 @settings(deadline=None)
 @given(problems(6))
-def test_the_cut_at_each_step_is_the_fewest_bytes_over_all_sets(problem: Problem) -> None:
+def test_the_cut_at_each_step_is_the_fewest_bytes_over_all_sets(problem: ArenaProblem) -> None:
     cuts = [fewest(problem, step) for step in range(len(problem.steps))]
 
-    assert [cut_at(problem, step) for step in range(len(problem.steps))] == cuts
-    found, step = cut_bound(live(problem, range(len(problem.steps))))
+    assert [find_cut_at(problem, step) for step in range(len(problem.steps))] == cuts
+    found, step = find_cut_bound(find_live_ranges(problem, range(len(problem.steps))))
     assert found == max(cuts, default=0)
     assert step is None or cuts[step] == found
 
 
 @settings(deadline=None)
 @given(problems(9))
-def test_the_largest_cut_is_never_above_the_least_peak(problem: Problem) -> None:
-    ordered = best_order(problem)
+def test_the_largest_cut_is_never_above_the_least_peak(problem: ArenaProblem) -> None:
+    ordered = find_best_order(problem)
 
-    found, _ = cut_bound(live(problem, range(len(problem.steps))))
+    found, _ = find_cut_bound(find_live_ranges(problem, range(len(problem.steps))))
 
     assert found <= ordered.peak
-    step = witness(live(problem, ordered.order), ordered.peak)
+    step = find_witness(find_live_ranges(problem, ordered.order), ordered.peak)
     assert (step is not None) == (bool(problem.steps) and found == ordered.peak)
 
 
 def test_bytes_beyond_32_bits_are_exact() -> None:
     big = 2**40 + 1
 
-    assert cut_bound(live(chain(big, 3 * big, big), (0, 1)))[0] == 4 * big
+    assert find_cut_bound(find_live_ranges(chain(big, 3 * big, big), (0, 1)))[0] == 4 * big
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)), max_size=14))
 def test_the_most_that_flows_is_what_a_minimum_cut_holds(arcs: list[tuple[int, int, int]]) -> None:
-    network = Network()
+    network = LiveBytesNetwork()
     for _ in range(4):
-        network.node()
+        network.add_node()
     for tail, head, capacity in arcs:
-        network.arc(tail, head, capacity)
+        network.add_arc(tail, head, capacity)
 
     cuts = [
         sum(c for tail, head, c in arcs if side >> tail & 1 and not side >> head & 1)
@@ -74,4 +74,4 @@ def test_the_most_that_flows_is_what_a_minimum_cut_holds(arcs: list[tuple[int, i
 
 
 def test_endless_is_more_than_all_bytes_that_can_be() -> None:
-    assert ENDLESS > 2**64 * 2**20
+    assert UNLIMITED > 2**64 * 2**20

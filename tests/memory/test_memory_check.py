@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import branches, chain, linked, problems, random_problem
 
-from byoc.memory.plan import METHODS, plan
-from byoc.memory.problem import Plan, Problem, Step
+from byoc.memory.plan import METHODS, plan_buffers
+from byoc.memory.problem import ArenaPlan, ArenaProblem, ArenaStep
 
 
-def moved(right: Plan, buffer: int, by: int) -> Plan:
+def moved(right: ArenaPlan, buffer: int, by: int) -> ArenaPlan:
     offsets = list(right.offsets)
     offsets[buffer] += by
     return replace(right, offsets=tuple(offsets), size=right.size + abs(by))
@@ -19,26 +19,26 @@ def moved(right: Plan, buffer: int, by: int) -> Plan:
 
 @settings(deadline=None, max_examples=40)
 @given(problems(8), st.sampled_from(METHODS))
-def test_every_plan_is_accepted(problem: Problem, method: str) -> None:
-    assert check(plan(problem, method)) == []
+def test_every_plan_is_accepted(problem: ArenaProblem, method: str) -> None:
+    assert check(plan_buffers(problem, method)) == []
 
 
 @settings(deadline=None, max_examples=40)
 @given(problems(7), st.integers(0, 99), st.sampled_from(METHODS))
-def test_every_plan_with_links_is_accepted(problem: Problem, seed: int, method: str) -> None:
-    assert check(plan(linked(problem, seed), method)) == []
+def test_every_plan_with_links_is_accepted(problem: ArenaProblem, seed: int, method: str) -> None:
+    assert check(plan_buffers(linked(problem, seed), method)) == []
 
 
 @settings(deadline=None, max_examples=40)
 @given(problems(8))
-def test_a_bound_too_high_by_one_is_refused(problem: Problem) -> None:
-    right = plan(problem)
+def test_a_bound_too_high_by_one_is_refused(problem: ArenaProblem) -> None:
+    right = plan_buffers(problem)
 
     assert check(replace(right, bound=right.bound + 1, size=right.size + 1))
 
 
 def test_a_bound_of_a_search_that_is_too_high_is_refused() -> None:
-    right = next(p for seed in range(99) if (p := plan(random_problem(seed, 9))).proof == "search")
+    right = next(p for seed in range(99) if (p := plan_buffers(random_problem(seed, 9))).proof == "search")
 
     assert check(right) == []
     wrong = replace(right, bound=right.bound + 1, size=right.size + 1)
@@ -46,14 +46,14 @@ def test_a_bound_of_a_search_that_is_too_high_is_refused() -> None:
 
 
 def test_a_search_that_takes_too_long_is_said_not_to_be_checked() -> None:
-    right = replace(plan(branches(16)), proof="search")
+    right = replace(plan_buffers(branches(16)), proof="search")
 
     assert not refuted(right, most_states=5).is_checked
-    assert refuted(plan(branches(16)), most_states=5).is_checked
+    assert refuted(plan_buffers(branches(16)), most_states=5).is_checked
 
 
 def test_buffers_that_overlap_by_a_byte_are_refused() -> None:
-    right = plan(chain(10, 20))
+    right = plan_buffers(chain(10, 20))
     low = min(right.offsets)
 
     wrong = moved(right, right.offsets.index(low), +1)
@@ -62,8 +62,8 @@ def test_buffers_that_overlap_by_a_byte_are_refused() -> None:
 
 
 def test_scratch_over_a_buffer_is_refused() -> None:
-    steps = (Step("a", (0,), (1,), scratch=4),)
-    right = plan(Problem(("x", "y"), (4, 4), steps, frozenset({0}), frozenset({1})))
+    steps = (ArenaStep("a", (0,), (1,), scratch=4),)
+    right = plan_buffers(ArenaProblem(("x", "y"), (4, 4), steps, frozenset({0}), frozenset({1})))
 
     wrong = replace(right, scratch=(right.offsets[0] + 3,), size=right.size + 3)
 
@@ -72,8 +72,8 @@ def test_scratch_over_a_buffer_is_refused() -> None:
 
 
 def test_a_take_over_of_what_is_read_later_is_refused() -> None:
-    steps = (Step("a", (0,), (1,), (0,)), Step("b", (0, 1), (2,)))
-    right = plan(Problem(("x", "y", "z"), (8, 8, 8), steps, frozenset({0}), frozenset({2})))
+    steps = (ArenaStep("a", (0,), (1,), (0,)), ArenaStep("b", (0, 1), (2,)))
+    right = plan_buffers(ArenaProblem(("x", "y", "z"), (8, 8, 8), steps, frozenset({0}), frozenset({2})))
     offsets = (right.offsets[0], right.offsets[0], right.offsets[2])
 
     wrong = replace(right, over=(None, 0, None), offsets=offsets)
@@ -82,7 +82,7 @@ def test_a_take_over_of_what_is_read_later_is_refused() -> None:
 
 
 def test_a_take_over_that_no_step_allows_is_refused() -> None:
-    right = plan(chain(8, 8))
+    right = plan_buffers(chain(8, 8))
 
     wrong = replace(right, over=(None, 0), offsets=(0, 0))
 
@@ -90,34 +90,34 @@ def test_a_take_over_that_no_step_allows_is_refused() -> None:
 
 
 def test_an_order_in_which_a_step_reads_what_is_not_made_is_refused() -> None:
-    right = plan(chain(1, 2, 3))
+    right = plan_buffers(chain(1, 2, 3))
 
     assert check(replace(right, order=(1, 0))) == ["s1 reads b1 before it is made"]
     assert check(replace(right, order=(0, 0))) == ["the order does not hold each step once"]
 
 
 def test_a_step_before_one_that_it_has_to_wait_for_is_refused() -> None:
-    steps = (Step("a", (), (0,)), Step("b", (), (1,), after=(0,)))
-    right = plan(Problem(("x", "y"), (1, 1), steps))
+    steps = (ArenaStep("a", (), (0,)), ArenaStep("b", (), (1,), after=(0,)))
+    right = plan_buffers(ArenaProblem(("x", "y"), (1, 1), steps))
 
     assert check(replace(right, order=(1, 0))) == ["b runs before a"]
 
 
 def test_a_broken_link_is_refused() -> None:
-    right = plan(replace(chain(8, 8, 8), links=((0, 1),)))
+    right = plan_buffers(replace(chain(8, 8, 8), links=((0, 1),)))
 
     assert check(right) == []
     assert "b1 does not lie right behind b0" in check(moved(right, 1, 8))
 
 
 def test_an_offset_that_is_not_aligned_is_refused() -> None:
-    right = plan(replace(chain(16, 32), alignment=16))
+    right = plan_buffers(replace(chain(16, 32), alignment=16))
 
     assert any("no multiple of 16" in reason for reason in check(moved(right, 1, 1)))
 
 
 def test_what_lies_outside_of_the_arena_is_refused() -> None:
-    right = plan(chain(10, 20))
+    right = plan_buffers(chain(10, 20))
 
     reasons = check(replace(right, size=29))
 
@@ -127,7 +127,7 @@ def test_what_lies_outside_of_the_arena_is_refused() -> None:
 
 @pytest.mark.parametrize("change", [{"proof": "hope"}, {"witness": None}, {"proof": "total"}])
 def test_a_proof_that_is_none_is_refused(change: dict[str, str | None]) -> None:
-    right = plan(chain(10, 20))
+    right = plan_buffers(chain(10, 20))
 
     assert right.proof == "cut"
     assert len(check(replace(right, **change))) == 1  # type: ignore[arg-type]

@@ -3,8 +3,8 @@
 from checkers.arena_check import check
 from support import prepared
 
-from byoc.memory.model import CONVENTIONS, MemoryModel, read_memory
-from byoc.memory.plan import plan
+from byoc.memory.model import CONVENTIONS, MemoryModel, read_memory_model
+from byoc.memory.plan import plan_buffers
 
 # x, made into a by Exp, could be written over; in the row of the Concat both are needed.
 NET = """g (float[2, 4] x) => (float[2, 4] b, float[6, 4] y) {
@@ -16,24 +16,24 @@ NET = """g (float[2, 4] x) => (float[2, 4] b, float[6, 4] y) {
 
 
 def _read(text: str) -> MemoryModel:
-    return read_memory(prepared(text).index, CONVENTIONS["D"])
+    return read_memory_model(prepared(text).index, CONVENTIONS["D"])
 
 
 def test_a_concat_that_nobody_reads_asks_for_no_row() -> None:
     model = _read(NET.replace(", float[6, 4] y", ""))
-    made = plan(model.problem)
+    made = plan_buffers(model.problem)
 
     assert (model.problem.links, made.size, made.is_minimal) == ((), 64, True)
-    assert "y" not in model.rows
+    assert "y" not in model.buffers_of
     assert check(made) == []
 
 
 def test_within_a_row_nothing_is_written_over_its_neighbour() -> None:
     model = _read(NET)
-    made = plan(model.problem)
+    made = plan_buffers(model.problem)
 
     assert [len(row) for row in model.problem.links] == [3]
-    assert [step.over for step in model.problem.steps] == [(), ()]
+    assert [step.may_overwrite for step in model.problem.steps] == [(), ()]
     assert (made.size, made.is_minimal) == (96, True)
     assert check(made) == []
 
@@ -46,4 +46,4 @@ def test_from_a_row_something_may_be_written_over_what_is_in_none() -> None:
     }""")
 
     assert [len(row) for row in model.problem.links] == [2]
-    assert model.problem.steps[0].over == (0,)
+    assert model.problem.steps[0].may_overwrite == (0,)

@@ -8,51 +8,51 @@ from checkers.scratchpad_check import check, objections
 from memory_levels_random import random_schedule
 
 from byoc.errors import InputError
-from byoc.memory.levels import Access, Action, Levels, Load, Run, Schedule, Store, Turn, plan_levels
+from byoc.memory.levels import Access, Action, ScratchpadPlan, LoadAction, RunAction, AccessSchedule, StoreAction, ScheduledStep, plan_scratchpad
 
 
 @pytest.fixture(scope="module")
-def plan() -> Levels:
+def plan() -> ScratchpadPlan:
     """A plan with all kinds of actions."""
-    found = plan_levels(random_schedule(3, turns=12, largest=12), size=40)
+    found = plan_scratchpad(random_schedule(3, turns=12, largest=12), size=40)
     kinds = {type(action) for action in found.actions}
-    assert kinds == {Load, Run, Store}
+    assert kinds == {LoadAction, RunAction, StoreAction}
     assert found.streamed
     check(found)
     return found
 
 
-def without(plan: Levels, kind: type[Action]) -> Levels:
+def without(plan: ScratchpadPlan, kind: type[Action]) -> ScratchpadPlan:
     number = next(n for n, action in enumerate(plan.actions) if isinstance(action, kind))
     return replace(plan, actions=plan.actions[:number] + plan.actions[number + 1 :])
 
 
-def moved_by(plan: Levels, kind: type[Load | Store], by: int) -> Levels:
+def moved_by(plan: ScratchpadPlan, kind: type[LoadAction | StoreAction], by: int) -> ScratchpadPlan:
     actions = list(plan.actions)
     number, action = next((n, a) for n, a in enumerate(actions) if isinstance(a, kind))
-    assert isinstance(action, Load | Store)
+    assert isinstance(action, LoadAction | StoreAction)
     actions[number] = replace(action, address=action.address + by)
     return replace(plan, actions=tuple(actions))
 
 
-def with_staging(plan: Levels, more: int) -> Levels:
+def with_staging(plan: ScratchpadPlan, more: int) -> ScratchpadPlan:
     return replace(
         plan,
         actions=tuple(
-            replace(a, staging=a.staging + more) if isinstance(a, Run) else a for a in plan.actions
+            replace(a, staging=a.staging + more) if isinstance(a, RunAction) else a for a in plan.actions
         ),
     )
 
 
-def staging_elsewhere(plan: Levels) -> Levels:
+def staging_elsewhere(plan: ScratchpadPlan) -> ScratchpadPlan:
     """Staging lies where a resident operand of the turn does."""
     actions = list(plan.actions)
     for number, action in enumerate(actions):
-        if isinstance(action, Run) and action.staging:
+        if isinstance(action, RunAction) and action.staging:
             read = [
                 place
                 for access, place in zip(
-                    plan.schedule.turns[action.turn].accesses, action.places, strict=True
+                    plan.schedule.turns[action.turn].accesses, action.addresses, strict=True
                 )
                 if place is not None and not access.writes
             ]
@@ -62,31 +62,31 @@ def staging_elsewhere(plan: Levels) -> Levels:
     raise AssertionError("no turn has staging and a resident operand")
 
 
-def backwards(plan: Levels) -> Levels:
-    runs = [n for n, action in enumerate(plan.actions) if isinstance(action, Run)]
+def backwards(plan: ScratchpadPlan) -> ScratchpadPlan:
+    runs = [n for n, action in enumerate(plan.actions) if isinstance(action, RunAction)]
     actions = list(plan.actions)
     actions[runs[0]], actions[runs[1]] = actions[runs[1]], actions[runs[0]]
     return replace(plan, actions=tuple(actions))
 
 
-def homes_at_zero(plan: Levels) -> Levels:
+def homes_at_zero(plan: ScratchpadPlan) -> ScratchpadPlan:
     return replace(plan, homes=tuple(None if home is None else 0 for home in plan.homes))
 
 
-def homeless(plan: Levels) -> Levels:
+def homeless(plan: ScratchpadPlan) -> ScratchpadPlan:
     return replace(plan, homes=(None,) * len(plan.homes))
 
 
 @pytest.mark.parametrize(
     ("spoil", "complaint"),
     [
-        (lambda p: without(p, Load), "does not hold it"),
-        (lambda p: without(p, Store), "does not hold it|bytes are stored"),
-        (lambda p: without(p, Run), "it is the turn of"),
+        (lambda p: without(p, LoadAction), "does not hold it"),
+        (lambda p: without(p, StoreAction), "does not hold it|bytes are stored"),
+        (lambda p: without(p, RunAction), "it is the turn of"),
         (backwards, "it is the turn of 0"),
-        (lambda p: moved_by(p, Load, -1), "does not hold it"),
-        (lambda p: moved_by(p, Load, 1000), "outside the scratchpad"),
-        (lambda p: moved_by(p, Store, 1), "does not hold it|outside the scratchpad"),
+        (lambda p: moved_by(p, LoadAction, -1), "does not hold it"),
+        (lambda p: moved_by(p, LoadAction, 1000), "outside the scratchpad"),
+        (lambda p: moved_by(p, StoreAction, 1), "does not hold it|outside the scratchpad"),
         (lambda p: with_staging(p, 1), "the turn needs"),
         (staging_elsewhere, "does not hold it"),
         (homes_at_zero, "overlap in the arena|does not hold it"),
@@ -101,26 +101,26 @@ def homeless(plan: Levels) -> Levels:
     ],
 )
 def test_planted_errors_are_refused(
-    plan: Levels, spoil: Callable[[Levels], Levels], complaint: str
+    plan: ScratchpadPlan, spoil: Callable[[ScratchpadPlan], ScratchpadPlan], complaint: str
 ) -> None:
     with pytest.raises(InputError, match=complaint):
         check(spoil(plan))
 
 
-def test_each_load_store_and_address_is_needed(plan: Levels) -> None:
+def test_each_load_store_and_address_is_needed(plan: ScratchpadPlan) -> None:
     for number, action in enumerate(plan.actions):
         left = replace(plan, actions=plan.actions[:number] + plan.actions[number + 1 :])
         assert objections(left), action
 
 
-def test_two_residents_of_a_turn_cannot_overlap(plan: Levels) -> None:
+def test_two_residents_of_a_turn_cannot_overlap(plan: ScratchpadPlan) -> None:
     refused = 0
     for number, action in enumerate(plan.actions):
         places = (
-            [place for place in action.places if place is not None] if isinstance(action, Run) else []
+            [place for place in action.addresses if place is not None] if isinstance(action, RunAction) else []
         )
-        if isinstance(action, Run) and len(set(places)) > 1:
-            same = tuple(None if place is None else places[0] for place in action.places)
+        if isinstance(action, RunAction) and len(set(places)) > 1:
+            same = tuple(None if place is None else places[0] for place in action.addresses)
             actions = (*plan.actions[:number], replace(action, places=same), *plan.actions[number + 1 :])
             assert any(
                 "does not hold it" in o or "overlap" in o
@@ -132,7 +132,7 @@ def test_two_residents_of_a_turn_cannot_overlap(plan: Levels) -> None:
 
 def test_what_is_pinned_cannot_be_streamed() -> None:
     schedule = random_schedule(3, turns=12, largest=12)
-    plan = plan_levels(schedule, size=40)
+    plan = plan_scratchpad(schedule, size=40)
     pinned = tuple(
         replace(turn, accesses=tuple(replace(a, pinned=True) for a in turn.accesses))
         for turn in schedule.turns
@@ -145,15 +145,15 @@ def test_what_is_pinned_cannot_be_streamed() -> None:
 def test_what_is_in_both_memories_can_be_read_in_either() -> None:
     """A plan changed to another one that moves as many bytes is no wrong plan."""
     turns = (
-        Turn("make", (Access(0, writes=True),)),
-        Turn("glance", (Access(0, streamed=0),)),
-        Turn("use", (Access(0, streamed=24),)),
+        ScheduledStep("make", (Access(0, writes=True),)),
+        ScheduledStep("glance", (Access(0, streamed=0),)),
+        ScheduledStep("use", (Access(0, streamed=24),)),
     )
-    plan = plan_levels(Schedule(("a",), (8,), turns, outputs=frozenset({0})), size=8)
-    stored = next(n for n, action in enumerate(plan.actions) if isinstance(action, Store))
-    glance = next(n for n, a in enumerate(plan.actions) if isinstance(a, Run) and a.turn == 1)
+    plan = plan_scratchpad(AccessSchedule(("a",), (8,), turns, outputs=frozenset({0})), size=8)
+    stored = next(n for n, action in enumerate(plan.actions) if isinstance(action, StoreAction))
+    glance = next(n for n, a in enumerate(plan.actions) if isinstance(a, RunAction) and a.turn == 1)
     actions = list(plan.actions)
-    actions[glance] = Run(1, (None,), 0)
+    actions[glance] = RunAction(1, (None,), 0)
 
     assert stored < glance
     check(plan)

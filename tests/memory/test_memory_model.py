@@ -5,8 +5,8 @@ import pytest
 from support import parse, prepared
 
 from byoc.errors import InputError
-from byoc.memory.model import CONVENTIONS, MemoryModel, memory_problem, read_memory
-from byoc.memory.model.rows import row_model
+from byoc.memory.model import CONVENTIONS, MemoryModel, read_problem, read_memory_model
+from byoc.memory.model.rows import read_row_model
 from byoc.pipeline import load_model
 
 BLOCK = """g (float[1, 4, 6, 6] x, float[4, 4, 1, 1] w) => (float[1, 144] y) {
@@ -20,7 +20,7 @@ BYTES = 4 * 6 * 6 * 4
 
 
 def _read(text: str, convention: str = "C", alignment: int = 1, opset: int = 17) -> MemoryModel:
-    return read_memory(prepared(text, opset=opset).index, CONVENTIONS[convention], alignment)
+    return read_memory_model(prepared(text, opset=opset).index, CONVENTIONS[convention], alignment)
 
 
 def _steps(model: MemoryModel) -> list[tuple[str, list[str], list[str], list[str]]]:
@@ -30,8 +30,8 @@ def _steps(model: MemoryModel) -> list[tuple[str, list[str], list[str], list[str
         (
             step.name,
             [problem.names[b] for b in step.reads],
-            [problem.names[b] for b in step.makes],
-            [problem.names[b] for b in step.over],
+            [problem.names[b] for b in step.writes],
+            [problem.names[b] for b in step.may_overwrite],
         )
         for step in problem.steps
     ]
@@ -68,9 +68,9 @@ def test_convention_c_shares_views_and_works_in_place() -> None:
         ("c", ["b", "w"], ["c"], []),
         ("d", ["c", "b"], ["d"], ["c", "b"]),
     ]
-    assert model.rows["y"] == model.rows["d"]
+    assert model.buffers_of["y"] == model.buffers_of["d"]
     assert [model.problem.names[b] for b in model.problem.outputs] == ["d"]
-    assert model.tensors[model.rows["d"][0]] == ("d", "y")
+    assert model.tensors_of[model.buffers_of["d"][0]] == ("d", "y")
     assert model.nodes == ((0,), (1,), (2,), (3,))
 
 
@@ -104,7 +104,7 @@ def test_what_is_known_before_it_runs_is_no_step() -> None:
     model = _read(text)
 
     assert _steps(model) == [("y", ["x"], ["y"], ["x"])]
-    assert model.rows["z"] == model.rows["x"]
+    assert model.buffers_of["z"] == model.buffers_of["x"]
 
 
 def test_a_reshape_to_a_shape_that_is_data_copies() -> None:
@@ -115,9 +115,9 @@ def test_a_reshape_to_a_shape_that_is_data_copies() -> None:
     proto = parse(text.replace("float[N, M] y", "float[3, 4] y"))
     proto.graph.initializer.append(onnx.helper.make_tensor("fixed", 7, [2], [3, 4]))
     proto.graph.value_info.append(onnx.helper.make_tensor_value_info("r", 1, [4, 3]))
-    problem = memory_problem(proto, CONVENTIONS["C"])
+    problem = read_problem(proto, CONVENTIONS["C"])
 
-    assert [(step.name, step.over) for step in problem.steps] == [("r", (0,))]
+    assert [(step.name, step.may_overwrite) for step in problem.steps] == [("r", (0,))]
 
 
 def test_dropout_is_a_view_where_it_does_not_train() -> None:
@@ -189,7 +189,7 @@ CONCAT = """g (float[1, 2, 3] x) => (float[1, 5, 3] y) {
 def _concat(text: str, alignment: int = 1) -> MemoryModel:
     proto = parse(text)
     proto.graph.initializer.append(onnx.helper.make_tensor("axis", 7, [1], [1]))
-    return read_memory(load_model(proto).index, CONVENTIONS["D"], alignment)
+    return read_memory_model(load_model(proto).index, CONVENTIONS["D"], alignment)
 
 
 def test_concats_in_place_nest() -> None:
@@ -197,7 +197,7 @@ def test_concats_in_place_nest() -> None:
     names = model.problem.names
 
     assert [[names[b] for b in row] for row in model.problem.links] == [["a", "b", "c"]]
-    assert [names[b] for b in model.rows["one"]] == ["a", "b"]
+    assert [names[b] for b in model.buffers_of["one"]] == ["a", "b"]
     assert [step.name for step in model.problem.steps] == ["a", "b", "c", "y"]
     assert [names[b] for b in model.problem.steps[3].reads] == ["a", "b", "c"]
 
@@ -218,7 +218,7 @@ def test_a_concat_that_has_to_copy(what: str, by: str) -> None:
     }"""
     proto = parse(text.replace(what, by))
     proto.graph.initializer.append(onnx.helper.make_tensor("fixed", 1, [1, 2, 3], [0.0] * 6))
-    problem = memory_problem(proto, CONVENTIONS["D"])
+    problem = read_problem(proto, CONVENTIONS["D"])
 
     assert not problem.links
     assert problem.steps[-1].name == "y"
@@ -266,7 +266,7 @@ def test_a_second_row_cannot_have_a_part_of_the_first() -> None:
 )
 def test_what_cannot_be_counted(text: str, said: str) -> None:
     with pytest.raises(InputError) as error:
-        read_memory(prepared(text).index, source="test")
+        read_memory_model(prepared(text).index, source="test")
 
     assert str(error.value).startswith(said)
 
@@ -274,7 +274,7 @@ def test_what_cannot_be_counted(text: str, said: str) -> None:
 def test_a_default_of_an_input_counts_as_a_weight() -> None:
     proto = parse("g (float[4] x, float[4] w) => (float[4] y) { y = Add(x, w) }")
     proto.graph.initializer.append(onnx.helper.make_tensor("w", 1, [4], [0.0] * 4))
-    problem = memory_problem(proto, CONVENTIONS["B"])
+    problem = read_problem(proto, CONVENTIONS["B"])
 
     assert problem.names == ("x", "y")
 
@@ -288,7 +288,7 @@ def test_settled_extents_and_defaults_are_known_to_layers_that_go_by_rows() -> N
         y = Add(z, w)
     }""")
     proto.graph.initializer.append(onnx.helper.make_tensor("w", 1, [1], [1.0]))
-    model = row_model(load_model(proto).index)
+    model = read_row_model(load_model(proto).index)
 
     assert model.inputs == ("x",)
     assert {tensor.name: (tensor.rows, tensor.row_bytes) for tensor in model.tensors} == {

@@ -4,8 +4,8 @@ import onnx
 import pytest
 from support import prepared
 
-from byoc.graph.unshare import unshared
-from byoc.memory.model import MemoryModel, quantized_groups, read_memory
+from byoc.graph.unshare import unshare_dequantize
+from byoc.memory.model import MemoryModel, find_quantized_groups, read_memory_model
 from byoc.pipeline import load_model
 
 BLOCK = """g (float[1, 4, 6, 6] x, float[4, 4, 1, 1] w) => (float[1, 144] y) {
@@ -24,8 +24,8 @@ def _steps(model: MemoryModel) -> list[tuple[str, list[str], list[str], list[str
         (
             step.name,
             [problem.names[b] for b in step.reads],
-            [problem.names[b] for b in step.makes],
-            [problem.names[b] for b in step.over],
+            [problem.names[b] for b in step.writes],
+            [problem.names[b] for b in step.may_overwrite],
         )
         for step in problem.steps
     ]
@@ -39,7 +39,7 @@ def test_a_node_with_bodies_is_one_step() -> None:
             else_branch = e () => (float[8] s) { s = Neg(outer) }
         >
     }"""
-    model = read_memory(prepared(text).index)
+    model = read_memory_model(prepared(text).index)
 
     assert _steps(model)[-1] == ("y", ["p", "outer"], ["y"], [])
     assert model.notes == ("If 'y' is one step: what its bodies need is not counted",)
@@ -52,7 +52,7 @@ mixed (a, b) => (c) { s = Softmax(b) t = Relu(a) c = Add(t, s) }"""
 
 
 def test_a_call_is_one_step_that_may_write_over_what_is_read_element_by_element() -> None:
-    model = read_memory(load_model(onnx.parser.parse_model(CALLS)).index)
+    model = read_memory_model(load_model(onnx.parser.parse_model(CALLS)).index)
 
     assert _steps(model) == [("y", ["x", "z"], ["y"], ["x"])]
     assert model.notes == (
@@ -62,20 +62,20 @@ def test_a_call_is_one_step_that_may_write_over_what_is_read_element_by_element(
 
 def test_groups_are_steps() -> None:
     index = prepared(BLOCK).index
-    model = read_memory(index, groups=[[2, 3]])
+    model = read_memory_model(index, groups=[[2, 3]])
 
     assert model.nodes == ((0,), (1,), (2, 3))
     # Relu's result is read by the convolution as well as element by element.
     assert _steps(model)[2] == ("d", ["b", "w"], ["d"], [])
     with pytest.raises(ValueError, match="waits for itself"):
-        read_memory(index, groups=[[0, 2]])
+        read_memory_model(index, groups=[[0, 2]])
     with pytest.raises(ValueError, match="in two groups"):
-        read_memory(index, groups=[[0, 1], [1, 2]])
+        read_memory_model(index, groups=[[0, 1], [1, 2]])
 
 
 def test_a_group_waits_for_all_that_it_reads() -> None:
     text = "g (float[4] x) => (float[4] y) { a = Exp(x) b = Sin(x) c = Sin(b) y = Add(a, c) }"
-    model = read_memory(prepared(text).index, groups=[[0, 3]])
+    model = read_memory_model(prepared(text).index, groups=[[0, 3]])
 
     assert [step.name for step in model.problem.steps] == ["b", "c", "y"]
 
@@ -94,9 +94,9 @@ QDQ = """g (float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y) {
 
 
 def test_qdq_groups_read_and_write_integers() -> None:
-    index = unshared(prepared(QDQ)).index
-    groups = quantized_groups(index)
-    model = read_memory(index, groups=groups)
+    index = unshare_dequantize(prepared(QDQ)).index
+    groups = find_quantized_groups(index)
+    model = read_memory_model(index, groups=groups)
 
     assert [[index.nodes[n].op_type for n in group] for group in groups] == [
         ["DequantizeLinear", "MaxPool", "Add", "Relu", "QuantizeLinear"]
@@ -112,4 +112,4 @@ def test_qdq_groups_read_and_write_integers() -> None:
 def test_a_float_that_leaves_makes_no_qdq_group() -> None:
     text = QDQ.replace("(float[1, 2, 4, 4] y)", "(float[1, 2, 4, 4] y, float[1, 2, 4, 4] relu)")
 
-    assert not quantized_groups(unshared(prepared(text)).index)
+    assert not find_quantized_groups(unshare_dequantize(prepared(text)).index)

@@ -11,18 +11,18 @@ from checkers.stripes_check import check
 from support import parse, prepared
 
 from byoc.errors import InputError
-from byoc.graph.load import prepare
-from byoc.memory.model import read_memory
-from byoc.memory.model.rows import RowModel, row_model
-from byoc.memory.report import memory_report, striped_picture
-from byoc.memory.stripes import ALL, SAME
+from byoc.graph.load import prepare_model
+from byoc.memory.model import read_memory_model
+from byoc.memory.model.rows import RowwiseModel, read_row_model
+from byoc.memory.report import plan_report, draw_striped
+from byoc.memory.stripes import ALL_ROWS, SAME_ROW
 
 
-def _rows(text: str, opset: int = 17) -> RowModel:
-    return row_model(prepared(text, opset=opset).index)
+def _rows(text: str, opset: int = 17) -> RowwiseModel:
+    return read_row_model(prepared(text, opset=opset).index)
 
 
-def _sizes(model: RowModel) -> Mapping[str, int]:
+def _sizes(model: RowwiseModel) -> Mapping[str, int]:
     return {tensor.name: tensor.size for tensor in model.tensors}
 
 
@@ -54,7 +54,7 @@ def test_a_resize_of_an_image_without_rows() -> None:
     proto = parse("""g (float[1, 0, 4, 4] x) => (float[1, 0, 8, 8] y) <float[4] scales = {1, 1, 2, 2}> {
         y = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric">(x, , scales)
     }""")
-    model = row_model(prepare(proto, "test").index)
+    model = read_row_model(prepare_model(proto, "test").index)
 
     assert [layer.mode for layer in model.layers] == ["whole"]
     assert _sizes(model) == {"x": 0, "y": 0}
@@ -69,9 +69,9 @@ g (float[1, 2, 8, 7] x) => (float[1, 2, 2, 7] y) <float[2, 2, 1, 1] w = {1, 2, 3
 
 
 def test_layers_below_padding_alone_are_planned_drawn_and_executed() -> None:
-    report = memory_report(prepared(PADDING_ALONE).index, "net")
+    report = plan_report(prepared(PADDING_ALONE).index, "net")
     assert report.striped is not None
-    drawn = striped_picture(report.striped, "net")
+    drawn = draw_striped(report.striped, "net")
     assert {"s", "y"} <= {box.name for box in drawn.boxes}
 
     model = parse(PADDING_ALONE)
@@ -91,10 +91,10 @@ def test_a_mask_of_dropout_takes_bytes_of_its_own() -> None:
     }""")
 
     assert _sizes(model)["mask"] == 144
-    assert model.storage["d"] == "r"
+    assert model.storage_of["d"] == "r"
     assert model.outputs == ("y", "mask")
     layer = next(layer for layer in model.layers if "mask" in layer.writes)
-    assert (layer.reads, layer.writes) == ((("r", SAME),), ("mask",))
+    assert (layer.reads, layer.writes) == ((("r", SAME_ROW),), ("mask",))
 
 
 def test_a_mask_of_dropout_that_nobody_reads_takes_none() -> None:
@@ -115,12 +115,12 @@ def test_what_a_node_makes_is_the_same_by_rows_and_as_a_whole() -> None:
     }"""
     proto = parse(text)
     proto.graph.initializer.append(onnx.helper.make_tensor("parts", 7, [2], [1, 7]))
-    index = prepare(proto, "test").index
-    whole = read_memory(index).problem
+    index = prepare_model(proto, "test").index
+    whole = read_memory_model(index).problem
 
-    assert _sizes(row_model(index)) == dict(zip(whole.names, whole.sizes, strict=True))
-    assert _sizes(row_model(index))["seven"] == 7 * 64
-    assert "where" not in _sizes(row_model(index))
+    assert _sizes(read_row_model(index)) == dict(zip(whole.names, whole.sizes, strict=True))
+    assert _sizes(read_row_model(index))["seven"] == 7 * 64
+    assert "where" not in _sizes(read_row_model(index))
 
 
 def test_an_output_of_an_unknown_type_is_an_input_error() -> None:
@@ -128,9 +128,9 @@ def test_an_output_of_an_unknown_type_is_an_input_error() -> None:
         a, b = Split<axis = 1>(x)
         y = Relu(a)
     }""")
-    index = replace(model.index, values={n: v for n, v in model.index.values.items() if n != "b"})
+    index = replace(model.index, values={n: v for n, v in model.index.type_protos.items() if n != "b"})
     with pytest.raises(InputError, match="net: 'b' is of an unknown type"):
-        row_model(index, "net")
+        read_row_model(index, "net")
 
 
 def test_a_reshape_whose_shape_is_data_copies_and_reads_its_shape() -> None:
@@ -140,12 +140,12 @@ def test_a_reshape_whose_shape_is_data_copies_and_reads_its_shape() -> None:
     }""")
     proto.graph.initializer.append(onnx.helper.make_tensor("fixed", 7, [2], [3, 4]))
     proto.graph.value_info.append(onnx.helper.make_tensor_value_info("r", 1, [4, 3]))
-    model = row_model(prepare(proto, "test").index)
+    model = read_row_model(prepare_model(proto, "test").index)
 
     assert [(layer.reads, layer.mode) for layer in model.layers] == [
-        ((("x", ALL), ("shape", ALL)), "whole")
+        ((("x", ALL_ROWS), ("shape", ALL_ROWS)), "whole")
     ]
-    assert model.storage["y"] == "r"
+    assert model.storage_of["y"] == "r"
 
 
 def test_an_output_that_is_stored_is_not_counted_and_a_note_says_so() -> None:
@@ -153,7 +153,7 @@ def test_an_output_that_is_stored_is_not_counted_and_a_note_says_so() -> None:
         "g (float[4] x) => (float[4] y, float[4] w, int64[1] s) { y = Add(x, w) s = Shape(x) }"
     )
     proto.graph.initializer.append(onnx.helper.make_tensor("w", 1, [4], [1.0] * 4))
-    model = read_memory(prepare(proto, "test").index)
+    model = read_memory_model(prepare_model(proto, "test").index)
 
     assert [model.problem.names[b] for b in model.problem.outputs] == ["y"]
     assert model.notes == tuple(

@@ -4,19 +4,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from problems import chain, linked, problems
 
-from byoc.memory.live import live
-from byoc.memory.offsets.climb import climbed, quick
-from byoc.memory.offsets.compounds import Compound, Part, compounds
-from byoc.memory.offsets.packing import Packing
-from byoc.memory.problem import Problem, Step
+from byoc.memory.live import find_live_ranges
+from byoc.memory.offsets.climb import search_offsets, place_quickly
+from byoc.memory.offsets.compounds import Compound, CompoundPart, build_compounds
+from byoc.memory.offsets.packing import GreedyPacking
+from byoc.memory.problem import ArenaProblem, ArenaStep
 
 part = st.builds(
-    lambda size, first, more: Part(0, size, first, first + more),
+    lambda size, first, more: CompoundPart(0, size, first, first + more),
     st.integers(1, 3),
     st.integers(0, 4),
     st.integers(0, 3),
 )
-two_parts = st.builds(lambda a, b: Compound((a, Part(a.size, b.size, b.first, b.last))), part, part)
+two_parts = st.builds(lambda a, b: Compound((a, CompoundPart(a.size, b.size, b.first, b.last))), part, part)
 plain = st.lists(st.builds(lambda a: Compound((a,)), part), max_size=5)
 mixed = st.lists(st.one_of(st.builds(lambda a: Compound((a,)), part), two_parts), max_size=3)
 
@@ -25,8 +25,8 @@ def overlap(one: Compound, at_one: int, other: Compound, at_other: int) -> bool:
     return any(
         p.first <= q.last
         and q.first <= p.last
-        and at_one + p.at < at_other + q.at + q.size
-        and at_other + q.at < at_one + p.at + p.size
+        and at_one + p.offset < at_other + q.offset + q.size
+        and at_other + q.offset < at_one + p.offset + p.size
         for p in one.parts
         for q in other.parts
     )
@@ -55,9 +55,9 @@ def right(parts: list[Compound], offsets: list[int]) -> bool:
 @settings(deadline=None)
 @given(plain)
 def test_climbing_finds_the_lowest_of_plain_compounds(parts: list[Compound]) -> None:
-    packing = Packing(parts)
+    packing = GreedyPacking(parts)
 
-    offsets = climbed(packing, least_height(parts))
+    offsets = search_offsets(packing, least_height(parts))
 
     assert right(parts, offsets)
     assert packing.height(offsets) == least_height(parts)
@@ -66,16 +66,16 @@ def test_climbing_finds_the_lowest_of_plain_compounds(parts: list[Compound]) -> 
 @settings(deadline=None)
 @example(
     [
-        Compound((Part(0, 2, 1, 1),)),
-        Compound((Part(0, 1, 1, 1), Part(1, 2, 0, 0))),
-        Compound((Part(0, 2, 0, 0), Part(2, 2, 1, 1))),
+        Compound((CompoundPart(0, 2, 1, 1),)),
+        Compound((CompoundPart(0, 1, 1, 1), CompoundPart(1, 2, 0, 0))),
+        Compound((CompoundPart(0, 2, 0, 0), CompoundPart(2, 2, 1, 1))),
     ]
 )
 @given(mixed)
 def test_climbing_finds_the_lowest_of_a_few_compounds(parts: list[Compound]) -> None:
-    packing = Packing(parts)
+    packing = GreedyPacking(parts)
 
-    offsets = climbed(packing, least_height(parts))
+    offsets = search_offsets(packing, least_height(parts))
 
     assert right(parts, offsets)
     assert packing.height(offsets) == least_height(parts)
@@ -84,47 +84,47 @@ def test_climbing_finds_the_lowest_of_a_few_compounds(parts: list[Compound]) -> 
 @settings(deadline=None)
 @given(mixed, st.booleans())
 def test_whatever_the_sequence_nothing_meets(parts: list[Compound], best_fit: bool) -> None:
-    packing = Packing(parts)
+    packing = GreedyPacking(parts)
     for sequence in (packing.by_size(), packing.by_start(), packing.by_area(), packing.by_duration()):
-        assert right(parts, packing.placed(sequence, best_fit))
-    assert right(parts, quick(packing, 0))
+        assert right(parts, packing.place(sequence, best_fit))
+    assert right(parts, place_quickly(packing, 0))
 
 
 def test_best_fit_takes_the_tightest_hole() -> None:
-    first = [Part(0, 4, 0, 9), Part(0, 5, 0, 1), Part(0, 1, 0, 9), Part(0, 3, 0, 1), Part(0, 2, 0, 9)]
-    packing = Packing([Compound((p,)) for p in (*first, Part(0, 3, 5, 6))])
+    first = [CompoundPart(0, 4, 0, 9), CompoundPart(0, 5, 0, 1), CompoundPart(0, 1, 0, 9), CompoundPart(0, 3, 0, 1), CompoundPart(0, 2, 0, 9)]
+    packing = GreedyPacking([Compound((p,)) for p in (*first, CompoundPart(0, 3, 5, 6))])
 
-    assert packing.placed(range(6)) == [0, 4, 9, 10, 13, 4]
-    assert packing.placed(range(6), best_fit=True) == [0, 4, 9, 10, 13, 10]
+    assert packing.place(range(6)) == [0, 4, 9, 10, 13, 4]
+    assert packing.place(range(6), best_fit=True) == [0, 4, 9, 10, 13, 10]
 
 
 def test_a_chain_of_take_overs_is_one_place() -> None:
-    together = compounds(live(chain(8, 8, 8, over=True), (0, 1)))
+    together = build_compounds(find_live_ranges(chain(8, 8, 8, over=True), (0, 1)))
 
-    assert together.all == (Compound((Part(0, 8, -1, 1),), ((0, 0), (1, 0), (2, 0))),)
+    assert together.all == (Compound((CompoundPart(0, 8, -1, 1),), ((0, 0), (1, 0), (2, 0))),)
 
 
 def test_a_take_over_that_a_link_forbids_is_not_done() -> None:
-    steps = (Step("a", (0,), (1,), (0,)),)
-    problem = Problem(("x", "y"), (8, 8), steps, frozenset({0}), frozenset({1}), ((0, 1),))
+    steps = (ArenaStep("a", (0,), (1,), (0,)),)
+    problem = ArenaProblem(("x", "y"), (8, 8), steps, frozenset({0}), frozenset({1}), ((0, 1),))
 
-    together = compounds(live(problem, (0,)))
+    together = build_compounds(find_live_ranges(problem, (0,)))
 
-    assert together.over == (None, None)
+    assert together.overwrites == (None, None)
     assert len(together.all[0].parts) == 2
 
 
 @settings(deadline=None)
 @given(problems(7), st.integers(0, 99))
-def test_linked_buffers_and_take_overs_keep_their_distance(problem: Problem, seed: int) -> None:
+def test_linked_buffers_and_take_overs_keep_their_distance(problem: ArenaProblem, seed: int) -> None:
     problem = linked(problem, seed)
-    lives = live(problem, range(len(problem.steps)))
-    together = compounds(lives)
+    lives = find_live_ranges(problem, range(len(problem.steps)))
+    together = build_compounds(lives)
 
     where = {b: (n, at) for n, c in enumerate(together.all) for b, at in c.members}
     assert len(where) == len(problem.sizes)
     for row in problem.links:
         for left, right_of in pairwise(row):
             assert where[right_of] == (where[left][0], where[left][1] + problem.sizes[left])
-    for buffer, under in enumerate(together.over):
+    for buffer, under in enumerate(together.overwrites):
         assert under is None or where[buffer] == where[under]

@@ -6,23 +6,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import branches, chain, least_peak, peak, problems, random_problem
 
-from byoc.memory.live import live
-from byoc.memory.order.best import best_order, varied
-from byoc.memory.order.segments import segments
-from byoc.memory.problem import Problem
+from byoc.memory.live import find_live_ranges
+from byoc.memory.order.best import find_best_order, vary_order
+from byoc.memory.order.segments import split_segments
+from byoc.memory.problem import ArenaProblem
 
 
 @settings(deadline=None)
 @given(problems())
-def test_no_order_has_a_lower_peak(problem: Problem) -> None:
-    ordered = best_order(problem)
+def test_no_order_has_a_lower_peak(problem: ArenaProblem) -> None:
+    ordered = find_best_order(problem)
 
     assert ordered.peak == peak(problem, ordered.order) == least_peak(problem) == ordered.bound
 
 
-def by_sets(problem: Problem) -> int:
+def by_sets(problem: ArenaProblem) -> int:
     """The least peak, over all sets of steps that can have run."""
-    before = [sum(1 << other for other in each) for each in problem.before]
+    before = [sum(1 << other for other in each) for each in problem.predecessors]
     readers = [sum(1 << reader for reader in each) for each in problem.readers]
 
     def live_at(ran: int) -> set[int]:
@@ -37,8 +37,8 @@ def by_sets(problem: Problem) -> int:
                 if ran >> number & 1 or before[number] & ~ran:
                     continue
                 after = ran | 1 << number
-                dying = bool(step.makes) and bool(set(step.over) - live_at(after))
-                there = [*live_at(ran), *step.makes[dying:]]
+                dying = bool(step.writes) and bool(set(step.may_overwrite) - live_at(after))
+                there = [*live_at(ran), *step.writes[dying:]]
                 most = max(so_far, step.scratch + sum(problem.sizes[b] for b in there))
                 reached[after] = min(most, reached.get(after, most))
         level = reached
@@ -50,7 +50,7 @@ def by_sets(problem: Problem) -> int:
 def test_no_order_of_more_steps_has_a_lower_peak(seed: int, steps: int, near: int) -> None:
     problem = random_problem(seed, steps, near=near)
 
-    ordered = best_order(problem)
+    ordered = find_best_order(problem)
 
     assert ordered.peak == ordered.bound == by_sets(problem)
 
@@ -59,45 +59,45 @@ def test_no_order_of_more_steps_has_a_lower_peak(seed: int, steps: int, near: in
 def test_many_unequal_branches_are_ordered_best(count: int) -> None:
     problem = branches(count)
 
-    ordered = best_order(problem)
+    ordered = find_best_order(problem)
 
-    assert ordered.peak == ordered.bound < live(problem, range(len(problem.steps))).peak
+    assert ordered.peak == ordered.bound < find_live_ranges(problem, range(len(problem.steps))).peak
 
 
 def test_a_thousand_steps_in_a_row_are_a_thousand_segments() -> None:
     problem = chain(*(random.Random(0).randint(1, 9) for _ in range(1001)))
 
-    assert [s.count for s in segments(problem)] == [1] * 1000
-    assert best_order(problem).order == tuple(range(1000))
+    assert [s.count for s in split_segments(problem)] == [1] * 1000
+    assert find_best_order(problem).order == tuple(range(1000))
 
 
 @settings(deadline=None)
 @given(problems(9))
-def test_segments_hold_each_step_once_and_join_without_a_seam(problem: Problem) -> None:
-    found = list(segments(problem))
+def test_segments_hold_each_step_once_and_join_without_a_seam(problem: ArenaProblem) -> None:
+    found = list(split_segments(problem))
 
     assert sum(s.count for s in found) == len(problem.steps)
     for left, right in pairwise(found):
-        assert (left.start + left.count, left.left) == (right.start, right.base)
+        assert (left.start + left.count, left.bytes_after) == (right.start, right.bytes_before)
 
 
 @settings(deadline=None)
 @given(problems(10), st.integers(0, 3))
 def test_a_limit_of_states_leaves_a_right_order_and_a_bound_below_it(
-    problem: Problem, most_states: int
+    problem: ArenaProblem, most_states: int
 ) -> None:
-    ordered = best_order(problem, most_states=most_states)
+    ordered = find_best_order(problem, most_states=most_states)
 
-    assert ordered.bound <= best_order(problem).peak <= ordered.peak == peak(problem, ordered.order)
+    assert ordered.bound <= find_best_order(problem).peak <= ordered.peak == peak(problem, ordered.order)
 
 
 @settings(deadline=None)
 @given(problems(9), st.integers(0, 5))
-def test_a_varied_order_is_one_with_no_higher_peak(problem: Problem, seed: int) -> None:
-    lives = live(problem, best_order(problem).order)
+def test_a_varied_order_is_one_with_no_higher_peak(problem: ArenaProblem, seed: int) -> None:
+    lives = find_live_ranges(problem, find_best_order(problem).order)
 
-    other = varied(lives, seed)
+    other = vary_order(lives, seed)
 
     assert other.peak == lives.peak == peak(problem, other.order)
     place = {step: at for at, step in enumerate(other.order)}
-    assert all(place[p] < place[s] for s, ps in enumerate(problem.before) for p in ps)
+    assert all(place[p] < place[s] for s, ps in enumerate(problem.predecessors) for p in ps)

@@ -7,25 +7,25 @@ from hypothesis import given, settings
 from problems import branches, chain, least_peak, problems
 
 from byoc.errors import InputError
-from byoc.memory.order.best import Ordered, best_order
-from byoc.memory.plan import METHODS, plan, plans
-from byoc.memory.problem import Problem, Step
+from byoc.memory.order.best import OrderResult, find_best_order
+from byoc.memory.plan import METHODS, plan_buffers, plan_by_methods
+from byoc.memory.problem import ArenaProblem, ArenaStep
 
 
 @settings(deadline=None, max_examples=40)
 @given(problems())
-def test_the_bound_is_the_least_peak_and_the_same_for_all_methods(problem: Problem) -> None:
-    plans = [plan(problem, method) for method in METHODS]
+def test_the_bound_is_the_least_peak_and_the_same_for_all_methods(problem: ArenaProblem) -> None:
+    plans = [plan_buffers(problem, method) for method in METHODS]
 
     assert {each.bound for each in plans} == {least_peak(problem)}
     assert all(each.size >= each.bound for each in plans)
-    assert plans[0].size == problem.total
+    assert plans[0].size == problem.total_bytes
     assert plans[-1].size == min(each.size for each in plans)
 
 
 @pytest.mark.parametrize("count", [8, 16, 24, 32, 40, 64])
 def test_many_unequal_branches_lie_in_the_smallest_arena(count: int) -> None:
-    found = plan(branches(count))
+    found = plan_buffers(branches(count))
 
     assert found.is_minimal
     assert found.proof == "cut"
@@ -35,35 +35,35 @@ def test_the_same_problem_gives_the_same_plan() -> None:
     problem = branches(16)
 
     for method in METHODS[:-1]:
-        assert plan(problem, method) == plan(replace(problem), method)
-    one, other = plan(problem), plan(replace(problem))
+        assert plan_buffers(problem, method) == plan_buffers(replace(problem), method)
+    one, other = plan_buffers(problem), plan_buffers(replace(problem))
     assert (one.order, one.size, one.bound) == (other.order, other.size, other.bound)
 
 
 def test_without_time_there_is_a_plan_and_a_bound() -> None:
-    found = plan(branches(32), time_limit=0.0)
+    found = plan_buffers(branches(32), time_limit=0.0)
 
-    assert found.bound <= found.size < branches(32).total
+    assert found.bound <= found.size < branches(32).total_bytes
 
 
 def test_what_ran_out_of_time_is_searched_again() -> None:
     problem = branches(8)
 
-    assert not plan(problem, time_limit=0.0).is_minimal
-    assert plan(problem).is_minimal
+    assert not plan_buffers(problem, time_limit=0.0).is_minimal
+    assert plan_buffers(problem).is_minimal
 
 
 def test_several_methods_have_one_search_of_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = branches(16)
-    alone = {method: plan(problem, method) for method in METHODS}
-    searched: list[Problem] = []
+    alone = {method: plan_buffers(problem, method) for method in METHODS}
+    searched: list[ArenaProblem] = []
 
-    def counted(asked: Problem, *, deadline: float) -> Ordered:
+    def counted(asked: ArenaProblem, *, deadline: float) -> OrderResult:
         searched.append(asked)
-        return best_order(asked, deadline=deadline)
+        return find_best_order(asked, deadline=deadline)
 
-    monkeypatch.setattr(sys.modules[plans.__module__], best_order.__name__, counted)
-    together = plans(problem, METHODS)
+    monkeypatch.setattr(sys.modules[plan_by_methods.__module__], find_best_order.__name__, counted)
+    together = plan_by_methods(problem, METHODS)
 
     assert searched == [problem]
     assert {m: (p.order, p.size, p.bound) for m, p in together.items()} == {
@@ -74,24 +74,24 @@ def test_several_methods_have_one_search_of_orders(monkeypatch: pytest.MonkeyPat
 def test_an_empty_problem_is_its_inputs() -> None:
     inputs = frozenset({0, 1})
 
-    found = plan(Problem(("x", "y"), (3, 4), (), inputs, inputs))
+    found = plan_buffers(ArenaProblem(("x", "y"), (3, 4), (), inputs, inputs))
 
     assert (found.size, found.bound, found.proof) == (7, 7, "total")
 
 
 def test_concat_in_place_costs_nothing_where_its_operands_can_lie_side_by_side() -> None:
     steps = (
-        Step("a", (0,), (1,)),
-        Step("b", (0,), (2,)),
-        Step("concat", (1, 2), ()),
-        Step("c", (1, 2), (3,)),
+        ArenaStep("a", (0,), (1,)),
+        ArenaStep("b", (0,), (2,)),
+        ArenaStep("concat", (1, 2), ()),
+        ArenaStep("c", (1, 2), (3,)),
     )
     names = ("x", "left", "right", "y")
     outputs = frozenset({3})
     for row in permutations((1, 2)):
-        problem = Problem(names, (8, 16, 24, 4), steps, frozenset({0}), outputs, (row,))
+        problem = ArenaProblem(names, (8, 16, 24, 4), steps, frozenset({0}), outputs, (row,))
 
-        found = plan(problem)
+        found = plan_buffers(problem)
 
         assert found.is_minimal
         assert found.offsets[row[1]] == found.offsets[row[0]] + problem.sizes[row[0]]
@@ -101,15 +101,15 @@ def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(
         InputError, match=r"method is named 'exakt' \(did you mean exact\?\): there are no-"
     ):
-        plan(chain(1, 2), "exakt")
+        plan_buffers(chain(1, 2), "exakt")
 
 
 def test_a_problem_that_is_none_is_refused() -> None:
-    over = Problem(("x", "y"), (1, 2), (Step("a", (0,), (1,), (0,)),), frozenset({0}))
-    scratch = Problem(("x",), (8,), (Step("a", (), (0,), scratch=1),), alignment=8)
+    over = ArenaProblem(("x", "y"), (1, 2), (ArenaStep("a", (0,), (1,), (0,)),), frozenset({0}))
+    scratch = ArenaProblem(("x",), (8,), (ArenaStep("a", (), (0,), scratch=1),), alignment=8)
     crossed = replace(chain(1, 2), links=((0, 1), (1, 0)))
 
-    waiting = Problem(("x",), (1,), (Step("a", (0,), ()), Step("b", (), (0,))))
+    waiting = ArenaProblem(("x",), (1,), (ArenaStep("a", (0,), ()), ArenaStep("b", (), (0,))))
 
     for wrong, says in (
         (waiting, "a stands in front of a step that it waits for"),
@@ -119,4 +119,4 @@ def test_a_problem_that_is_none_is_refused() -> None:
         (crossed, "contradicts another one"),
     ):
         with pytest.raises(ValueError, match=says):
-            plan(wrong)
+            plan_buffers(wrong)

@@ -11,19 +11,19 @@ from checkers.scratchpad_check import check as check_levels
 from support import prepared
 
 from byoc.errors import InputError
-from byoc.memory.model import CONVENTIONS, convention_named
-from byoc.memory.problem import Plan, Problem, Step
+from byoc.memory.model import CONVENTIONS, get_convention
+from byoc.memory.problem import ArenaPlan, ArenaProblem, ArenaStep
 from byoc.memory.report import (
-    Asked,
+    MemoryOptions,
     MemoryReport,
-    Striped,
-    memory_document,
-    memory_report,
-    picture,
-    striped_picture,
-    svg,
+    StripedModel,
+    build_memory_document,
+    plan_report,
+    draw_plan,
+    draw_striped,
+    render_svg,
 )
-from byoc.memory.report.striped import striped
+from byoc.memory.report.striped import plan_striped
 
 SVG = "{http://www.w3.org/2000/svg}"
 NET = """net (float[1, 4, 16, 16] x) => (float[1, 8, 8, 8] y) {
@@ -36,8 +36,8 @@ NET = """net (float[1, 4, 16, 16] x) => (float[1, 8, 8, 8] y) {
 IMAGE = 4 * 16 * 16 * 4
 
 
-def _report(asked: Asked | None = None) -> MemoryReport:
-    return memory_report(prepared(NET).index, "net", asked)
+def _report(asked: MemoryOptions | None = None) -> MemoryReport:
+    return plan_report(prepared(NET).index, "net", asked)
 
 
 def test_rows_say_what_each_way_needs_and_what_the_bound_is() -> None:
@@ -65,18 +65,18 @@ def test_striped_execution_has_no_bound_and_is_compared_with_that_of_whole_tenso
     whole, row = by_name["in place"], by_name["striped"]
 
     assert (row.bound, row.ratio, row.proof) == (None, None, None)
-    assert row.of_c == row.size / (whole.bound or 0) < 1
-    assert {each.of_c for each in report.rows if each is not row} == {None}
-    document = memory_document(report)
+    assert row.ratio_to_c == row.size / (whole.bound or 0) < 1
+    assert {each.ratio_to_c for each in report.rows if each is not row} == {None}
+    document = build_memory_document(report)
     told = next(each for each in document["rows"] if each["name"] == "striped")
     assert (told["bound"], told["ratio"], told["proof"]) == (None, None, None)
-    assert told["of_c_bound"] == row.of_c
+    assert told["of_c_bound"] == row.ratio_to_c
     assert document["striped"] is not None
     assert "scratch of kernels" in document["striped"]["counts"]
 
 
 def test_the_plan_that_is_told_is_the_one_that_was_asked_for() -> None:
-    report = _report(Asked(convention=CONVENTIONS["B"], method="best-fit", alignment=64, striped=False))
+    report = _report(MemoryOptions(convention=CONVENTIONS["B"], method="best-fit", alignment=64, striped=False))
 
     assert (report.model.convention.name, report.plan.problem.alignment) == ("B", 64)
     assert report.rows[-1].name == "best-fit, as asked"
@@ -85,70 +85,70 @@ def test_the_plan_that_is_told_is_the_one_that_was_asked_for() -> None:
 
 
 def test_a_model_that_needs_no_bytes() -> None:
-    report = memory_report(prepared("g (float[0] x) => (float[0] y) { y = Exp(x) }").index, "none")
+    report = plan_report(prepared("g (float[0] x) => (float[0] y) { y = Exp(x) }").index, "none")
 
     assert {row.size for row in report.rows} == {0}
     assert {row.ratio for row in report.rows} == {None}
-    ElementTree.fromstring(svg(picture(report.plan, "none")))
+    ElementTree.fromstring(render_svg(draw_plan(report.plan, "none")))
 
 
 @pytest.mark.parametrize("op", ["Identity", "Relu"])
 def test_where_nothing_goes_by_rows_there_is_no_striped_row(op: str) -> None:
     text = f"g (float[4] x) => (float[4] y) {{ y = {op}(x) }}"
-    report = memory_report(prepared(text).index, "none")
+    report = plan_report(prepared(text).index, "none")
 
     assert report.striped is None
     assert report.notes == ("nothing is computed by rows, so there is no striped execution",)
     assert [row.size for row in report.rows if row.convention == "C"] == [16]
-    assert report.unstriped == report.notes[0]
-    ElementTree.fromstring(svg(picture(report.plan, "none")))
+    assert report.striping_refusal == report.notes[0]
+    ElementTree.fromstring(render_svg(draw_plan(report.plan, "none")))
 
 
 def test_steps_of_several_nodes_are_not_striped_and_it_is_said() -> None:
     index = prepared(NET).index
-    report = memory_report(index, "net", None, [(0, 1)])
-    unasked = memory_report(index, "net", Asked(striped=False), [(0, 1)])
+    report = plan_report(index, "net", None, [(0, 1)])
+    unasked = plan_report(index, "net", MemoryOptions(striped=False), [(0, 1)])
 
     assert (report.striped, [row.name for row in report.rows][-1]) == (None, "Concat in place")
-    assert report.notes == (report.unstriped,)
-    assert "steps of several nodes are not computed by rows" in (report.unstriped or "")
-    assert (unasked.unstriped, unasked.notes) == (None, ())
+    assert report.notes == (report.striping_refusal,)
+    assert "steps of several nodes are not computed by rows" in (report.striping_refusal or "")
+    assert (unasked.striping_refusal, unasked.notes) == (None, ())
 
 
 def test_what_the_search_of_striped_execution_left_out_is_noted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def limited(*asked: Any) -> Striped:
-        found = striped(*asked)
-        assert isinstance(found, Striped)
+    def limited(*asked: Any) -> StripedModel:
+        found = plan_striped(*asked)
+        assert isinstance(found, StripedModel)
         return replace(found, plan=replace(found.plan, limits=("this", "that")))
 
-    monkeypatch.setattr(sys.modules[memory_report.__module__], striped.__name__, limited)
+    monkeypatch.setattr(sys.modules[plan_report.__module__], plan_striped.__name__, limited)
 
     assert _report().notes == ("the striped execution may be improved: this; that",)
 
 
 def test_two_levels_move_less_than_without_a_scratchpad() -> None:
-    report = _report(Asked(size=3 * IMAGE))
-    small = _report(Asked(size=2))
+    report = _report(MemoryOptions(size=3 * IMAGE))
+    small = _report(MemoryOptions(size=2))
 
-    assert report.levels is not None
-    check_levels(report.levels)
-    assert report.levels.bound <= report.levels.moved < report.levels.unkept
-    assert small.levels is None
+    assert report.scratchpad is not None
+    check_levels(report.scratchpad)
+    assert report.scratchpad.bound <= report.scratchpad.moved < report.scratchpad.unkept
+    assert small.scratchpad is None
     assert small.notes[-1].startswith("no plan for two levels: ")
 
 
 def test_an_unknown_convention_or_method() -> None:
     with pytest.raises(InputError, match="no convention is named 'X': there are A, B, C, D"):
-        convention_named("X")
+        get_convention("X")
     with pytest.raises(InputError, match="did you mean exact"):
-        _report(Asked(method="exakt"))
+        _report(MemoryOptions(method="exakt"))
 
 
 def test_the_document_is_json_that_names_every_buffer() -> None:
-    report = _report(Asked(size=4 * IMAGE))
-    document = json.loads(json.dumps(memory_document(report, 4 * IMAGE)))
+    report = _report(MemoryOptions(size=4 * IMAGE))
+    document = json.loads(json.dumps(build_memory_document(report, 4 * IMAGE)))
     plan = document["plan"]
 
     assert [row["fits"] for row in document["rows"]] == [row.size <= 4 * IMAGE for row in report.rows]
@@ -166,7 +166,7 @@ def test_the_document_is_json_that_names_every_buffer() -> None:
 
 def test_the_picture_has_a_box_with_a_tooltip_for_every_buffer() -> None:
     report = _report()
-    root = ElementTree.fromstring(svg(picture(report.plan, "net")))
+    root = ElementTree.fromstring(render_svg(draw_plan(report.plan, "net")))
     tips = [tip for title in root.iter(f"{SVG}title") if (tip := title.text or "")]
 
     assert root.tag == f"{SVG}svg"
@@ -181,7 +181,7 @@ def test_the_picture_has_a_box_with_a_tooltip_for_every_buffer() -> None:
 
 
 def test_the_boxes_of_a_picture_never_share_a_byte_and_a_step() -> None:
-    boxes = picture(_report().plan, "net").boxes
+    boxes = draw_plan(_report().plan, "net").boxes
 
     for number, one in enumerate(boxes):
         for other in boxes[:number]:
@@ -193,10 +193,10 @@ def test_the_boxes_of_a_picture_never_share_a_byte_and_a_step() -> None:
 
 def test_names_may_hold_anything() -> None:
     name = "<a href='x'>&\"\x01]]>\ud800"
-    problem = Problem((name, "y"), (8, 8), (Step(name, (0,), (1,)),), frozenset({0}), frozenset({1}))
-    plan = Plan(problem, (0,), (None, None), (0, 8), (0,), 16, 16, "total")
+    problem = ArenaProblem((name, "y"), (8, 8), (ArenaStep(name, (0,), (1,)),), frozenset({0}), frozenset({1}))
+    plan = ArenaPlan(problem, (0,), (None, None), (0, 8), (0,), 16, 16, "total")
 
-    text = svg(picture(plan, name))
+    text = render_svg(draw_plan(plan, name))
 
     told = [title.text or "" for title in ElementTree.fromstring(text).iter(f"{SVG}title")]
     assert sum("<a href='x'>&\"\ufffd]]>\ufffd" in each for each in told) == 3
@@ -204,8 +204,8 @@ def test_names_may_hold_anything() -> None:
 
 
 def test_scratch_and_a_bound_below_the_arena_are_drawn() -> None:
-    problem = Problem(("x", "y"), (8, 8), (Step("s", (0,), (1,), scratch=4),), frozenset({0}))
-    drawn = picture(Plan(problem, (0,), (None, None), (0, 8), (16,), 20, 16, "cut"), "t")
+    problem = ArenaProblem(("x", "y"), (8, 8), (ArenaStep("s", (0,), (1,), scratch=4),), frozenset({0}))
+    drawn = draw_plan(ArenaPlan(problem, (0,), (None, None), (0, 8), (16,), 20, 16, "cut"), "t")
 
     assert [(box.kind, box.offset, box.bytes) for box in drawn.boxes][-1] == ("scratch", 16, 4)
     assert [(line.name, line.bytes, line.dashed) for line in drawn.lines] == [
@@ -217,11 +217,11 @@ def test_scratch_and_a_bound_below_the_arena_are_drawn() -> None:
 def test_the_striped_picture_draws_windows() -> None:
     report = _report()
     assert report.striped is not None
-    drawn = striped_picture(report.striped, "striped")
+    drawn = draw_striped(report.striped, "striped")
 
     assert {box.name for box in drawn.boxes} >= {"x", "y"}
     assert max(box.offset + box.bytes for box in drawn.boxes) == report.striped.plan.size
     assert drawn.steps == len(report.striped.plan.bands)
     assert [span.first for span in drawn.spans] == [0, *(span.last + 1 for span in drawn.spans[:-1])]
     assert any("of 16 rows at a time" in box.detail for box in drawn.boxes)
-    ElementTree.fromstring(svg(drawn))
+    ElementTree.fromstring(render_svg(drawn))

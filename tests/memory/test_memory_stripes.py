@@ -4,12 +4,12 @@ import pytest
 from checkers.stripes_check import check
 from support import prepared
 
-from byoc.memory.model.rows import RowModel, row_model
-from byoc.memory.stripes import ALL, SAME, Layer, Network, Rows, StripedPlan, Tensor, stripe
+from byoc.memory.model.rows import RowwiseModel, read_row_model
+from byoc.memory.stripes import ALL_ROWS, SAME_ROW, RowLayer, RowNetwork, OperandRows, StripedPlan, RowTensor, stripe
 
 
 def planned(
-    tensors: list[Tensor], layers: list[Layer], outputs: list[str], alignment: int = 1
+    tensors: list[RowTensor], layers: list[RowLayer], outputs: list[str], alignment: int = 1
 ) -> StripedPlan:
     plan = stripe(tensors, layers, ["x"], outputs, alignment)
     check(tensors, layers, ["x"], outputs, plan)
@@ -17,10 +17,10 @@ def planned(
 
 
 def test_a_pooling_behind_a_convolution_needs_a_window_of_two_rows() -> None:
-    tensors = [Tensor("x", 56, 896), Tensor("y", 56, 3584), Tensor("z", 28, 1792)]
+    tensors = [RowTensor("x", 56, 896), RowTensor("y", 56, 3584), RowTensor("z", 28, 1792)]
     layers = [
-        Layer("conv", (("x", Rows(extent=3, before=1)),), ("y",)),
-        Layer("pool", (("y", Rows(extent=2, stride=2)),), ("z",)),
+        RowLayer("conv", (("x", OperandRows(extent=3, before=1)),), ("y",)),
+        RowLayer("pool", (("y", OperandRows(extent=2, stride=2)),), ("z",)),
     ]
     plan = planned(tensors, layers, ["z"])
     assert plan.places["y"].window == 2
@@ -29,8 +29,8 @@ def test_a_pooling_behind_a_convolution_needs_a_window_of_two_rows() -> None:
 
 def test_result_of_half_the_rows_lies_over_its_operand() -> None:
     """Two rows of 10 bytes die for each row that is made: a new one has room from the second on."""
-    tensors = [Tensor("x", 8, 10), Tensor("y", 4, 10)]
-    layers = [Layer("pool", (("x", Rows(2, 2)),), ("y",))]
+    tensors = [RowTensor("x", 8, 10), RowTensor("y", 4, 10)]
+    layers = [RowLayer("pool", (("x", OperandRows(2, 2)),), ("y",))]
     plan = planned(tensors, layers, ["y"])
     assert plan.size == 90
     assert plan.places["x"].offset == 10
@@ -38,35 +38,35 @@ def test_result_of_half_the_rows_lies_over_its_operand() -> None:
 
 
 def test_bands_are_joined_where_nothing_overlaps() -> None:
-    tensors = [Tensor("x", 8, 10), Tensor("y", 1, 10)]
-    plan = planned(tensors, [Layer("sum", (("x", SAME),), ("y",), "reduction")], ["x", "y"])
+    tensors = [RowTensor("x", 8, 10), RowTensor("y", 1, 10)]
+    plan = planned(tensors, [RowLayer("sum", (("x", SAME_ROW),), ("y",), "reduction")], ["x", "y"])
     assert [(band.first_row, band.rows) for band in plan.bands] == [(0, 8)]
 
 
 def test_window_of_a_kernel_with_a_stride_and_dilation() -> None:
     """Rows 2r-1, 2r+1 and 2r+3 are read: five rows live, and a sixth is never there with them."""
-    tensors = [Tensor("x", 32, 4), Tensor("y", 32, 100), Tensor("z", 16, 4)]
-    layers = [Layer("a", (("x", SAME),), ("y",)), Layer("b", (("y", Rows(5, 2, 1)),), ("z",))]
+    tensors = [RowTensor("x", 32, 4), RowTensor("y", 32, 100), RowTensor("z", 16, 4)]
+    layers = [RowLayer("a", (("x", SAME_ROW),), ("y",)), RowLayer("b", (("y", OperandRows(5, 2, 1)),), ("z",))]
     assert planned(tensors, layers, ["z"]).places["y"].window == 5
 
 
 def test_shortcuts_of_a_chain_of_residual_blocks_share_their_rows() -> None:
     """Each block reads a row ahead: one more row of the shortcut lives for each block, not two."""
-    tensors = [Tensor("x", 32, 8)]
-    layers = [Layer("begin", (("x", SAME),), ("y0",))]
+    tensors = [RowTensor("x", 32, 8)]
+    layers = [RowLayer("begin", (("x", SAME_ROW),), ("y0",))]
     for block in range(3):
-        tensors += [Tensor(f"y{block}", 32, 100), Tensor(f"c{block}", 32, 100)]
+        tensors += [RowTensor(f"y{block}", 32, 100), RowTensor(f"c{block}", 32, 100)]
         layers += [
-            Layer(f"conv{block}", ((f"y{block}", Rows(3, 1, 1)),), (f"c{block}",)),
-            Layer(
+            RowLayer(f"conv{block}", ((f"y{block}", OperandRows(3, 1, 1)),), (f"c{block}",)),
+            RowLayer(
                 f"add{block}",
-                ((f"c{block}", SAME), (f"y{block}", SAME)),
+                ((f"c{block}", SAME_ROW), (f"y{block}", SAME_ROW)),
                 (f"y{block + 1}",),
-                over=(f"c{block}", f"y{block}"),
+                may_overwrite=(f"c{block}", f"y{block}"),
             ),
         ]
-    tensors += [Tensor("y3", 32, 100), Tensor("z", 32, 8)]
-    layers.append(Layer("end", (("y3", SAME),), ("z",)))
+    tensors += [RowTensor("y3", 32, 100), RowTensor("z", 32, 8)]
+    layers.append(RowLayer("end", (("y3", SAME_ROW),), ("z",)))
     plan = planned(tensors, layers, ["z"])
     assert len(plan.groups) == 1
     # conv reads row r - 1 when row r - 1 of the sum is made, so the sum lies over the convolution there
@@ -74,21 +74,21 @@ def test_shortcuts_of_a_chain_of_residual_blocks_share_their_rows() -> None:
 
 
 def test_shortcut_that_is_read_again_later_is_not_written_over() -> None:
-    tensors = [Tensor("x", 8, 8), Tensor("y", 8, 8), Tensor("z", 8, 8)]
+    tensors = [RowTensor("x", 8, 8), RowTensor("y", 8, 8), RowTensor("z", 8, 8)]
     layers = [
-        Layer("add", (("x", SAME),), ("y",), over=("x",)),
-        Layer("conv", (("y", SAME), ("x", Rows(3, 1, 1))), ("z",)),
+        RowLayer("add", (("x", SAME_ROW),), ("y",), may_overwrite=("x",)),
+        RowLayer("conv", (("y", SAME_ROW), ("x", OperandRows(3, 1, 1))), ("z",)),
     ]
     plan = planned(tensors, layers, ["z"])
     assert plan.places["x"] != plan.places["y"]
 
 
 def test_reduction_eats_rows_as_they_come() -> None:
-    tensors = [Tensor("x", 8, 4), Tensor("y", 8, 100), Tensor("s", 1, 10), Tensor("z", 1, 1)]
+    tensors = [RowTensor("x", 8, 4), RowTensor("y", 8, 100), RowTensor("s", 1, 10), RowTensor("z", 1, 1)]
     layers = [
-        Layer("conv", (("x", SAME),), ("y",)),
-        Layer("mean", (("y", SAME),), ("s",), "reduction", scratch=10),
-        Layer("fc", (("s", ALL),), ("z",), "whole"),
+        RowLayer("conv", (("x", SAME_ROW),), ("y",)),
+        RowLayer("mean", (("y", SAME_ROW),), ("s",), "reduction", scratch=10),
+        RowLayer("fc", (("s", ALL_ROWS),), ("z",), "whole"),
     ]
     plan = planned(tensors, layers, ["z"])
     assert plan.places["y"].window == 1
@@ -96,15 +96,15 @@ def test_reduction_eats_rows_as_they_come() -> None:
 
 
 def test_offsets_are_aligned() -> None:
-    tensors = [Tensor("x", 7, 10), Tensor("y", 5, 6), Tensor("z", 4, 3)]
-    layers = [Layer("a", (("x", Rows(3)),), ("y",), scratch=5), Layer("b", (("y", Rows(2)),), ("z",))]
+    tensors = [RowTensor("x", 7, 10), RowTensor("y", 5, 6), RowTensor("z", 4, 3)]
+    layers = [RowLayer("a", (("x", OperandRows(3)),), ("y",), scratch=5), RowLayer("b", (("y", OperandRows(2)),), ("z",))]
     plan = planned(tensors, layers, ["z"], alignment=16)
     assert all(place.offset % 16 == 0 for place in plan.places.values())
     assert plan.scratch["a"] % 16 == 0
 
 
 def test_network_without_layers_holds_its_inputs() -> None:
-    tensors = [Tensor("x", 3, 5), Tensor("u", 1, 7)]
+    tensors = [RowTensor("x", 3, 5), RowTensor("u", 1, 7)]
     plan = stripe(tensors, [], ["x", "u"], ["x"])
     check(tensors, [], ["x", "u"], ["x"], plan)
     assert (plan.size, plan.bands, plan.groups) == (22, (), ())
@@ -113,23 +113,23 @@ def test_network_without_layers_holds_its_inputs() -> None:
 @pytest.mark.parametrize(
     ("layers", "outputs", "said"),
     [
-        ([Layer("a", (("q", SAME),), ("y",))], [], "'a' reads 'q'"),
-        ([Layer("a", (("x", SAME),), ("x",))], [], "there already"),
-        ([Layer("a", (("x", SAME),), ())], [], "writes nothing"),
-        ([Layer("a", (("x", SAME),), ("y", "z"))], [], "different numbers of rows"),
-        ([Layer("a", (("x", SAME),), ("y",), "reduction")], [], "no reduction"),
-        ([Layer("a", (("x", SAME),), ("y",)), Layer("a", (("x", SAME),), ("z",))], [], "same name"),
+        ([RowLayer("a", (("q", SAME_ROW),), ("y",))], [], "'a' reads 'q'"),
+        ([RowLayer("a", (("x", SAME_ROW),), ("x",))], [], "there already"),
+        ([RowLayer("a", (("x", SAME_ROW),), ())], [], "writes nothing"),
+        ([RowLayer("a", (("x", SAME_ROW),), ("y", "z"))], [], "different numbers of rows"),
+        ([RowLayer("a", (("x", SAME_ROW),), ("y",), "reduction")], [], "no reduction"),
+        ([RowLayer("a", (("x", SAME_ROW),), ("y",)), RowLayer("a", (("x", SAME_ROW),), ("z",))], [], "same name"),
         ([], ["y"], "nothing makes the output 'y'"),
     ],
 )
-def test_network_that_fits_not_together(layers: list[Layer], outputs: list[str], said: str) -> None:
-    tensors = {each.name: each for each in (Tensor("x", 8, 4), Tensor("y", 8, 4), Tensor("z", 4, 4))}
+def test_network_that_fits_not_together(layers: list[RowLayer], outputs: list[str], said: str) -> None:
+    tensors = {each.name: each for each in (RowTensor("x", 8, 4), RowTensor("y", 8, 4), RowTensor("z", 4, 4))}
     with pytest.raises(ValueError, match=said):
-        Network(tensors, tuple(layers), ("x",), tuple(outputs))
+        RowNetwork(tensors, tuple(layers), ("x",), tuple(outputs))
 
 
-def rows_of(text: str) -> RowModel:
-    return row_model(prepared(text).index)
+def rows_of(text: str) -> RowwiseModel:
+    return read_row_model(prepared(text).index)
 
 
 def test_rows_of_convolution_pooling_and_elementwise() -> None:
@@ -141,11 +141,11 @@ def test_rows_of_convolution_pooling_and_elementwise() -> None:
         }""".replace("ONES", ", ".join(["1"] * 108))
     )
     conv, relu, pool = model.layers
-    assert conv.reads == (("x", Rows(3, 2, 1)),)
+    assert conv.reads == (("x", OperandRows(3, 2, 1)),)
     assert conv.scratch == (4 + 3) * 5 * 4  # a product of four channels, and three gathered
-    assert relu.over == ("c",)
-    assert pool.reads == (("r", Rows(3, 1, 0)),)
-    assert model.tensors[0] == Tensor("x", 9, 3 * 9 * 4)
+    assert relu.may_overwrite == ("c",)
+    assert pool.reads == (("r", OperandRows(3, 1, 0)),)
+    assert model.tensors[0] == RowTensor("x", 9, 3 * 9 * 4)
 
 
 def test_views_gates_and_shuffles() -> None:
@@ -164,9 +164,9 @@ def test_views_gates_and_shuffles() -> None:
         }"""
     )
     assert [layer.mode for layer in model.layers] == ["reduction", "rows", "rows", "reduction", "whole"]
-    assert model.layers[1].reads == (("x", SAME), ("p", ALL))
+    assert model.layers[1].reads == (("x", SAME_ROW), ("p", ALL_ROWS))
     assert model.nodes["s"] == (2, 3, 4)
-    assert model.storage["f"] == "q"
+    assert model.storage_of["f"] == "q"
 
 
 def test_batches_and_flattened_images_are_not_rows() -> None:
@@ -176,16 +176,16 @@ def test_batches_and_flattened_images_are_not_rows() -> None:
             f = Flatten(y)
         }"""
     )
-    assert model.tensors[0] == Tensor("x", 1, 800)
+    assert model.tensors[0] == RowTensor("x", 1, 800)
     assert [layer.mode for layer in model.layers] == ["rows", "whole"]
 
 
 def test_layer_below_padding_alone_is_run_and_lies_in_the_arena() -> None:
     """No row of the result reads the operand: with a stride of 20 both read what is around it."""
-    tensors = [Tensor("x", 8, 4), Tensor("y", 8, 4), Tensor("z", 2, 4)]
+    tensors = [RowTensor("x", 8, 4), RowTensor("y", 8, 4), RowTensor("z", 2, 4)]
     layers = [
-        Layer("y", (("x", SAME),), ("y",), over=("x",)),
-        Layer("z", (("y", Rows(1, 20, 2)),), ("z",)),
+        RowLayer("y", (("x", SAME_ROW),), ("y",), may_overwrite=("x",)),
+        RowLayer("z", (("y", OperandRows(1, 20, 2)),), ("z",)),
     ]
     plan = planned(tensors, layers, ["z"])
     assert sum(band.rows for band in plan.bands if band.layer == "y") == 8
@@ -193,12 +193,12 @@ def test_layer_below_padding_alone_is_run_and_lies_in_the_arena() -> None:
 
 
 def test_last_rows_that_nobody_reads_are_not_computed() -> None:
-    tensors = [Tensor("x", 8, 4), Tensor("y", 8, 4), Tensor("z", 3, 4)]
-    layers = [Layer("y", (("x", SAME),), ("y",)), Layer("z", (("y", Rows(1, 3)),), ("z",))]
+    tensors = [RowTensor("x", 8, 4), RowTensor("y", 8, 4), RowTensor("z", 3, 4)]
+    layers = [RowLayer("y", (("x", SAME_ROW),), ("y",)), RowLayer("z", (("y", OperandRows(1, 3)),), ("z",))]
     plan = planned(tensors, layers, ["z"])
     assert sum(band.rows for band in plan.bands if band.layer == "y") == 7
 
 
 def test_tensor_without_rows_is_refused() -> None:
     with pytest.raises(ValueError, match="tensor 'x' has no rows"):
-        Network({"x": Tensor("x", 0, 4)}, (), ("x",), ())
+        RowNetwork({"x": RowTensor("x", 0, 4)}, (), ("x",), ())

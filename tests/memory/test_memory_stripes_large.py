@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
 
-from byoc.memory.stripes import SAME, Layer, Network, Rows, Tensor, stripe
-from byoc.memory.stripes.blocks import blocks_of
-from byoc.memory.stripes.cuts import Cuts
-from byoc.memory.stripes.pack import Packer
-from byoc.memory.stripes.units import units_of
+from byoc.memory.stripes import SAME_ROW, RowLayer, RowNetwork, OperandRows, RowTensor, stripe
+from byoc.memory.stripes.blocks import build_blocks
+from byoc.memory.stripes.cuts import CascadeCuts
+from byoc.memory.stripes.pack import WindowPacker
+from byoc.memory.stripes.units import build_row_units
 
-BLOCKS, CUTS, PACK = (sys.modules[each.__module__] for each in (blocks_of, Cuts, Packer))
+BLOCKS, CUTS, PACK = (sys.modules[each.__module__] for each in (build_blocks, CascadeCuts, WindowPacker))
 
 
 def _planned_by_blocks(net: Numbers, most: int, alignment: int = 1) -> None:
@@ -35,10 +35,10 @@ def test_plan_of_blocks_is_a_plan_of_rows(net: Numbers, most: int, alignment: in
 
 def test_millions_of_rows_cost_no_more_than_thousands() -> None:
     rows = 1 << 24
-    tensors = [Tensor("x", rows, 4), Tensor("y", rows, 4), Tensor("z", rows // 2, 4)]
+    tensors = [RowTensor("x", rows, 4), RowTensor("y", rows, 4), RowTensor("z", rows // 2, 4)]
     layers = [
-        Layer("y", (("x", Rows(3, 1, 1)),), ("y",)),
-        Layer("z", (("y", Rows(2, 2)),), ("z",)),
+        RowLayer("y", (("x", OperandRows(3, 1, 1)),), ("y",)),
+        RowLayer("z", (("y", OperandRows(2, 2)),), ("z",)),
     ]
     plan = stripe(tensors, layers, ["x"], ["z"])
 
@@ -50,22 +50,22 @@ def test_millions_of_rows_cost_no_more_than_thousands() -> None:
 
 def test_blocks_of_half_the_rows_below_a_stride_of_two_need_one_block_more() -> None:
     rows = 1 << 13
-    tensors = {"x": Tensor("x", rows, 4), "y": Tensor("y", rows // 2, 4)}
-    layers = (Layer("y", (("x", Rows(2, 2)),), ("y",)),)
-    network = Network(tensors, layers, ("x",), ("y",))
+    tensors = {"x": RowTensor("x", rows, 4), "y": RowTensor("y", rows // 2, 4)}
+    layers = (RowLayer("y", (("x", OperandRows(2, 2)),), ("y",)),)
+    network = RowNetwork(tensors, layers, ("x",), ("y",))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BLOCKS, "_ROWS", 1024)
-        made = blocks_of(network)
+        made = build_blocks(network)
 
     assert made.heights == {"x": 8, "y": 4}
-    assert made.coarse.layers[0].reads == (("x", SAME),)
+    assert made.coarse.layers[0].reads == (("x", SAME_ROW),)
 
 
 def _chain(count: int) -> Numbers:
-    tensors = [Tensor("x", 16, 8), *(Tensor(f"t{n}", 16, 8) for n in range(count))]
+    tensors = [RowTensor("x", 16, 8), *(RowTensor(f"t{n}", 16, 8) for n in range(count))]
     layers = [
-        Layer(
-            f"t{n}", ((tensors[n].name, Rows(3, 1, 1)), (tensors[max(n - 5, 0)].name, SAME)), (f"t{n}",)
+        RowLayer(
+            f"t{n}", ((tensors[n].name, OperandRows(3, 1, 1)), (tensors[max(n - 5, 0)].name, SAME_ROW)), (f"t{n}",)
         )
         for n in range(count)
     ]
@@ -96,11 +96,11 @@ def test_search_that_is_cut_short_says_so(module: object, limit: str, said: str)
 
 def test_cascades_that_are_looked_at_are_counted() -> None:
     net = _chain(60)
-    network = Network({each.name: each for each in net.tensors}, (*net.layers,), ("x",), (*net.outputs,))
-    found = Cuts(units_of(network))
+    network = RowNetwork({each.name: each for each in net.tensors}, (*net.layers,), ("x",), (*net.outputs,))
+    found = CascadeCuts(build_row_units(network))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(found, "left", 150_000)
-        found.ways()
+        found.find_paths()
         longest = max(end - first for first, end in found.costs)
 
     assert found.is_cut_short

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
 
-from byoc.memory.stripes import Network, Place, StripedPlan, stripe
+from byoc.memory.stripes import RowNetwork, RowWindow, StripedPlan, stripe
 
 
 def planned(net: Numbers, alignment: int = 1) -> StripedPlan:
@@ -29,7 +29,7 @@ def test_plan_is_accepted(net: Numbers, alignment: int) -> None:
     rows = {layer.name: 0 for layer in net.layers}
     for band in plan.bands:
         rows[band.layer] += band.rows
-    steps = Network({each.name: each for each in net.tensors}, (*net.layers,), (*net.inputs,), ()).steps
+    steps = RowNetwork({each.name: each for each in net.tensors}, (*net.layers,), (*net.inputs,), ()).steps
     assert all(rows.values())
     assert all(rows[name] <= max(steps[name], rows[name] * (steps[name] == 1)) for name in rows)
 
@@ -44,7 +44,7 @@ def test_window_one_row_short_is_refused(net: Numbers, data: st.DataObject) -> N
     place = plan.places[data.draw(st.sampled_from(wide))]
     shared = [name for name, other in plan.places.items() if other == place]
     assume(all(name in read for name in shared))
-    short = dict.fromkeys(shared, Place(place.offset, place.window - 1, place.row_bytes))
+    short = dict.fromkeys(shared, RowWindow(place.offset, place.window - 1, place.row_bytes))
     with pytest.raises(PlanError, match=r"row \d+ of"):
         checked(net, replace(plan, places=plan.places | short))
 
@@ -57,12 +57,12 @@ def test_operand_moved_onto_its_result_is_refused(net: Numbers, data: st.DataObj
         (name, layer.writes[0])
         for layer in net.layers
         for name, rows in layer.reads
-        if name not in layer.over and rows.end(0, 1) == 1
+        if name not in layer.may_overwrite and rows.end_row(0, 1) == 1
     ]
     assume(pairs)
     operand, result = data.draw(st.sampled_from(pairs))
     there = plan.places[operand]
-    moved = Place(plan.places[result].offset, there.window, there.row_bytes)
+    moved = RowWindow(plan.places[result].offset, there.window, there.row_bytes)
     with pytest.raises(PlanError):
         checked(net, replace(plan, places=plan.places | {operand: moved}))
 
@@ -82,7 +82,7 @@ def test_band_too_early_is_refused(net: Numbers, data: st.DataObject) -> None:
     assume(early)
     first, number = data.draw(st.sampled_from(early))
     layer = next(each for each in net.layers if each.name == plan.bands[number].layer)
-    assume(any(rows.end(0, 9) > 0 for _, rows in layer.reads))
+    assume(any(rows.end_row(0, 9) > 0 for _, rows in layer.reads))
     bands = list(plan.bands)
     bands.insert(first, bands.pop(number))
     with pytest.raises(PlanError):

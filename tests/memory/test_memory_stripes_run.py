@@ -10,7 +10,7 @@ from onnx import ModelProto
 from stripes_random import convolutional
 from support import parse
 
-from byoc.memory.stripes import Place
+from byoc.memory.stripes import RowWindow
 
 CLOSE = 1e-5
 
@@ -56,7 +56,7 @@ def test_window_one_row_short_gives_wrong_numbers(tensor: str) -> None:
     plan = plan_rows(rows)
     shared = [name for name, place in plan.places.items() if place == plan.places[tensor]]
     place = plan.places[tensor]
-    short = Place(place.offset, place.window - 1, place.row_bytes)
+    short = RowWindow(place.offset, place.window - 1, place.row_bytes)
     broken = replace(plan, places=plan.places | dict.fromkeys(shared, short))
     feeds = random_feeds(index)
     assert error(execute(index, rows, broken, feeds), reference(model, feeds)) > CLOSE
@@ -79,7 +79,7 @@ def test_two_tensors_in_one_place_give_wrong_numbers() -> None:
     index, rows = read_rows(model)
     plan = plan_rows(rows)
     there = plan.places["r"]
-    onto = Place(plan.places["d"].offset, there.window, there.row_bytes)
+    onto = RowWindow(plan.places["d"].offset, there.window, there.row_bytes)
     broken = replace(plan, places=plan.places | {"r": onto, "c": onto})
     if onto.offset + 3 * onto.row_bytes > plan.size:
         broken = replace(broken, size=plan.size + 3 * onto.row_bytes)

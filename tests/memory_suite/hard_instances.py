@@ -14,9 +14,9 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "memory")]
 
 from minimalloc import Instance, read_instance  # noqa: E402 - needs the path
 
-from byoc.memory.offsets.climb import climbed  # noqa: E402
-from byoc.memory.offsets.compounds import Compound, Part  # noqa: E402
-from byoc.memory.offsets.packing import Packing  # noqa: E402
+from byoc.memory.offsets.climb import search_offsets  # noqa: E402
+from byoc.memory.offsets.compounds import Compound, CompoundPart  # noqa: E402
+from byoc.memory.offsets.packing import GreedyPacking  # noqa: E402
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         instance = read_instance(path)
         capacity = int(path.stem.rsplit(".", 1)[-1])
         began = monotonic()
-        offsets = climbed(Packing(_compounds(instance)), capacity, began + seconds)
+        offsets = search_offsets(GreedyPacking(_compounds(instance)), capacity, began + seconds)
         took = monotonic() - began
         height = max(at + size for at, size in zip(offsets, instance.sizes, strict=True))
         wrong += _is_wrong(instance, offsets)
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _compounds(instance: Instance) -> list[Compound]:
     times = zip(instance.sizes, instance.lower, instance.upper, strict=True)
-    return [Compound((Part(0, size, lower, upper - 1),)) for size, lower, upper in times]
+    return [Compound((CompoundPart(0, size, lower, upper - 1),)) for size, lower, upper in times]
 
 
 def _is_wrong(instance: Instance, offsets: Sequence[int]) -> bool:

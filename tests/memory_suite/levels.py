@@ -15,10 +15,10 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 from checkers.scratchpad_check import objections  # noqa: E402 - needs the path
 from networks import twelve  # noqa: E402
 
-from byoc.memory.levels import Load, Store  # noqa: E402
-from byoc.memory.model import memory_problem  # noqa: E402
-from byoc.memory.plan import plan  # noqa: E402
-from byoc.memory.report.report import two_levels  # noqa: E402
+from byoc.memory.levels import LoadAction, StoreAction  # noqa: E402
+from byoc.memory.model import read_problem  # noqa: E402
+from byoc.memory.plan import plan_buffers  # noqa: E402
+from byoc.memory.report.report import plan_for_scratchpad  # noqa: E402
 
 _SIZES = (128, 512, 2048)
 _ALIGNMENT = 64
@@ -31,16 +31,16 @@ def main(names: Sequence[str]) -> int:
     sys.stdout.write(f"{'unlimited':>11}{'loads':>7}{'stores':>7}{'arena':>10}{'seconds':>9}\n")
     refused = 0
     for name in names or networks:
-        whole = plan(memory_problem(networks[name](), alignment=_ALIGNMENT))
+        whole = plan_buffers(read_problem(networks[name](), alignment=_ALIGNMENT))
         for size in _SIZES:
             start = time.perf_counter()
-            levels = two_levels(whole, size * 1024)
+            levels = plan_for_scratchpad(whole, size * 1024)
             seconds = time.perf_counter() - start
-            loads = sum(isinstance(action, Load) for action in levels.actions)
-            stores = sum(isinstance(action, Store) for action in levels.actions)
+            loads = sum(isinstance(action, LoadAction) for action in levels.actions)
+            stores = sum(isinstance(action, StoreAction) for action in levels.actions)
             sys.stdout.write(
                 f"{name:<14}{size:>5}{levels.unkept:>11}{levels.moved:>11}{levels.bound:>11}"
-                f"{levels.gap:>9.4%}{levels.unlimited:>11}{loads:>7}{stores:>7}{levels.arena:>10}"
+                f"{levels.relative_gap:>9.4%}{levels.unlimited:>11}{loads:>7}{stores:>7}{levels.arena:>10}"
                 f"{seconds:>9.2f}\n"
             )
             for objection in objections(levels):

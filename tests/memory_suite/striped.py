@@ -19,8 +19,8 @@ from arena import error, execute, plan_rows, random_feeds, read_rows, reference 
 from checkers.stripes_check import check  # noqa: E402
 from networks import twelve  # noqa: E402 - needs the path
 
-from byoc.memory.model import CONVENTIONS, memory_problem  # noqa: E402
-from byoc.memory.plan import plan as plan_layers  # noqa: E402
+from byoc.memory.model import CONVENTIONS, read_problem  # noqa: E402
+from byoc.memory.plan import plan_buffers as plan_layers  # noqa: E402
 
 _ALIGNMENT = 64
 
@@ -37,7 +37,7 @@ def main(names: list[str]) -> None:
             continue
         model = make()
         index, rows = read_rows(model)
-        whole = plan_layers(memory_problem(index, CONVENTIONS["C"], _ALIGNMENT), "exact")
+        whole = plan_layers(read_problem(index, CONVENTIONS["C"], _ALIGNMENT), "exact")
         begin = time.perf_counter()
         plan = plan_rows(rows, _ALIGNMENT)
         seconds = time.perf_counter() - begin

@@ -16,10 +16,10 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 from checkers.arena_check import check  # noqa: E402 - needs the path
 from networks import twelve  # noqa: E402
 
-from byoc.graph.load import prepare  # noqa: E402
-from byoc.memory.model import CONVENTIONS, read_memory  # noqa: E402
-from byoc.memory.plan import plan  # noqa: E402
-from byoc.memory.report.striped import striped  # noqa: E402
+from byoc.graph.load import prepare_model  # noqa: E402
+from byoc.memory.model import CONVENTIONS, read_memory_model  # noqa: E402
+from byoc.memory.plan import plan_buffers  # noqa: E402
+from byoc.memory.report.striped import plan_striped  # noqa: E402
 
 _WAYS = (
     *(("A", "exact"), ("A", "no-reuse"), ("A", "best-fit"), ("A", "by-size"), ("A", "reordered")),
@@ -45,12 +45,12 @@ def lines(names: Sequence[str], with_stripes: bool) -> Iterator[Line]:
     for name, make in twelve().items():
         if names and name not in names:
             continue
-        index = prepare(make(), name).index
+        index = prepare_model(make(), name).index
         bounds: dict[str, int] = {}
         for letter, method in _WAYS:  # the exact plan first: others profit from what it proves
             start = time.perf_counter()
-            problem = read_memory(index, CONVENTIONS[letter], source=name).problem
-            made = plan(problem, method)
+            problem = read_memory_model(index, CONVENTIONS[letter], source=name).problem
+            made = plan_buffers(problem, method)
             seconds = time.perf_counter() - start
             wrong = check(made)
             verdict = f"REFUSED: {wrong[0]}" if wrong else f"accepted, bound by {made.proof}"
@@ -58,7 +58,7 @@ def lines(names: Sequence[str], with_stripes: bool) -> Iterator[Line]:
             yield Line(name, letter, method, made.size, bounds[letter], seconds, verdict)
         if with_stripes:
             start = time.perf_counter()
-            banded = striped(index, name, 1)
+            banded = plan_striped(index, name, 1)
             seconds = time.perf_counter() - start
             if isinstance(banded, str):
                 continue

@@ -17,9 +17,9 @@ from onnx import ModelProto  # noqa: E402
 
 from byoc import zoo  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402
-from byoc.graph.load import Model, prepare  # noqa: E402
-from byoc.memory.model import CONVENTIONS, read_memory  # noqa: E402
-from byoc.memory.plan import plan  # noqa: E402
+from byoc.graph.load import Model, prepare_model  # noqa: E402
+from byoc.memory.model import CONVENTIONS, read_memory_model  # noqa: E402
+from byoc.memory.plan import plan_buffers  # noqa: E402
 from byoc.pipeline import load_model  # noqa: E402
 
 _MOST_NODES = 20_000
@@ -39,12 +39,12 @@ def load(name: str) -> Model:
                 dims[dim.dim_param] = int(extent)
             elif not dim.HasField("dim_value"):
                 dim.dim_value = int(extent)  # it has no name by which it could be given
-    return prepare(proto, f"zoo:{name}", model.folder, dims)
+    return prepare_model(proto, f"zoo:{name}", model.folder, dims)
 
 
 def main(names: Sequence[str]) -> int:
     """Print the table, and return the exit code."""
-    here = [entry for entry in zoo.entries() if entry.present]
+    here = [entry for entry in zoo.list_entries() if entry.present]
     chosen = names or [entry.name for entry in here if (entry.nodes or 0) <= _MOST_NODES]
     sys.stdout.write(f"{'model':<22}{'counts':<7}{'steps':>7}{'bytes':>12}{'bound':>12}{'gap':>9}")
     sys.stdout.write(f"{'seconds':>9}  proof\n")
@@ -53,7 +53,7 @@ def main(names: Sequence[str]) -> int:
         try:
             index = load(name).index
             problems = {
-                letter: read_memory(index, convention, source=name).problem
+                letter: read_memory_model(index, convention, source=name).problem
                 for letter, convention in CONVENTIONS.items()
             }
         except ByocError as error:
@@ -62,7 +62,7 @@ def main(names: Sequence[str]) -> int:
             continue
         for letter, problem in problems.items():
             start = time.perf_counter()
-            made = plan(problem, "exact")
+            made = plan_buffers(problem, "exact")
             seconds = time.perf_counter() - start
             faults = check(made)
             total += 1

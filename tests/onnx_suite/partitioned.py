@@ -18,15 +18,15 @@ from strategies import Alternating, Random
 from suite import Case, Values
 
 import byoc
-from byoc.bundle.staging import staged
-from byoc.bundle.write import make_manifest, write_bundle, write_manifest
-from byoc.graph.load import prepare
+from byoc.bundle.staging import stage_bundle
+from byoc.bundle.write import build_manifest, write_bundle, write_manifest
+from byoc.graph.load import prepare_model
 from byoc.placement import Strategy
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.plan import Plan
 from byoc.rules.load import Target, load_rules
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
-from byoc.verify.compare import Verification, compare, require
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.verify.compare import Verification, compare_tensors, require_passed
 
 COSTS = (
     "kind: roofline\nname: near\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\nlink: {bandwidth: .inf}\n"
@@ -101,7 +101,7 @@ def attempt(step: Callable[..., Result], *arguments: Any) -> tuple[Result | None
 
 def plain(case: Case, proto: onnx.ModelProto) -> list[Values]:
     """Return what plain onnxruntime gives for a model of a case, held to what the suite expects."""
-    with unoptimized():
+    with without_optimizations():
         session = open_session(proto)
     results = [run_session(session, inputs) for inputs, _ in case.data_sets]
     for (_, expected), actual in zip(case.data_sets, results, strict=True):
@@ -112,7 +112,7 @@ def plain(case: Case, proto: onnx.ModelProto) -> list[Values]:
 def planned(case: Case, way: Way) -> Plan:
     """Return the plan for a case with rules that take every operator in every type."""
     costs, target = _permissive(way.regions)
-    model = prepare(case.model, case.name)
+    model = prepare_model(case.model, case.name)
     asked = {"model": case.name}
     plan = cut_up(model, target, way.strategy(case), costs=costs, asked=asked)
     silent = [unit for unit, verdict in plan.host_units if not str(verdict)]
@@ -134,22 +134,22 @@ def check_bundle(case: Case, plan: Plan, originals: Sequence[Values]) -> None:
     """Write a plan as a bundle, load that, and hold it to the suite and to the original's outputs."""
     with TemporaryDirectory(prefix="onnx-suite-") as folder:
         path = Path(folder, "case.byoc")
-        with staged(path) as fresh:
+        with stage_bundle(path) as fresh:
             entries = write_bundle(plan, fresh, compilers(plan), lambda step: None)
-            write_manifest(fresh, make_manifest(fresh, plan, entries))
-        with unoptimized():
+            write_manifest(fresh, build_manifest(fresh, plan, entries))
+        with without_optimizations():
             session = byoc.load(path)
         for (inputs, expected), original in zip(case.data_sets, originals, strict=True):
             actual = session(inputs)
             _require(case, expected, actual)
-            require(Verification("the original", tuple(compare(original, actual))))
+            require_passed(Verification("the original", tuple(compare_tensors(original, actual))))
 
 
 def check_whole(case: Case, plan: Plan, originals: Sequence[Values]) -> None:
     """Hold the partitioned model, which is plain ONNX, to the checker and to plain onnxruntime."""
     onnx.checker.check_model(plan.proto)
     for original, actual in zip(originals, plain(case, plan.proto), strict=True):
-        require(Verification("the original", tuple(compare(original, actual))))
+        require_passed(Verification("the original", tuple(compare_tensors(original, actual))))
 
 
 def _require(case: Case, expected: Values, actual: Values) -> None:

@@ -8,8 +8,8 @@ from cases import OneNode
 from oracle import Answer, ask
 
 from byoc.errors import InputError
-from byoc.graph.load import prepare
-from byoc.rules.annotate import annotate
+from byoc.graph.load import prepare_model
+from byoc.rules.annotate import annotate_graph
 from byoc.rules.load import Target
 
 # OpenVINO computes these right on some processors only: the answer on this one does not count.
@@ -55,10 +55,10 @@ def _everywhere(case: OneNode, answer: Answer) -> Answer:
 def refusal(case: OneNode, target: Target) -> str:
     """Return why the rule file refuses a case's node; nothing when it accepts it."""
     try:
-        model = prepare(case.model, case.name)
+        model = prepare_model(case.model, case.name)
     except InputError as error:
         return str(error)  # a model that is not read reaches no accelerator
-    verdict = annotate(model.index, target)[0].verdict
+    verdict = annotate_graph(model.index, target)[0].verdict
     return "" if verdict else str(verdict)
 
 

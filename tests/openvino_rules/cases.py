@@ -15,10 +15,10 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from oracle import Data, Question
 
-from byoc.graph.extract import nodes_model
-from byoc.graph.load import Model, prepare
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
-from byoc.zoo.classics import Classics
+from byoc.graph.extract import extract_nodes
+from byoc.graph.load import Model, prepare_model
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.zoo.classics import ClassicModels
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "onnx_suite")]
 
@@ -130,7 +130,7 @@ def _as_float32(value: Any) -> Any:
 
 
 def _run(model: onnx.ModelProto, inputs: Values) -> Values:
-    with unoptimized():
+    with without_optimizations():
         return run_session(open_session(model), inputs)
 
 
@@ -176,11 +176,11 @@ def light_nodes(every: int = 1, most_bytes: float = _MOST_BYTES) -> Iterator[One
     word, on random inputs.
     """
     seen: set[tuple[str, ...]] = set()
-    for entry in Classics().entries():
-        model = prepare(Classics().load(entry.name), entry.name)
+    for entry in ClassicModels().entries():
+        model = prepare_model(ClassicModels().load(entry.name), entry.name)
         index = model.index
         for i, node in enumerate(index.nodes):
-            constants = [name for name in node.input if name in index.stored]
+            constants = [name for name in node.input if name in index.stored_tensors]
             size = sum(index.types[name].bytes or 0 for name in constants)
             key = (node.op_type, str(node.attribute), *(str(index.types.get(n)) for n in node.input))
             if size > most_bytes or key in seen or i in index.constant_nodes:
@@ -193,7 +193,7 @@ def light_nodes(every: int = 1, most_bytes: float = _MOST_BYTES) -> Iterator[One
 def _light_node(model: Model, number: int, source: str) -> OneNode:
     index = model.index
     node = index.nodes[number]
-    proto = nodes_model(index, [number], node.name, index.values)
+    proto = extract_nodes(index, [number], node.name, index.type_protos)
     generator = np.random.default_rng(number)
     inputs = {
         value.name: generator.uniform(

@@ -3,16 +3,16 @@
 from collections.abc import Container
 
 from byoc.graph.index import GraphIndex
-from byoc.patterns.match import Match, matches_at
+from byoc.patterns.match import Match, find_matches_at
 from byoc.patterns.pattern import Pattern
-from byoc.patterns.search import Search
-from byoc.patterns.table import Table
+from byoc.patterns.search import PatternSearch
+from byoc.patterns.table import NodeTable
 
 
 def match_at(pattern: Pattern, node: int, index: GraphIndex, free: Container[int]) -> Match | None:
     """Return the first match whose last line is the given node, larger forms first; None without one."""
-    table = Table.of(index)
+    table = NodeTable.from_index(index)
     for form in sorted(pattern.forms, key=lambda form: -len(form.nodes)):
-        for match in matches_at(pattern, Search(form, table, free), node):
+        for match in find_matches_at(pattern, PatternSearch(form, table, free), node):
             return match
     return None

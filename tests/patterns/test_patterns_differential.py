@@ -17,9 +17,9 @@ from strategies import Random
 
 from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
-from byoc.graph.load import Model, prepare
-from byoc.graph.values import constant_value
-from byoc.patterns.pattern import parse
+from byoc.graph.load import Model, prepare_model
+from byoc.graph.values import get_constant_value
+from byoc.patterns.pattern import parse_pattern
 from byoc.placement import Strategy
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import Target
@@ -184,9 +184,9 @@ def pattern_of(index: GraphIndex, chance: random.Random) -> str | None:
     chosen = {chance.choice(sorted(possible))}
     for _ in range(chance.randint(0, 5)):
         names = {name for i in chosen for name in (*index.nodes[i].input, *index.nodes[i].output)}
-        near = {index.producer[name] for name in names if name in index.producer}
+        near = {index.producers[name] for name in names if name in index.producers}
         near |= {
-            user for name in names & index.producer.keys() for user in index.consumers.get(name, ())
+            user for name in names & index.producers.keys() for user in index.consumers.get(name, ())
         }
         if near := (near & possible) - chosen:
             chosen.add(chance.choice(sorted(near)))
@@ -244,13 +244,13 @@ class _Writer:
             return f"e{self.fresh()}?"
         known = self.index.is_constant(name)
         if name not in self.called:
-            value = constant_value(self.index, name) if known else None
+            value = get_constant_value(self.index, name) if known else None
             if value is not None and value.size == 1 and value.dtype.kind == "f" and place:
                 return repr(value.reshape(-1)[0].item())
             own = self.chance.choice("abcd")
             taken = {self.chance.choice((f"{own}a_{place + 1}", f"{own}a_output_1", f"i{self.fresh()}"))}
             self.called[name] = next(iter(taken - set(self.called.values())), f"i{self.fresh()}")
-        elif name in self.index.producer and self.index.producer[name] in self.chosen:
+        elif name in self.index.producers and self.index.producers[name] in self.chosen:
             return self.called[name]
         return self.called[name] + "?" * (place > 0 and self.chance.random() < 0.3)
 
@@ -261,7 +261,7 @@ def target(index: GraphIndex, chance: random.Random) -> Target:
     for number in range(chance.randint(1, 4)):
         text = chance.choice(WIDE) if chance.random() < 0.3 else pattern_of(index, chance)
         try:
-            parse("k", text or "")
+            parse_pattern("k", text or "")
         except ValueError:
             continue
         composites.append(CompositeRule(name=f"k{number}", pattern=(text or "",)))
@@ -280,7 +280,7 @@ def test_the_partitioned_model_is_valid_and_the_same(part: int) -> None:
     formed = 0
     for seed in range(part * 32, part * 32 + 32):
         chance = random.Random(seed)
-        model = prepare(Maker(chance).model(chance.randint(2, 16)), "test")
+        model = prepare_model(Maker(chance).model(chance.randint(2, 16)), "test")
         formed += same(model, target(model.index, chance), strategy(chance), seed)
     assert formed > 8
 

@@ -3,8 +3,8 @@
 import pytest
 from support import prepared
 
-from byoc.patterns.explain import NearMiss, near_misses
-from byoc.patterns.pattern import Pattern, parse
+from byoc.patterns.explain import NearMiss, find_near_misses
+from byoc.patterns.pattern import Pattern, parse_pattern
 from byoc.verdict import YES, Mark, refuse
 
 ONES = ",".join("1" * 16)
@@ -12,18 +12,18 @@ HEAD = f"""g (float[1,4,2,2] x, float[1,4,2,2] z) => (float[1,4,2,2] out)
 <float[4,4,1,1] w = {{{ONES}}}, float[4,2,1,1] g = {{1,1,1,1,1,1,1,1}}, float[4] b = {{1,1,1,1}},
  float half = {{0.5}}, float one = {{1}}, float root = {{1.4142}}> {{"""
 NORM = "n0 = BatchNormalization (c0, b, b, b, b)"
-CONV_BN_RELU = parse(
+CONV_BN_RELU = parse_pattern(
     "conv_bn_relu",
     "c = Conv <group = 1> (x, w!, b?)\nn = BatchNormalization(c, s, bias, mean, var)\ny = Relu(n)",
 )
-GELU = parse("gelu", "d = Div(x, 1.4142)\ne = Erf(d)\na = Add(e, 1)\nm = Mul(x, a)\ny = Mul(m, 0.5)")
+GELU = parse_pattern("gelu", "d = Div(x, 1.4142)\ne = Erf(d)\na = Add(e, 1)\nm = Mul(x, a)\ny = Mul(m, 0.5)")
 NOTHING = Mark(refuse("no"))
 
 
 def misses(body: str, pattern: Pattern, node: int | None = None, **special: Mark) -> list[NearMiss]:
     index = prepared(f"{HEAD}\n{body}\n}}").index
     marks = [special.get(n.output[0], Mark(YES, "ops[0]")) for n in index.nodes]
-    return near_misses(index, [pattern], marks, node)
+    return find_near_misses(index, [pattern], marks, node)
 
 
 @pytest.mark.parametrize(
@@ -69,24 +69,24 @@ def misses(body: str, pattern: Pattern, node: int | None = None, **special: Mark
         ),
         (
             "c0 = Conv (x, w)\n out = Relu (c0)",
-            parse(
+            parse_pattern(
                 "p", "c = Conv(x, w)\nn = Neg(c)?\ny = Relu(n)", [("n.given", "it has to be negated")]
             ),
             "matched to its last line; where: it has to be negated",
         ),
         (
             "c0 = Conv (x, w)\n out = Relu (c0)",
-            parse("p", "c = Conv(x, w)\ny = Relu(c)", check=lambda facts: f"no {facts['y']['op']} here"),
+            parse_pattern("p", "c = Conv(x, w)\ny = Relu(c)", check=lambda facts: f"no {facts['y']['op']} here"),
             "matched to its last line; check: no Relu here",
         ),
         (
             "c0 = Conv (x, w)\n out = Relu (c0)",
-            parse("p", "c = Conv(x, w)\ny = Relu(c)", check=lambda facts: facts["nothing"]),
+            parse_pattern("p", "c = Conv(x, w)\ny = Relu(c)", check=lambda facts: facts["nothing"]),
             "matched to its last line; check: failed with KeyError: 'nothing'",
         ),
         (
             "a0 = Neg (x)\n b0 = Exp (a0)\n y0 = Add (a0, b0)\n out = Mul (a0, y0)",
-            parse("p", "a = Neg(x)\ny = Add(a, z)\nreturn a, y"),
+            parse_pattern("p", "a = Neg(x)\ny = Add(a, z)\nreturn a, y"),
             "matched to its last line; a path leaves it and comes back through Exp 'b0'",
         ),
     ],
@@ -111,13 +111,13 @@ def test_what_matched_is_no_miss() -> None:
 def test_nodes_in_another_composite_are_no_misses_unless_asked_for() -> None:
     body = f"c0 = Conv (x, w)\n {NORM}\n out = Neg (n0)"
     index = prepared(f"{HEAD}\n{body}\n}}").index
-    smaller = parse("conv_bn", "c = Conv(x, w)\nn = BatchNormalization(c, s, bias, mean, var)")
+    smaller = parse_pattern("conv_bn", "c = Conv(x, w)\nn = BatchNormalization(c, s, bias, mean, var)")
     marks = [Mark(YES, "ops[0]")] * 3
-    assert near_misses(index, [smaller, CONV_BN_RELU], marks) == []
+    assert find_near_misses(index, [smaller, CONV_BN_RELU], marks) == []
     for node in (0, 1):
-        asked = near_misses(index, [smaller, CONV_BN_RELU], marks, node)
+        asked = find_near_misses(index, [smaller, CONV_BN_RELU], marks, node)
         assert [miss.pattern for miss in asked] == ["conv_bn_relu"]
-    assert near_misses(index, [smaller, CONV_BN_RELU], marks, 2) == []
+    assert find_near_misses(index, [smaller, CONV_BN_RELU], marks, 2) == []
 
 
 def test_the_node_in_the_way_may_be_asked_for() -> None:

@@ -13,9 +13,9 @@ from cutting import planned
 from strategies import Random
 from support import parse as onnx_text
 
-from byoc.graph.load import prepare
-from byoc.patterns.group import group
-from byoc.patterns.pattern import parse
+from byoc.graph.load import prepare_model
+from byoc.patterns.group import group_units
+from byoc.patterns.pattern import parse_pattern
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import Target
 from byoc.rules.schema import CompositeRule, OpRule, RuleFile
@@ -241,10 +241,10 @@ def target(case: Case) -> Target:
     ids=[f"{key}-{i}" for key, case in CASES.items() for i in range(len(case.found))],
 )
 def test_found_outlined_and_equal(case: Case, name: str, body: str) -> None:
-    model = prepare(onnx_text(f"{HEAD}{body}\n}}"), "test")
+    model = prepare_model(onnx_text(f"{HEAD}{body}\n}}"), "test")
     for strategy in (AllSupported(), Random(1)):
         plan = planned(model, target(case), strategy)
-        assert [unit.on[0][0].composite for unit in plan.units].count("p") >= 1
+        assert [unit.on_device[0][0].composite for unit in plan.units].count("p") >= 1
         onnx.checker.check_model(plan.proto, full_check=True)
         inputs = sample_inputs(model.index, 0)
         expected = run_plain(model.proto, model, inputs)
@@ -270,9 +270,9 @@ def test_found_outlined_and_equal(case: Case, name: str, body: str) -> None:
     ids=[f"{key}-{i}" for key, case in CASES.items() for i in range(len(case.refused))],
 )
 def test_not_found(case: Case, body: str) -> None:
-    index = prepare(onnx_text(f"{HEAD}{body}\n}}"), "test").index
-    pattern = parse(
+    index = prepare_model(onnx_text(f"{HEAD}{body}\n}}"), "test").index
+    pattern = parse_pattern(
         "p", case.pattern if isinstance(case.pattern, str) else list(case.pattern), case.where
     )
-    units = group(index, [pattern], [Mark(YES, "ops[0]")] * len(index.nodes))
+    units = group_units(index, [pattern], [Mark(YES, "ops[0]")] * len(index.nodes))
     assert [unit.composite for unit in units if unit.composite] == []

@@ -7,10 +7,10 @@ from cutting import planned
 from matching import match_at
 from support import parse as onnx_text
 
-from byoc.graph.composites import Composite, functions
-from byoc.graph.load import prepare
-from byoc.patterns.operators import label, names
-from byoc.patterns.pattern import parse
+from byoc.graph.composites import Composite, make_composite_functions
+from byoc.graph.load import prepare_model
+from byoc.patterns.operators import function_label, operator_names
+from byoc.patterns.pattern import parse_pattern
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import Target
 from byoc.rules.schema import CompositeRule, OpRule, RuleFile
@@ -24,14 +24,14 @@ def instances(body: str, *patterns: str, opset: int = 17, domain: str = "acme") 
         f'<ir_version: 8, opset_import: ["" : {opset}, "{domain}" : 1]> g (float[8] a, float[8] b) => '
         f"(float[8] y) {{ {body} }}"
     )
-    index = prepare(proto, "test").index
+    index = prepare_model(proto, "test").index
     free = set(range(len(index.nodes)))
-    found = [match_at(parse("k", p), i, index, free) for p in patterns for i in sorted(free)]
-    return [match.as_composite(index) for match in found if match is not None]
+    found = [match_at(parse_pattern("k", p), i, index, free) for p in patterns for i in sorted(free)]
+    return [match.make_composite(index) for match in found if match is not None]
 
 
 def shapes(composites: list[Composite]) -> list[tuple[str, list[str], list[str]]]:
-    last = {f.name: f.node[-1] for f in functions("t", composites)}
+    last = {f.name: f.node[-1] for f in make_composite_functions("t", composites)}
     return [(name, list(node.input), list(node.output)) for name, node in last.items()]
 
 
@@ -77,7 +77,7 @@ def test_outputs_that_nothing_reads_are_still_made() -> None:
 
 
 def test_each_operator_has_a_label_of_its_own() -> None:
-    known = [name for name in names() if "." not in name]
+    known = [name for name in operator_names() if "." not in name]
     odd = (
         "acme.Op",
         "acme.OP",
@@ -107,9 +107,9 @@ def test_each_operator_has_a_label_of_its_own() -> None:
         "a.95_b",
         "a_95_b",
     )
-    labels = [label(name) for name in (*known, *odd)]
+    labels = [function_label(name) for name in (*known, *odd)]
     assert len(set(labels)) == len(labels)
-    assert label("acme.Op") == "acme__Op"
+    assert function_label("acme.Op") == "acme__Op"
     assert all(text.replace("_", "").isalnum() for text in labels)
 
 
@@ -132,9 +132,9 @@ def test_functions_of_any_operator_have_names_of_their_own() -> None:
 )  # fmt: skip
 def test_names_that_functions_need(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        parse("p", text)
+        parse_pattern("p", text)
     assert message in str(caught.value)
-    parse("p", "s = Sum(s_0, s_1, ...)\ny = Sub(s, s_02)")
+    parse_pattern("p", "s = Sum(s_0, s_1, ...)\ny = Sub(s, s_02)")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_what_onnxruntime_makes_of_them(shape: str, body: str, text: str) -> Non
         f"<int64[1] k = {{2}}, int64[2] h = {{4, 4}}, float[2] v = {{1, 2}}> {{ {body} }}",
         opset=18,
     )
-    model = prepare(proto, "test")
+    model = prepare_model(proto, "test")
     file = RuleFile(
         target="t",
         cost_model="dla",

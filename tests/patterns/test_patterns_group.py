@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from onnx import helper
 from support import prepared
 
-from byoc.graph.index import GraphIndex, stated_types
-from byoc.patterns.group import Unit, group
-from byoc.patterns.pattern import Pattern, parse
+from byoc.graph.index import GraphIndex, get_stated_types
+from byoc.patterns.group import Unit, group_units
+from byoc.patterns.pattern import Pattern, parse_pattern
 from byoc.verdict import YES, Mark, refuse
 
-CONV_RELU = parse("conv_relu", "c = Conv(x, w, b?)\ny = Relu(c)")
-CONV_ADD_RELU = parse("conv_add_relu", "c = Conv(x, w, b?)\na = Add(c, z)\ny = Relu(a)")
-ADD_RELU = parse("add_relu", "a = Add(x, z)\ny = Relu(a)")
+CONV_RELU = parse_pattern("conv_relu", "c = Conv(x, w, b?)\ny = Relu(c)")
+CONV_ADD_RELU = parse_pattern("conv_add_relu", "c = Conv(x, w, b?)\na = Add(c, z)\ny = Relu(a)")
+ADD_RELU = parse_pattern("add_relu", "a = Add(x, z)\ny = Relu(a)")
 RESIDUAL = prepared("""
 g (float[1,1,4,4] x) => (float[1,1,4,4] out)
 <float[1,1,1,1] w = {2}> {
@@ -43,7 +43,7 @@ def summary(units: Sequence[Unit]) -> list[tuple[str, tuple[int, ...], str | Non
 def test_larger_patterns_go_first() -> None:
     """Whatever the order of the file; constant node 0 is in no unit."""
     for patterns in ([CONV_RELU, ADD_RELU, CONV_ADD_RELU], [CONV_ADD_RELU, ADD_RELU, CONV_RELU]):
-        assert summary(group(RESIDUAL, patterns, marks(RESIDUAL))) == [
+        assert summary(group_units(RESIDUAL, patterns, marks(RESIDUAL))) == [
             ("r0", (1, 2), "conv_relu"),
             ("r1", (3, 4, 5), "conv_add_relu"),
             ("out", (6,), None),
@@ -51,14 +51,14 @@ def test_larger_patterns_go_first() -> None:
 
 
 def test_of_equal_patterns_the_first_in_the_file_wins() -> None:
-    twin = parse("twin", "first = Conv(x, w, b?)\nsecond = Relu(first)")
-    assert group(RESIDUAL, [twin, CONV_RELU], marks(RESIDUAL))[0].composite == "twin"
-    assert group(RESIDUAL, [CONV_RELU, twin], marks(RESIDUAL))[0].composite == "conv_relu"
+    twin = parse_pattern("twin", "first = Conv(x, w, b?)\nsecond = Relu(first)")
+    assert group_units(RESIDUAL, [twin, CONV_RELU], marks(RESIDUAL))[0].composite == "twin"
+    assert group_units(RESIDUAL, [CONV_RELU, twin], marks(RESIDUAL))[0].composite == "conv_relu"
 
 
 def test_a_refused_node_breaks_the_composite_and_lets_a_smaller_one_match() -> None:
     refused = Mark(refuse("kernel_shape[0] is 9, at most 7 is supported"))
-    units = group(RESIDUAL, [CONV_RELU, ADD_RELU, CONV_ADD_RELU], marks(RESIDUAL, c1=refused))
+    units = group_units(RESIDUAL, [CONV_RELU, ADD_RELU, CONV_ADD_RELU], marks(RESIDUAL, c1=refused))
     assert summary(units) == [
         ("r0", (1, 2), "conv_relu"),
         ("c1", (3,), None),
@@ -71,7 +71,7 @@ def test_a_refused_node_breaks_the_composite_and_lets_a_smaller_one_match() -> N
 
 def test_rules_of_a_unit() -> None:
     special = {"c0": Mark(YES, "ops[4]"), "r0": Mark(YES, "ops[7]"), "out": Mark(YES, "ops[9]")}
-    units = group(RESIDUAL, [CONV_RELU], marks(RESIDUAL, **special))
+    units = group_units(RESIDUAL, [CONV_RELU], marks(RESIDUAL, **special))
     assert units[0].rules == ("ops[4]", "ops[7]")
     assert units[0].verdict == YES
     assert units[-1].rules == ("ops[9]",)
@@ -79,7 +79,7 @@ def test_rules_of_a_unit() -> None:
 
 def test_what_is_taken_only_inside_a_composite() -> None:
     inside_only = Mark(YES, "ops[2]", standalone=False)
-    units = group(RESIDUAL, [CONV_RELU], marks(RESIDUAL, c0=inside_only, out=inside_only))
+    units = group_units(RESIDUAL, [CONV_RELU], marks(RESIDUAL, c0=inside_only, out=inside_only))
     assert (units[0].composite, units[0].verdict, units[0].rules) == (
         "conv_relu",
         YES,
@@ -90,7 +90,7 @@ def test_what_is_taken_only_inside_a_composite() -> None:
 
 
 def test_no_patterns() -> None:
-    assert [unit.nodes for unit in group(RESIDUAL, [], marks(RESIDUAL))] == [
+    assert [unit.nodes for unit in group_units(RESIDUAL, [], marks(RESIDUAL))] == [
         (1,),
         (2,),
         (3,),
@@ -104,22 +104,22 @@ def test_names() -> None:
     """A unit is called what its last node is called, or that node's first output."""
     model = prepared("g (float[2] x) => (float[2] y) { a = Relu (x)\n y = Neg (a) }").proto
     model.graph.node[1].name = "the_neg"
-    index = GraphIndex(model, stated_types(model))
-    assert [unit.name for unit in group(index, [], marks(index))] == ["a", "the_neg"]
+    index = GraphIndex(model, get_stated_types(model))
+    assert [unit.name for unit in group_units(index, [], marks(index))] == ["a", "the_neg"]
 
 
 def test_matches_of_one_pattern_are_taken_in_the_order_of_the_nodes() -> None:
     index = prepared("g (float[2] x) => (float[2] c) { a = Neg (x)\n b = Neg (a)\n c = Neg (b) }").index
-    pair = parse("pair", "a = Neg(x)\ny = Neg(a)")
-    assert summary(group(index, [pair], marks(index))) == [("b", (0, 1), "pair"), ("c", (2,), None)]
+    pair = parse_pattern("pair", "a = Neg(x)\ny = Neg(a)")
+    assert summary(group_units(index, [pair], marks(index))) == [("b", (0, 1), "pair"), ("c", (2,), None)]
 
 
 PATTERNS = [
-    parse("neg_neg", "a = Neg(x)\ny = Neg(a)"),
-    parse("add_neg", "a = Add(x, z)\ny = Neg(a)"),
-    parse("diamond", "a = Abs(x)\nb = Neg(a)\ny = Mul(a, b)"),
-    parse("tower", "a = Add|Mul(x, z)\nb = Add(a, x)\nc = Neg|Abs(b)\ny = Abs(c)"),
-    parse("two_adds", "a = Add(p, q)\nb = Add(r, s)\ny = Mul(a, b)"),
+    parse_pattern("neg_neg", "a = Neg(x)\ny = Neg(a)"),
+    parse_pattern("add_neg", "a = Add(x, z)\ny = Neg(a)"),
+    parse_pattern("diamond", "a = Abs(x)\nb = Neg(a)\ny = Mul(a, b)"),
+    parse_pattern("tower", "a = Add|Mul(x, z)\nb = Add(a, x)\nc = Neg|Abs(b)\ny = Abs(c)"),
+    parse_pattern("two_adds", "a = Add(p, q)\nb = Add(r, s)\ny = Mul(a, b)"),
 ]
 
 
@@ -146,7 +146,7 @@ def test_every_node_is_in_one_unit_and_units_can_run_in_order(size: int, chance:
     given_marks = [
         Mark(refuse("no")) if chance.random() < 0.1 else TAKEN for _ in range(len(index.nodes))
     ]
-    units = group(index, PATTERNS, given_marks)
+    units = group_units(index, PATTERNS, given_marks)
     placed = sorted(node for unit in units for node in unit.nodes)
     assert placed == [i for i in range(len(index.nodes)) if i not in index.constant_nodes]
     done = set(index.constant_nodes)
@@ -154,7 +154,7 @@ def test_every_node_is_in_one_unit_and_units_can_run_in_order(size: int, chance:
         assert list(unit.nodes) == sorted(unit.nodes)
         made = {name for node in unit.nodes for name in index.nodes[node].output}
         for node in unit.nodes:
-            sources = {index.producer[name] for name in index.reads[node] if name in index.producer}
+            sources = {index.producers[name] for name in index.reads[node] if name in index.producers}
             assert sources <= done | set(unit.nodes)
         if unit.match is not None:
             assert all(given_marks[node].verdict for node in unit.nodes)
@@ -183,15 +183,15 @@ def test_the_order_of_patterns_of_different_size_is_nothing(
     """Patterns of one size keep their order here: between these the order of the file decides."""
     index = random_index(size, chance)
     place = {pattern.name: i for i, pattern in enumerate(PATTERNS)}
-    lengths = [len(pattern.nodes) for pattern in shuffled]
-    by_size = {n: iter([p for p in PATTERNS if len(p.nodes) == n]) for n in lengths}
+    lengths = [len(pattern.lines) for pattern in shuffled]
+    by_size = {n: iter([p for p in PATTERNS if len(p.lines) == n]) for n in lengths}
     reordered = [next(by_size[n]) for n in lengths]
     assert sorted(place[pattern.name] for pattern in reordered) == list(range(len(PATTERNS)))
     taken = marks(index)
-    assert summary(group(index, reordered, taken)) == summary(group(index, PATTERNS, taken))
+    assert summary(group_units(index, reordered, taken)) == summary(group_units(index, PATTERNS, taken))
 
 
 def test_consumers_of_a_dead_node() -> None:
     index = prepared("g (float[2] x) => (float[2] y) { a = Abs (x)\n b = Neg (a)\n y = Neg (x) }").index
-    units = group(index, [parse("p", "a = Abs(x)\ny = Neg(a)")], marks(index))
+    units = group_units(index, [parse_pattern("p", "a = Abs(x)\ny = Neg(a)")], marks(index))
     assert summary(units) == [("b", (0, 1), "p"), ("y", (2,), None)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support import prepared
 
 from byoc.graph.index import GraphIndex
-from byoc.patterns.joint import JointUnit, joint
+from byoc.patterns.joint import JointUnit, join_units
 from byoc.patterns.unit import Unit
 from byoc.verdict import YES, Mark, refuse
 
@@ -40,8 +40,8 @@ def followers(index: GraphIndex, blocks: Sequence[Sequence[int]]) -> list[set[in
     after: list[set[int]] = [set() for _ in blocks]
     for node, number in block_of.items():
         for name in index.reads[node]:
-            if name in index.producer and block_of[index.producer[name]] != number:
-                after[block_of[index.producer[name]]].add(number)
+            if name in index.producers and block_of[index.producers[name]] != number:
+                after[block_of[index.producers[name]]].add(number)
     return after
 
 
@@ -93,7 +93,7 @@ def overlapping(units: Sequence[Sequence[Unit]]) -> list[set[int]]:
 def test_whatever_the_units(size: int, devices: int, chance: random.Random) -> None:
     index = random_index(size, chance)
     units = [random_units(index, chance) for _ in range(devices)]
-    found = joint(index, units, [[TAKEN] * size] * devices)
+    found = join_units(index, units, [[TAKEN] * size] * devices)
 
     blocks = [one.nodes for one in found]
     assert sorted(node for block in blocks for node in block) == list(range(size))
@@ -103,7 +103,7 @@ def test_whatever_the_units(size: int, devices: int, chance: random.Random) -> N
     assert all(len({place[node] for node in one.nodes}) == 1 for one in units[0])
     for device, own in enumerate(units):
         for one in found:
-            parts = one.on[device]
+            parts = one.on_device[device]
             assert sorted(node for part in parts for node in part.nodes) == list(one.nodes)
             assert all(part in own or len(part.nodes) == 1 for part in parts)
             inside = [whole for whole in own if set(whole.nodes) <= set(one.nodes)]
@@ -118,9 +118,9 @@ def test_overlapping_units_become_one() -> None:
     index = prepared(text).index
     first = [unit(index, 0, 1), unit(index, 2), unit(index, 3)]
     second = [unit(index, 0), unit(index, 1, 2), unit(index, 3)]
-    found = joint(index, [first, second], [[TAKEN] * 4] * 2)
+    found = join_units(index, [first, second], [[TAKEN] * 4] * 2)
     assert [one.nodes for one in found] == [(0, 1, 2), (3,)]
-    assert [[part.nodes for part in parts] for parts in found[0].on] == [[(0, 1), (2,)], [(0,), (1, 2)]]
+    assert [[part.nodes for part in parts] for parts in found[0].on_device] == [[(0, 1), (2,)], [(0,), (1, 2)]]
 
 
 def test_what_would_wait_in_a_circle_is_taken_apart_on_the_later_accelerator() -> None:
@@ -130,9 +130,9 @@ def test_what_would_wait_in_a_circle_is_taken_apart_on_the_later_accelerator() -
     assert acyclic(index, [one.nodes for one in first])
     assert acyclic(index, [one.nodes for one in second])
     lonely = Mark(YES, "ops[0]", standalone=False)
-    found = joint(index, [first, second], [[TAKEN] * 4, [TAKEN, lonely, TAKEN, TAKEN]])
+    found = join_units(index, [first, second], [[TAKEN] * 4, [TAKEN, lonely, TAKEN, TAKEN]])
     assert [one.nodes for one in found] == [(1,), (0, 3), (2,)]
-    assert [[len(part.nodes) for part in one.on[1]] for one in found] == [[1], [1, 1], [1]]
+    assert [[len(part.nodes) for part in one.on_device[1]] for one in found] == [[1], [1, 1], [1]]
     assert str(found[0].verdicts[1]) == "Neg is taken only inside a composite"
     assert [bool(one.verdicts[0]) for one in found] == [True] * 3
 
@@ -140,8 +140,8 @@ def test_what_would_wait_in_a_circle_is_taken_apart_on_the_later_accelerator() -
 def test_one_accelerator_keeps_its_units() -> None:
     index = prepared(CROSSED).index
     units = [unit(index, 1), unit(index, 0, 3), unit(index, 2)]
-    found = joint(index, [units], [[TAKEN] * 4])
-    assert [(one.name, one.nodes, one.on) for one in found] == [
+    found = join_units(index, [units], [[TAKEN] * 4])
+    assert [(one.name, one.nodes, one.on_device) for one in found] == [
         (each.name, each.nodes, ((each,),)) for each in units
     ]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from byoc.patterns.pattern import parse
-from byoc.patterns.syntax import AttributeTest, Operand
+from byoc.patterns.pattern import parse_pattern
+from byoc.patterns.syntax import AttributeTest, PatternOperand
 
 
 @pytest.mark.parametrize(
@@ -54,49 +54,49 @@ from byoc.patterns.syntax import AttributeTest, Operand
 )  # fmt: skip
 def test_mistakes(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        parse("p", text)
+        parse_pattern("p", text)
     assert message in str(caught.value)
 
 
 def test_variants_and_conditions_name_their_places() -> None:
     with pytest.raises(ValueError) as caught:
-        parse("p", ["y = Relu(x)", "y = Relu(x, z)"], ["x.rank ==", ("q.rank == 4", "why")])
+        parse_pattern("p", ["y = Relu(x)", "y = Relu(x, z)"], ["x.rank ==", ("q.rank == 4", "why")])
     assert [line.partition(": ")[0] for line in str(caught.value).splitlines()] == [
         "pattern[1]",
         "where[0]",
     ]
     with pytest.raises(ValueError, match=r"where\[0\]: nothing in the pattern is called 'q'"):
-        parse("p", "y = Relu(x)", ["q.rank == 4"])
+        parse_pattern("p", "y = Relu(x)", ["q.rank == 4"])
 
 
 def test_no_pattern_at_all() -> None:
     with pytest.raises(ValueError, match="the pattern is empty"):
-        parse("p", [])
+        parse_pattern("p", [])
 
 
 def test_what_a_line_says() -> None:
     text = (
         """y = Conv<group = 1|2..4|absent, auto_pad="SAME, (UPPER)", pads = [0, 0]> (x, w!, b?!)  # it"""
     )
-    (line,) = parse("p", text).nodes
+    (line,) = parse_pattern("p", text).lines
     assert line.attributes == (
         AttributeTest("group", (1,), ((2, 4),), True, "1|2..4|absent"),
         AttributeTest("auto_pad", ("SAME, (UPPER)",), text='"SAME, (UPPER)"'),
         AttributeTest("pads", ((0, 0),), text="[0, 0]"),
     )
-    assert line.operands == (Operand("x"), Operand("w", constant=True), Operand("b", True, True))
+    assert line.operands == (PatternOperand("x"), PatternOperand("w", constant=True), PatternOperand("b", True, True))
 
 
 def test_literals() -> None:
-    (line,) = parse("p", "y = Clip(x, -1e-3?, [+inf, 2])").nodes
+    (line,) = parse_pattern("p", "y = Clip(x, -1e-3?, [+inf, 2])").lines
     assert line.operands[1:] == (
-        Operand("y_1", True, True, (-0.001,)),
-        Operand("y_2", False, True, (float("inf"), 2), vector=True),
+        PatternOperand("y_1", True, True, (-0.001,)),
+        PatternOperand("y_2", False, True, (float("inf"), 2), vector=True),
     )
 
 
 def test_an_operator_of_another_domain_is_taken_on_trust() -> None:
-    assert parse("p", "y = com.acme.Fused <mode = 'x'> (x, y1, ...)").nodes[0].ops == ("com.acme.Fused",)
+    assert parse_pattern("p", "y = com.acme.Fused <mode = 'x'> (x, y1, ...)").lines[0].ops == ("com.acme.Fused",)
 
 
 def test_hostile_texts_take_no_time() -> None:
@@ -107,8 +107,8 @@ def test_hostile_texts_take_no_time() -> None:
         "#" * 19_000,
     ):
         with pytest.raises(ValueError):
-            parse("p", text)
+            parse_pattern("p", text)
     with pytest.raises(ValueError, match="characters"):
-        parse("p", "y" * 20_001)
+        parse_pattern("p", "y" * 20_001)
     with pytest.raises(ValueError, match="lines"):
-        parse("p", "\n".join(f"a{i}x = Relu(x)" for i in range(101)))
+        parse_pattern("p", "\n".join(f"a{i}x = Relu(x)" for i in range(101)))

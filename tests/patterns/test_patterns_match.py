@@ -6,7 +6,7 @@ from support import prepared
 
 from byoc.graph.index import GraphIndex
 from byoc.patterns.match import Match
-from byoc.patterns.pattern import parse
+from byoc.patterns.pattern import parse_pattern
 
 CONV_RELU = "c = Conv(x, w, b?)\ny = Relu(c)"
 HEAD = "g (float[1,1,4,4] x, float[1,1,1,1] w, float[1] b, float[1,1,4,4] z) => (float[1,1,4,4] out)"
@@ -21,7 +21,7 @@ def match(body: str, pattern: str, head: str = HEAD, free: set[int] | None = Non
     index = index_of(body, head)
     everything = set(range(len(index.nodes)))
     return match_at(
-        parse("p", pattern), len(index.nodes) - 1, index, everything if free is None else free
+        parse_pattern("p", pattern), len(index.nodes) - 1, index, everything if free is None else free
     )
 
 
@@ -42,7 +42,7 @@ def test_an_optional_operand_there_and_not() -> None:
     found = match("c0 = Conv (x, w)\n out = Relu (c0)", CONV_RELU)
     assert found is not None
     assert (found.tensors["b"], found.nodes) == ("", {"c": 0, "y": 1})
-    assert found.as_composite(index_of("c0 = Conv (x, w)\n out = Relu (c0)")).inputs == {
+    assert found.make_composite(index_of("c0 = Conv (x, w)\n out = Relu (c0)")).inputs == {
         "x": "x",
         "w": "w",
         "b": "",
@@ -108,7 +108,7 @@ def test_alternatives() -> None:
         body = f"c0 = Conv (x, w)\n a0 = {inner} (c0, z)\n out = {outer} (a0)"
         found = match(body, pattern)
         assert found is not None
-        assert found.as_composite(index_of(body)).name == name
+        assert found.make_composite(index_of(body)).function_name == name
     assert match("c0 = Conv (x, w)\n a0 = Mul (c0, z)\n out = Relu (a0)", pattern) is None
     assert match("c0 = Conv (x, w)\n a0 = Add (c0, z)\n out = Tanh (a0)", pattern) is None
 
@@ -121,7 +121,7 @@ def test_the_name_tells_which_of_two_lines_differs() -> None:
         body = f"a0 = {first} (x, z)\n out = {second} (a0, z)"
         found = match(body, pattern)
         assert found is not None
-        names.add(found.as_composite(index_of(body)).name)
+        names.add(found.make_composite(index_of(body)).function_name)
     assert names == {"p", "p_add_mul", "p_mul_add", "p_mul_mul"}
 
 
@@ -148,7 +148,7 @@ def test_what_a_body_captures_may_not_be_inside() -> None:
 
 def test_the_output_may_be_used_by_many() -> None:
     index = index_of("c0 = Conv (x, w)\n r = Relu (c0)\n s = Neg (r)\n out = Add (r, s)")
-    assert match_at(parse("p", CONV_RELU), 1, index, {0, 1, 2, 3}) is not None
+    assert match_at(parse_pattern("p", CONV_RELU), 1, index, {0, 1, 2, 3}) is not None
 
 
 def test_two_lines_never_bind_one_node() -> None:
@@ -222,17 +222,17 @@ def test_operators_of_other_domains() -> None:
     model = prepared("g (float[2] x) => (float[2] out) { out = Relu (x) }").proto
     model.graph.node[0].domain = "acme"
     index = GraphIndex(model, {})
-    assert match_at(parse("p", "y = Relu(x)"), 0, index, {0}) is None
+    assert match_at(parse_pattern("p", "y = Relu(x)"), 0, index, {0}) is None
     model.graph.node[0].domain = "ai.onnx"
-    assert match_at(parse("p", "y = Relu(x)"), 0, GraphIndex(model, {}), {0}) is not None
+    assert match_at(parse_pattern("p", "y = Relu(x)"), 0, GraphIndex(model, {}), {0}) is not None
 
 
 def test_what_a_match_becomes() -> None:
     body = "c0 = Conv (x, w)\n a0 = Sum (z, c0)\n out = Relu (a0)"
     found = match(body, "c = Conv(x, w, b?)\na = Add|Sum(c, r)\ny = Relu(a)")
     assert found is not None
-    composite = found.as_composite(index_of(body))
-    assert composite.name == "p_sum"
+    composite = found.make_composite(index_of(body))
+    assert composite.function_name == "p_sum"
     assert dict(composite.inputs) == {"x": "x", "w": "w", "b": "", "r": "z"}
     assert [(line.output, line.op, line.node) for line in composite.lines] == [
         ("c", "Conv", 0),

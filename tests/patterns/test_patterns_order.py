@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from onnx import NodeProto, helper
 
 from byoc.graph.index import GraphIndex
-from byoc.patterns.group import group
-from byoc.patterns.order import Order
-from byoc.patterns.pattern import parse
+from byoc.patterns.group import group_units
+from byoc.patterns.order import ContractionOrder
+from byoc.patterns.pattern import parse_pattern
 from byoc.verdict import YES, Mark
 
 
@@ -34,8 +34,8 @@ def circular(index: GraphIndex, one: Mapping[int, int]) -> bool:
     """Return whether the units that nodes were joined to wait for one another."""
     waits: dict[int, set[int]] = {one[number]: set() for number in range(len(index.nodes))}
     for name, users in index.consumers.items():
-        for user in users if name in index.producer else ():
-            waits[one[user]] |= {one[index.producer[name]]} - {one[user]}
+        for user in users if name in index.producers else ():
+            waits[one[user]] |= {one[index.producers[name]]} - {one[user]}
     while ready := [unit for unit, others in waits.items() if not others & waits.keys()]:
         for unit in ready:
             del waits[unit]
@@ -51,14 +51,14 @@ def merge_nodes(one: Mapping[int, int], nodes: Iterable[int]) -> dict[int, int]:
 @given(st.integers(2, 24), st.randoms(use_true_random=False))
 def test_joining_makes_no_circle_and_refuses_nothing_else(size: int, chance: random.Random) -> None:
     index = random_index(size, chance)
-    order = Order(index)
+    order = ContractionOrder(index)
     one = {number: number for number in range(size)}
     for _ in range(size):
         near = chance.randrange(size)
         nodes = {near, *(min(size - 1, near + chance.randrange(6)) for _ in range(chance.randint(1, 3)))}
         after = merge_nodes(one, nodes)
         back = circular(index, after)
-        assert (order.returns(nodes) is not None) == back
+        assert (order.find_returning_node(nodes) is not None) == back
         found = order.join(nodes)
         assert (found is not None) == back
         if found is None:
@@ -92,6 +92,6 @@ def test_a_chain_and_many_nodes_beside_it() -> None:
 def count_composites(index: GraphIndex, text: str) -> int:
     """Count the composites, within seconds; each model once took half a minute and more."""
     start = process_time()
-    units = group(index, [parse("p", text)], [Mark(YES, "ops[0]")] * len(index.nodes))
+    units = group_units(index, [parse_pattern("p", text)], [Mark(YES, "ops[0]")] * len(index.nodes))
     assert process_time() - start < 15
     return sum(unit.kind == "composite" for unit in units)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from byoc.patterns.form import Form
-from byoc.patterns.pattern import Pattern, parse
-from byoc.patterns.syntax import Operand, PatternNode
+from byoc.patterns.form import PatternForm
+from byoc.patterns.pattern import Pattern, parse_pattern
+from byoc.patterns.syntax import PatternOperand, PatternLine
 
 
 def test_lines_operators_and_operands() -> None:
@@ -15,15 +15,15 @@ def test_lines_operators_and_operands() -> None:
 
         _y1 = Relu(a)
     """
-    pattern = parse("name", text)
+    pattern = parse_pattern("name", text)
     assert pattern == Pattern(
         "name",
         (
-            Form(
+            PatternForm(
                 (
-                    PatternNode(("c",), ("Conv",), (Operand("x"), Operand("w"), Operand("b", True)), 3),
-                    PatternNode(("a",), ("Add", "Sum"), (Operand("c"), Operand("x")), 4),
-                    PatternNode(("_y1",), ("Relu",), (Operand("a"),), 6),
+                    PatternLine(("c",), ("Conv",), (PatternOperand("x"), PatternOperand("w"), PatternOperand("b", True)), 3),
+                    PatternLine(("a",), ("Add", "Sum"), (PatternOperand("c"), PatternOperand("x")), 4),
+                    PatternLine(("_y1",), ("Relu",), (PatternOperand("a"),), 6),
                 ),
                 ("_y1",),
             ),
@@ -34,7 +34,7 @@ def test_lines_operators_and_operands() -> None:
 
 
 def test_no_operands() -> None:
-    assert parse("p", "r = RandomNormal()").inputs == ()
+    assert parse_pattern("p", "r = RandomNormal()").inputs == ()
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def test_no_operands() -> None:
 )
 def test_mistakes(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        parse("p", text)
+        parse_pattern("p", text)
     assert str(caught.value) == message
 
 
 def test_all_mistakes_of_a_text_at_once() -> None:
     with pytest.raises(ValueError, match=r"^line 1: .*\nline 3: .*\nline 4: .*$"):
-        parse("p", "y := Relu(x)\n\nz = Relu(1a)\nRelu")
+        parse_pattern("p", "y := Relu(x)\n\nz = Relu(1a)\nRelu")

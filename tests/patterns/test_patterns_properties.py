@@ -14,12 +14,12 @@ from strategies import Random
 from support import prepared
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.load import prepare
-from byoc.patterns.candidates import candidates
-from byoc.patterns.form import Form
-from byoc.patterns.group import group
-from byoc.patterns.pattern import Pattern, parse
-from byoc.patterns.syntax import PatternNode
+from byoc.graph.load import prepare_model
+from byoc.patterns.candidates import find_candidates
+from byoc.patterns.form import PatternForm
+from byoc.patterns.group import group_units
+from byoc.patterns.pattern import Pattern, parse_pattern
+from byoc.patterns.syntax import PatternLine
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import Target
 from byoc.rules.schema import CompositeRule, OpRule, RuleFile
@@ -61,7 +61,7 @@ def taken(index: GraphIndex) -> list[Mark]:
 
 
 def found(index: GraphIndex, pattern: Pattern) -> _Sets:
-    matches = candidates(index, [pattern], taken(index))
+    matches = find_candidates(index, [pattern], taken(index))
     return {frozenset(index.nodes[i].name for i in match.nodes.values()) for match in matches}
 
 
@@ -91,7 +91,7 @@ def pattern_of(index: GraphIndex, chosen: Sequence[int], chance: random.Random) 
         op = chance.choice([node.op_type, f"{node.op_type}|{other}", f"{other}|{node.op_type}"])
         op = node.op_type if node.op_type == "Split" else op
         lines.append(f"{', '.join(outputs)} = {op}({', '.join(operands)})")
-    return parse("planted", "\n".join([*lines, f"return {', '.join(leaving)}"]))
+    return parse_pattern("planted", "\n".join([*lines, f"return {', '.join(leaving)}"]))
 
 
 def convex(index: GraphIndex, chosen: set[int]) -> bool:
@@ -141,20 +141,20 @@ def test_a_planted_pattern_is_found(size: int, count: int, chance: random.Random
 
 
 PATTERNS = [
-    parse("chain", "a = Neg(x)\nb = Abs(a)?\ny = Neg(b)"),
-    parse("diamond", "a = Abs(x)\nb = Neg(a)\ny = Mul(a, b)"),
-    parse("commuted", "a = Add|Mul(x, z)\ny = Add(a, x)"),
-    parse("tower", "a = Add(x, z)\nb = Add(p, q)\ny = Add(a, b)"),
-    parse("two", "a = Neg(x)\ny = Add(a, z)\nreturn a, y"),
-    parse("wide", "a = Neg(x)\nb = Abs(x)\nreturn a, b"),
-    parse("split", "a, b = Split(x)\nn = Neg(a)?\ny = Add(n, b)"),
-    parse("constant", "a = Add(x, w!)\ny = Sub(z, a)\n"),
-    parse("ending", "a = Sub(x, z)\nm = Mul(a, q)?\ny = Neg(m)?"),
-    parse("either", ["a = Neg(x)\ny = Abs(a)", "a = Abs(x)\ny = Neg(a)"]),
+    parse_pattern("chain", "a = Neg(x)\nb = Abs(a)?\ny = Neg(b)"),
+    parse_pattern("diamond", "a = Abs(x)\nb = Neg(a)\ny = Mul(a, b)"),
+    parse_pattern("commuted", "a = Add|Mul(x, z)\ny = Add(a, x)"),
+    parse_pattern("tower", "a = Add(x, z)\nb = Add(p, q)\ny = Add(a, b)"),
+    parse_pattern("two", "a = Neg(x)\ny = Add(a, z)\nreturn a, y"),
+    parse_pattern("wide", "a = Neg(x)\nb = Abs(x)\nreturn a, b"),
+    parse_pattern("split", "a, b = Split(x)\nn = Neg(a)?\ny = Add(n, b)"),
+    parse_pattern("constant", "a = Add(x, w!)\ny = Sub(z, a)\n"),
+    parse_pattern("ending", "a = Sub(x, z)\nm = Mul(a, q)?\ny = Neg(m)?"),
+    parse_pattern("either", ["a = Neg(x)\ny = Abs(a)", "a = Abs(x)\ny = Neg(a)"]),
 ]
 
 
-def forms(form: Form) -> Iterator[tuple[list[tuple[str, ...]], dict[str, str]]]:
+def forms(form: PatternForm) -> Iterator[tuple[list[tuple[str, ...]], dict[str, str]]]:
     """Yield the lines that are there, and what stands for what is not, for each choice."""
     optional = [line.output for line in form.nodes if line.optional]
     for choice in product([False, True], repeat=len(optional)):
@@ -191,7 +191,7 @@ def orders(node: NodeProto) -> list[tuple[str, ...]]:
 
 def fits(  # noqa: PLR0917
     index: GraphIndex,
-    lines: Sequence[PatternNode],
+    lines: Sequence[PatternLine],
     chosen: Sequence[int],
     way: Sequence[tuple[str, ...]],
     instead: Mapping[str, str],
@@ -249,21 +249,21 @@ def test_units_form_no_cycle(size: int, chance: random.Random, patterns: list[Pa
     """Composites of several outputs among them; each node is once in what comes out, and in order."""
     index = random_index(size, chance)
     marks = [Mark(refuse("no")) if chance.random() < 0.1 else mark for mark in taken(index)]
-    units = group(index, patterns, marks)
+    units = group_units(index, patterns, marks)
     placed = sorted(node for unit in units for node in unit.nodes)
     assert placed == [i for i in range(len(index.nodes)) if i not in index.constant_nodes]
     done = set(index.constant_nodes)
     for unit in units:
         names = {name for node in unit.nodes for name in index.reads[node]}
-        sources = {index.producer[name] for name in names if name in index.producer}
+        sources = {index.producers[name] for name in names if name in index.producers}
         assert sources <= done | set(unit.nodes)
         done.update(unit.nodes)
-    assert units == group(index, patterns, marks)
+    assert units == group_units(index, patterns, marks)
 
 
 WHOLE = [
     *(pattern for pattern in PATTERNS if pattern.name != "split"),
-    parse("any", "a = Add(x, ...)\ny = *(a)"),
+    parse_pattern("any", "a = Add(x, ...)\ny = *(a)"),
 ]
 
 
@@ -274,7 +274,7 @@ def test_the_partitioned_model_computes_the_same(
 ) -> None:
     """On plain onnxruntime, unoptimized: composites of several outputs, whatever is placed where."""
     index = random_index(size, chance, ("Neg", "Abs", "Add", "Mul", "Sub"))
-    model = prepare(index.proto, "random")
+    model = prepare_model(index.proto, "random")
     chosen = [pattern for pattern in patterns if chance.random() < 0.5]
     rules = [CompositeRule(name=pattern.name, pattern=pattern.texts) for pattern in chosen]
     file = RuleFile(

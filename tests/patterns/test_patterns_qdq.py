@@ -9,13 +9,13 @@ from support import prepared
 
 from byoc.costs.load import load_device_costs, load_host_costs
 from byoc.costs.pose import pose
-from byoc.costs.problem import Device
+from byoc.costs.problem import PlacementDevice
 from byoc.graph.index import GraphIndex
-from byoc.graph.load import Model, prepare
-from byoc.graph.unshare import unshared
-from byoc.patterns.group import group
-from byoc.patterns.joint import joint
-from byoc.patterns.pattern import Pattern, parse
+from byoc.graph.load import Model, prepare_model
+from byoc.graph.unshare import unshare_dequantize
+from byoc.patterns.group import group_units
+from byoc.patterns.joint import join_units
+from byoc.patterns.pattern import Pattern, parse_pattern
 from byoc.patterns.unit import Unit
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import Target
@@ -31,7 +31,7 @@ HEAD = """g (float[1,2,4,4] x) => (float[1,2,4,4] out)
  xd = DequantizeLinear (xq, s, z)
  wd = DequantizeLinear (wq, ws, z)
 """
-CONV_RELU = parse("conv_relu", "c = Conv(x, w!, b?)\ny = Relu(c)")
+CONV_RELU = parse_pattern("conv_relu", "c = Conv(x, w!, b?)\ny = Relu(c)")
 CHAIN = """ c = Conv (xd, wd)
  r = Relu (c)
  rq = QuantizeLinear (r, s, z)
@@ -43,8 +43,8 @@ CHAIN = """ c = Conv (xd, wd)
  aq = QuantizeLinear (a, s, z)
  out = DequantizeLinear (aq, s, z)
 """
-QUANTIZED = Mark(YES, "ops[0]", plain=False, quantized=True)
-BOTH = Mark(YES, "ops[0]", plain=True, quantized=True)
+QUANTIZED = Mark(YES, "ops[0]", accepts_plain=False, accepts_quantized=True)
+BOTH = Mark(YES, "ops[0]", accepts_plain=True, accepts_quantized=True)
 PLAIN = Mark(YES, "ops[1]")
 NO = Mark(refuse("no"))
 BORDERS = ("QuantizeLinear", "DequantizeLinear")
@@ -62,8 +62,8 @@ def marks(index: GraphIndex, **special: Mark) -> list[Mark]:
 
 
 def group_by_name(body: str, *patterns: Pattern, **special: Mark) -> dict[str, Unit]:
-    index = unshared(model(body)).index
-    return {unit.name: unit for unit in group(index, patterns, marks(index, **special))}
+    index = unshare_dequantize(model(body)).index
+    return {unit.name: unit for unit in group_units(index, patterns, marks(index, **special))}
 
 
 def outputs(index: GraphIndex, unit: Unit) -> set[str]:
@@ -71,8 +71,8 @@ def outputs(index: GraphIndex, unit: Unit) -> set[str]:
 
 
 def test_what_belongs_to_a_group() -> None:
-    index = unshared(model(CHAIN)).index
-    units = {unit.name: unit for unit in group(index, [CONV_RELU], marks(index))}
+    index = unshare_dequantize(model(CHAIN)).index
+    units = {unit.name: unit for unit in group_units(index, [CONV_RELU], marks(index))}
     assert outputs(index, units["r"]) == {"xd", "c", "r", "rq"}
     assert outputs(index, units["c2"]) == {"rd", "c2", "c2q"}
     assert outputs(index, units["a"]) == {"c2d", "rd_for_1", "a", "aq"}
@@ -83,7 +83,7 @@ def test_what_belongs_to_a_group() -> None:
 
 def test_without_copies_a_shared_one_breaks_both() -> None:
     index = model(CHAIN).index
-    units = {unit.name: unit for unit in group(index, [CONV_RELU], marks(index))}
+    units = {unit.name: unit for unit in group_units(index, [CONV_RELU], marks(index))}
     assert str(units["c2"].verdict) == (
         "Conv is no whole QDQ group: its input 'rd' is read by Add 'a', too"
     )
@@ -159,9 +159,9 @@ def test_what_is_accepted_as_it_stands_needs_no_group() -> None:
 
 
 def test_must_is_of_the_whole_unit() -> None:
-    index = unshared(model(CHAIN)).index
-    given = marks(index, c=Mark(YES, "ops[1]", must=True, plain=False, quantized=True))
-    units = {unit.name: unit for unit in group(index, [CONV_RELU], given)}
+    index = unshare_dequantize(model(CHAIN)).index
+    given = marks(index, c=Mark(YES, "ops[1]", is_required=True, accepts_plain=False, accepts_quantized=True))
+    units = {unit.name: unit for unit in group_units(index, [CONV_RELU], given)}
     assert [units[name].must for name in ("r", "c2")] == [True, False]
 
 
@@ -178,26 +178,26 @@ def test_indices_need_no_quantizing() -> None:
 
 def test_two_patterns_that_share_a_node() -> None:
     """TVM #5552: one of them gets it, and the other's nodes are units of their own."""
-    add = parse("relu_add", "r = Relu(x)\ny = Add(r, z)")
+    add = parse_pattern("relu_add", "r = Relu(x)\ny = Add(r, z)")
     body = "c = Conv (x, wd)\n r = Relu (c)\n out = Add (r, x)\n"
     index = model(body).index
     taken = [Mark(YES, "ops[0]")] * len(index.nodes)
     for patterns, expected in (([CONV_RELU, add], "conv_relu"), ([add, CONV_RELU], "relu_add")):
-        units = group(index, patterns, taken)
+        units = group_units(index, patterns, taken)
         assert [unit.composite for unit in units if unit.composite] == [expected]
         placed = sorted(node for unit in units for node in unit.nodes)
         assert placed == [i for i in range(len(index.nodes)) if i not in index.constant_nodes]
 
 
 def test_it_costs_what_its_dtype_costs() -> None:
-    index = unshared(model(CHAIN)).index
-    units = group(index, [CONV_RELU], marks(index))
-    host, dla = load_host_costs("host"), Device("dla", load_device_costs("dla"))
+    index = unshare_dequantize(model(CHAIN)).index
+    units = group_units(index, [CONV_RELU], marks(index))
+    host, dla = load_host_costs("host"), PlacementDevice("dla", load_device_costs("dla"))
     said = marks(index)
-    posed = pose(index, joint(index, [units], [said]), host, [dla])
+    posed = pose(index, join_units(index, [units], [said]), host, [dla])
     rows = {unit.name: row for row, unit in enumerate(units)}
-    plain = group(index, [CONV_RELU], [Mark(YES, "ops[0]")] * len(index.nodes))
-    apart = pose(index, joint(index, [plain], [said]), host, [dla])
+    plain = group_units(index, [CONV_RELU], [Mark(YES, "ops[0]")] * len(index.nodes))
+    apart = pose(index, join_units(index, [plain], [said]), host, [dla])
     alone = {unit.name: row for row, unit in enumerate(plain)}
     parts = sum(apart.problem.seconds[alone[name], 1] for name in ("xd", "r", "rq"))
     assert posed.problem.seconds[rows["r"], 1] < parts
@@ -252,13 +252,13 @@ def test_copies_leave_outputs_bodies_and_constants_alone() -> None:
 """
     before = model(body)
     text = before.proto.SerializeToString(deterministic=True)
-    after = unshared(before)
+    after = unshare_dequantize(before)
     assert before.proto.SerializeToString(deterministic=True) == text
     nodes = {node.output[0]: node for node in after.index.nodes}
     assert (nodes["y"].input[0], nodes["v"].input[0]) == ("xd_for_1", "xd_for_1")
     assert str(after.index.types["xd_for_1"]) == "float32[1, 2, 4, 4]"
-    assert unshared(after) is after
-    again = prepare(after.proto, "again")
+    assert unshare_dequantize(after) is after
+    again = prepare_model(after.proto, "again")
     inputs = sample_inputs(before.index, 0)
     expected = run_plain(before.proto, before, inputs)["out"]
     np.testing.assert_array_equal(run_plain(again.proto, again, inputs)["out"], expected)
@@ -267,7 +267,7 @@ def test_copies_leave_outputs_bodies_and_constants_alone() -> None:
 
 def test_a_model_with_nothing_to_copy_is_the_same() -> None:
     given = model("out = Conv (xd, wd)\n")
-    assert unshared(given) is given
+    assert unshare_dequantize(given) is given
 
 
 SCALED = """ r = Relu (xd)
@@ -306,12 +306,12 @@ def test_what_can_only_be_a_group_together_shares_a_dequantizelinear() -> None:
  aq = QuantizeLinear (a, s, z)
  out = DequantizeLinear (aq, s, z)
 """
-    silu = parse("silu", "g = Sigmoid(x)\ny = Mul(x, g)")
-    index = unshared(model(body)).index
-    units = {unit.name: unit for unit in group(index, [silu], marks(index))}
+    silu = parse_pattern("silu", "g = Sigmoid(x)\ny = Mul(x, g)")
+    index = unshare_dequantize(model(body)).index
+    units = {unit.name: unit for unit in group_units(index, [silu], marks(index))}
     assert (units["u"].composite, units["u"].kind) == ("silu", "qdq")
     assert outputs(index, units["u"]) == {"xd", "g", "u", "uq"}
     assert outputs(index, units["n"]) == {"xd_for_1", "n", "nq"}
     assert (outputs(index, units["a"]), units["a"].kind) == ({"nd", "ud", "a", "aq"}, "qdq")
-    plain = {unit.name: unit for unit in group(index, [silu], marks(index, g=PLAIN, u=PLAIN))}
+    plain = {unit.name: unit for unit in group_units(index, [silu], marks(index, g=PLAIN, u=PLAIN))}
     assert plain["u"].composite == "silu"

@@ -6,19 +6,19 @@ import pytest
 from support import prepared
 
 from byoc.graph.load import Model
-from byoc.graph.unshare import unshared
-from byoc.patterns.explain import near_misses
-from byoc.patterns.group import group
-from byoc.patterns.pattern import Pattern, parse
+from byoc.graph.unshare import unshare_dequantize
+from byoc.patterns.explain import find_near_misses
+from byoc.patterns.group import group_units
+from byoc.patterns.pattern import Pattern, parse_pattern
 from byoc.patterns.unit import Unit
-from byoc.rules.library import library
+from byoc.rules.library import read_library
 from byoc.verdict import YES, Mark, refuse
 
-QDQ_CONV = parse("qdq_conv", library().get("qdq_conv").pattern)
+QDQ_CONV = parse_pattern("qdq_conv", read_library().get("qdq_conv").pattern)
 # It reads what is quantized, and makes what has to be.
-HALF = parse("half", "d = DequantizeLinear(x, s!, z!)\nc = Conv(d, w!)")
+HALF = parse_pattern("half", "d = DequantizeLinear(x, s!, z!)\nc = Conv(d, w!)")
 BORDERS = ("QuantizeLinear", "DequantizeLinear")
-QUANTIZED = Mark(YES, "ops[0]", plain=False, quantized=True)
+QUANTIZED = Mark(YES, "ops[0]", accepts_plain=False, accepts_quantized=True)
 PLAIN = Mark(YES, "ops[1]")
 NO = Mark(refuse("no"))
 
@@ -51,13 +51,13 @@ def make_marks(loaded: Model, **special: Mark) -> list[Mark]:
 def units(loaded: Model, marks: list[Mark], *patterns: Pattern) -> Mapping[str, Unit]:
     return {
         loaded.index.nodes[unit.nodes[-1]].output[0]: unit
-        for unit in group(loaded.index, patterns or (QDQ_CONV,), marks)
+        for unit in group_units(loaded.index, patterns or (QDQ_CONV,), marks)
     }
 
 
 @pytest.mark.parametrize("border", [NO, PLAIN, Mark(YES, "ops[1]", standalone=False)])
 def test_its_own_border_makes_a_group(border: Mark) -> None:
-    loaded = unshared(model(WHOLE))
+    loaded = unshare_dequantize(model(WHOLE))
     found = units(loaded, make_marks(loaded, xd=border, yq=border))
     unit = found["yq"]
     assert (unit.kind, unit.composite, bool(unit.verdict)) == ("qdq", "qdq_conv", True)
@@ -66,7 +66,7 @@ def test_its_own_border_makes_a_group(border: Mark) -> None:
 
 
 def test_what_is_missing_is_taken_from_around() -> None:
-    loaded = unshared(
+    loaded = unshare_dequantize(
         model(WHOLE.replace("r = Relu (c)\n yq = QuantizeLinear (r", "yq = QuantizeLinear (c"))
     )
     unit = units(loaded, make_marks(loaded), HALF)["yq"]
@@ -75,10 +75,10 @@ def test_what_is_missing_is_taken_from_around() -> None:
 
 
 def test_borders_that_no_rule_takes_need_a_whole_group() -> None:
-    loaded = unshared(model(OPEN))
+    loaded = unshare_dequantize(model(OPEN))
     found = units(loaded, make_marks(loaded), HALF)
     assert all(unit.composite is None for unit in found.values())
-    misses = near_misses(loaded.index, [HALF], make_marks(loaded))
+    misses = find_near_misses(loaded.index, [HALF], make_marks(loaded))
     assert [miss.reason for miss in misses] == [
         "matched to its last line; it is no whole QDQ group: its output 'c' is read by Relu 'r', "
         "not by a QuantizeLinear alone"
@@ -86,10 +86,10 @@ def test_borders_that_no_rule_takes_need_a_whole_group() -> None:
 
 
 def test_and_a_rule_for_quantized_operators() -> None:
-    loaded = unshared(model(WHOLE))
+    loaded = unshare_dequantize(model(WHOLE))
     marks = make_marks(loaded, r=PLAIN)
     assert all(unit.composite is None for unit in units(loaded, marks).values())
-    (miss,) = near_misses(loaded.index, [QDQ_CONV], marks)
+    (miss,) = find_near_misses(loaded.index, [QDQ_CONV], marks)
     assert miss.reason == (
         "matched to its last line; DequantizeLinear 'xd' is not taken by the rules: no"
     )

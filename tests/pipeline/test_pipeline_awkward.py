@@ -37,7 +37,7 @@ def test_a_weight_in_a_node_is_stored_once(tmp_path: Path) -> None:
         assert (tmp_path / "b" / name).stat().st_size < 2048
     # The model as planned keeps the node, and every region takes its result as a constant.
     assert [node.name for node in result.model.graph.node if node.op_type == "Constant"] == ["weight"]
-    assert all(region.border.constants == ("w",) for region in result.plan.regions)
+    assert all(region.interface.constants == ("w",) for region in result.plan.regions)
 
 
 GELU = """g (float[1, 4] x) => (float[1, 4] y) {

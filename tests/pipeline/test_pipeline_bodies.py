@@ -10,7 +10,7 @@ from test_pipeline_regressions import COSTS
 
 import byoc
 from byoc.codegen import find_codegen
-from byoc.graph.index import GraphIndex, stated_types
+from byoc.graph.index import GraphIndex, get_stated_types
 from byoc.verify.run import run_plain
 
 LOOP = """g (float[2] x, int64 n) => (float[2] y, float[k, 2] all)
@@ -179,12 +179,12 @@ def test_onnxruntime_31978_a_composite_inside_a_loop(tmp_path: Path) -> None:
 
 def test_indices_know_what_is_around_them() -> None:
     model = parse(LOOP)
-    main = GraphIndex(model, stated_types(model))
+    main = GraphIndex(model, get_stated_types(model))
     (body,) = (index for index in main.walk() if index.body is not None)
 
     assert body.outer is main
     assert list(body.inputs) == ["i", "c", "v"]
-    assert list(body.captured) == ["a"]
+    assert list(body.captured_names) == ["a"]
     assert body.is_constant("one")
     assert not body.is_constant("a")
     assert str(body.types["one"]) == "float32[2]"
@@ -202,12 +202,12 @@ def test_a_body_may_use_a_name_again(tmp_path: Path) -> None:
     }"""
     model = parse(text)
     model.graph.initializer.add().CopyFrom(onnx.numpy_helper.from_array(X * 9, "p"))
-    main = GraphIndex(model, stated_types(model))
+    main = GraphIndex(model, get_stated_types(model))
     (body,) = (index for index in main.walk() if index.body is not None)
 
     assert not body.is_constant("p")
     assert body.constant_nodes == frozenset()
-    assert list(body.captured) == []
+    assert list(body.captured_names) == []
 
 
 def test_a_shape_that_only_the_file_knows_is_not_enforced(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from faulty import REASON, faulty  # noqa: F401 - a fixture
 from support import VANILLA, Ran, parse
 
 from byoc import InputError, partition
-from byoc.report.text import summary
+from byoc.report.text import summarize_report
 
 IN_PROCESS = {
     "refuses": REASON,
@@ -197,7 +197,7 @@ def test_numbers_that_are_off_pass_no_gate(tmp_path: Path) -> None:
     (refusal,) = result.report["refusals"]
     assert refusal["nodes"] == ["a"]
     assert refusal["reason"].startswith("its output 'a' is off by ")
-    assert summary(result.report).split("; ")[1] == (
+    assert summarize_report(result.report).split("; ")[1] == (
         f"1 node went back to the host: codegen faulty: {refusal['reason']}"
     )
     loose = cut(

@@ -31,7 +31,7 @@ class Chosen:
     def solve(self, problem: Problem) -> Any:
         if isinstance(self.answer, BaseException):
             raise self.answer
-        return Placement.of(problem, np.array(self.answer, np.int64))
+        return Placement.from_labels(problem, np.array(self.answer, np.int64))
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,16 @@ from strategies import Random
 from support import VANILLA
 
 from byoc.bundle.read import open_bundle
-from byoc.bundle.staging import staged
-from byoc.bundle.write import make_manifest, write_bundle, write_manifest
-from byoc.graph.load import Model, prepare
-from byoc.placement import contraction_is_acyclic
+from byoc.bundle.staging import stage_bundle
+from byoc.bundle.write import build_manifest, write_bundle, write_manifest
+from byoc.graph.load import Model, prepare_model
+from byoc.placement import is_contraction_acyclic
 from byoc.plan import Plan
 from byoc.rules.load import Target, load_rules
 from byoc.rules.schema import OpRule
 from byoc.runtime.samples import sample_inputs
-from byoc.verify.compare import compare
-from byoc.verify.run import run_plain, verify
+from byoc.verify.compare import compare_tensors
+from byoc.verify.run import run_plain, verify_bundle
 
 _OPS = (
     "Conv",
@@ -53,7 +53,7 @@ def permissive(regions: str) -> Target:
 
 
 def planned(seed: int, size: int, regions: str) -> tuple[Model, Plan]:
-    model = prepare(GraphMaker(seed).model(size), "random")
+    model = prepare_model(GraphMaker(seed).model(size), "random")
     strategy = Random(seed)
     plan = cut_up(model, permissive(regions), strategy, asked={"model": "random"})
     return model, plan
@@ -69,14 +69,14 @@ def test_partitioned_model_is_valid_and_equal(seed: int, size: int, regions: str
     model, plan = planned(seed, size, regions)
     before = model.proto.SerializeToString(deterministic=True)
 
-    assert contraction_is_acyclic(plan.posed.problem, plan.placement.regions)
+    assert is_contraction_acyclic(plan.graph_problem.problem, plan.placement.regions)
     onnx.checker.check_model(plan.proto, full_check=True)
     inputs = sample_inputs(model.index, seed)
     expected = run_plain(model.proto, model, inputs)
     actual = run_plain(plan.proto, model, inputs)
 
     assert list(actual) == list(expected)
-    assert [error.absolute for error in compare(expected, actual)] == [0.0] * len(expected)
+    assert [error.absolute for error in compare_tensors(expected, actual)] == [0.0] * len(expected)
     assert model.proto.SerializeToString(deterministic=True) == before
 
 
@@ -87,11 +87,11 @@ def test_bundle_computes_what_the_model_did(
 ) -> None:
     model, plan = planned(seed, 25, regions)
     path = tmp_path_factory.mktemp("bundle") / "random.byoc"
-    with staged(path) as folder:
+    with stage_bundle(path) as folder:
         entries = write_bundle(plan, folder, compilers(plan), lambda step: None)
-        write_manifest(folder, make_manifest(folder, plan, entries))
+        write_manifest(folder, build_manifest(folder, plan, entries))
 
-    verification = verify(open_bundle(path), model)
+    verification = verify_bundle(open_bundle(path), model)
 
     assert verification.passed, verification
     assert [output.name for output in verification.outputs] == list(model.index.outputs)

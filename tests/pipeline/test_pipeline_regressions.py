@@ -10,10 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 from support import VANILLA, parse, prepared
 
 import byoc
-from byoc.graph.load import prepare
-from byoc.patterns.group import group
-from byoc.patterns.pattern import parse as parse_pattern
-from byoc.rules.annotate import annotate
+from byoc.graph.load import prepare_model
+from byoc.patterns.group import group_units
+from byoc.patterns.pattern import parse_pattern as parse_pattern
+from byoc.rules.annotate import annotate_graph
 from byoc.rules.load import load_rules
 
 COSTS = (
@@ -72,7 +72,7 @@ def test_a_training_dropout_is_drawn_once() -> None:
     model = parse(text)
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones(64, np.float32), "c"))
 
-    assert prepare(model, "m").index.constant_nodes == frozenset()
+    assert prepare_model(model, "m").index.constant_nodes == frozenset()
 
 
 def test_a_quantized_model_is_compared_as_it_is_written(tmp_path: Path) -> None:
@@ -207,9 +207,9 @@ def test_an_ambiguous_pattern_comes_to_an_end() -> None:
     pattern = parse_pattern("tree", "\n".join(lines).replace("l31", "l0"))
     inputs = ", ".join(f"float[2] {leaf}" for leaf in leaves)
     model = prepared(f"g ({inputs}) => (float[2] {level[0]}) {{ {chr(10).join(lines)} }}")
-    marks = annotate(model.index, load_rules(str(VANILLA)))
+    marks = annotate_graph(model.index, load_rules(str(VANILLA)))
 
-    units = group(model.index, [pattern], marks)
+    units = group_units(model.index, [pattern], marks)
 
     assert len(units) == 31
 

@@ -28,7 +28,7 @@ from byoc.codegen import (
 from byoc.plan import _refusals
 from byoc.precision.budget import Budget
 from byoc.precision.conclude import Precision
-from byoc.report.text import summary
+from byoc.report.text import summarize_report
 
 LONG = """
 long (float[1, 4] x) => (float[1, 4] y) {
@@ -84,7 +84,7 @@ def test_one_unit_that_is_too_large_goes_back(tmp_path: Path) -> None:
     result = working(model, tmp_path / "b", codegen_options={"fault": "large"})
     assert on_devices(result) == {"a": "host", "y": "host"}
     assert [refusal["split"] for refusal in result.report["refusals"]] == [1, None, None]
-    assert "; 2 nodes went back to the host: " in summary(result.report)
+    assert "; 2 nodes went back to the host: " in summarize_report(result.report)
     (why,) = {item["reason"] for item in result.report["host_reasons"]}
     assert why == "codegen faulty refused: 1 operations of at most 0"
 
@@ -114,7 +114,7 @@ def test_what_one_target_refuses_another_may_take(files_of_rules: Path, tmp_path
     same_as_original(model, tmp_path / "b", {"x": ramp(1, 4)})
     (refusal,) = after.report["refusals"]
     assert (refusal["target"], refusal["nodes"], refusal["host"]) == ("one", ["b"], 0)
-    assert "went back to the host" not in summary(after.report)
+    assert "went back to the host" not in summarize_report(after.report)
 
 
 @pytest.mark.usefixtures("faulty")
@@ -131,7 +131,7 @@ def test_both_targets_refuse(files_of_rules: Path, tmp_path: Path) -> None:
         "two: codegen faulty refused: failed with ZeroDivisionError: division by zero"
     ]
     assert [refusal["target"] for refusal in result.report["refusals"]] == ["one", "two"]
-    assert "; 1 node went back to the host: " in summary(result.report)
+    assert "; 1 node went back to the host: " in summarize_report(result.report)
 
 
 @pytest.mark.usefixtures("faulty")
@@ -170,7 +170,7 @@ def test_inside_bodies(files_of_rules: Path, tmp_path: Path) -> None:
         codegen_options={"fault": "names", "op": "Relu"},
     )
     where = [
-        (graph.place, graph.index.nodes[unit.nodes[0]].op_type, int(label))
+        (graph.path, graph.index.nodes[unit.nodes[0]].op_type, int(label))
         for graph in result.plan.root.walk()
         for unit, label in zip(graph.units, graph.placement.labels, strict=True)
     ]

@@ -10,14 +10,14 @@ from support import VANILLA
 
 import byoc
 from byoc.runtime.samples import sample_inputs
-from byoc.verify.compare import compare
+from byoc.verify.compare import compare_tensors
 from byoc.verify.run import run_plain
-from byoc.zoo.classics import Classics
+from byoc.zoo.classics import ClassicModels
 
 STRATEGIES = ("min-cut", "all-supported")
 SIMULATED = ("bvlc_alexnet", "inception_v1", "shufflenet", "squeezenet", "zfnet512")
 """What the simulator of `dla` runs in seconds; `tests/codegens_suite/run.py dla` runs all of them."""
-CASES = [(entry.name, strategy) for entry in Classics().entries() for strategy in STRATEGIES]
+CASES = [(entry.name, strategy) for entry in ClassicModels().entries() for strategy in STRATEGIES]
 
 
 @pytest.mark.parametrize(("name", "strategy"), CASES)
@@ -49,7 +49,7 @@ def test_partitioned_model_runs_in_plain_onnxruntime(name: str, strategy: str) -
 
     onnx.checker.check_model(result.model, full_check=True)
     inputs = sample_inputs(model.index)
-    errors = compare(run_plain(model.proto, model, inputs), run_plain(result.model, model, inputs))
+    errors = compare_tensors(run_plain(model.proto, model, inputs), run_plain(result.model, model, inputs))
 
     assert [error.absolute for error in errors] == [0.0]
 

@@ -18,10 +18,10 @@ from byoc.placement import (
     Placement,
     Problem,
     Strategy,
-    canonical,
-    contraction_is_acyclic,
-    objection,
-    placed_back,
+    order_canonically,
+    is_contraction_acyclic,
+    find_violation,
+    restore_order,
 )
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.placement.strategies.exact import Exact
@@ -99,11 +99,11 @@ def attempt(strategy: Strategy, problem: Problem) -> Placement | None:
 
 
 def _hold(finding: Finding, problem: Problem, name: str, answer: Placement) -> None:
-    if not contraction_is_acyclic(problem, answer.regions):
+    if not is_contraction_acyclic(problem, answer.regions):
         finding.wrong.append(f"{name}: regions wait for one another")
     if answer.bound is not None and answer.bound > finding.optimum:
         finding.wrong.append(f"{name}: bound {answer.bound} above the optimum {finding.optimum}")
-    broken = objection(problem, answer)
+    broken = find_violation(problem, answer)
     if not broken and answer.cost.total < finding.optimum * (1 - TOLERANCE):
         finding.wrong.append(f"{name}: {answer.cost.total} below the optimum {finding.optimum}")
     if broken and name in {"exhaustive", "prices", *(strategy.name for strategy in OPTIMAL)}:
@@ -126,16 +126,16 @@ def _reorder(finding: Finding, problem: Problem, seed: int) -> None:
     for unit, where in enumerate(place):
         moved_keys[where] = keys[unit]
     for strategy in OPTIMAL:
-        one, order = canonical(problem, keys)
-        two, other_order = canonical(other, moved_keys)
+        one, order = order_canonically(problem, keys)
+        two, other_order = order_canonically(other, moved_keys)
         first, second = attempt(strategy, one), attempt(strategy, two)
         if first is None or second is None:
             if first is not second:
                 finding.wrong.append(f"{strategy.name}: a placement for one order alone")
             continue
-        here = placed_back(problem, first, order)
-        there = placed_back(other, second, other_order)
-        if objection(problem, here) or objection(other, there):
+        here = restore_order(problem, first, order)
+        there = restore_order(other, second, other_order)
+        if find_violation(problem, here) or find_violation(other, there):
             finding.wrong.append(f"{strategy.name}: unlawful once put back in order")
         if here.labels.tolist() != there.labels[place].tolist():
             finding.wrong.append(f"{strategy.name}: labels depend on the order of units")

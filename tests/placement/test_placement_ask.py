@@ -15,12 +15,12 @@ from byoc.placement import (
     Fusion,
     Placement,
     Problem,
-    answer,
-    called,
-    objection,
-    settled,
+    run_strategy,
+    strategy_display_name,
+    find_violation,
+    normalize_placement,
     solve_problem,
-    unhonoured,
+    describe_ignored,
 )
 
 
@@ -61,11 +61,11 @@ def chain() -> Problem:
 
 
 def on_host(problem: Problem) -> Placement:
-    return Placement.of(problem, np.zeros(problem.units, np.int64))
+    return Placement.from_labels(problem, np.zeros(problem.units, np.int64))
 
 
 def everywhere(problem: Problem) -> Placement:
-    return Placement.of(problem, np.ones(problem.units, np.int64))
+    return Placement.from_labels(problem, np.ones(problem.units, np.int64))
 
 
 def test_the_arrays_cannot_be_written_to() -> None:
@@ -74,7 +74,7 @@ def test_the_arrays_cannot_be_written_to() -> None:
         return everywhere(problem)
 
     with pytest.raises(InputError, match="strategy mine: failed with ValueError: assignment destin"):
-        answer(Vendors(writes), chain())
+        run_strategy(Vendors(writes), chain())
 
 
 def test_what_is_held_to_is_the_problem_as_it_was() -> None:
@@ -89,25 +89,25 @@ def test_what_is_held_to_is_the_problem_as_it_was() -> None:
         return everywhere(problem)
 
     problem = chain()
-    assert "which refuses it" in objection(problem, answer(Vendors(forces), problem))
+    assert "which refuses it" in find_violation(problem, run_strategy(Vendors(forces), problem))
     assert problem.seconds[0, 0] == 4
     assert problem.min_nodes[0] == 2
-    answer(Vendors(forces), fused)
+    run_strategy(Vendors(forces), fused)
     assert fused.fusions[0].saving == 0.5
 
 
 def test_the_cost_is_found_anew() -> None:
     problem = chain()
     lie = replace(on_host(problem), cost=Cost(1e-9, 0, 0), bound=np.float32(0.5), fusions=[])  # type: ignore[arg-type]
-    assert objection(problem, lie) == ""
-    placement = settled(problem, lie)
+    assert find_violation(problem, lie) == ""
+    placement = normalize_placement(problem, lie)
     assert placement.cost.total == 8
     assert (type(placement.bound), placement.bound, placement.fusions) == (float, 0.5, ())
 
 
 def test_a_problem_is_solved_by_name_and_in_any_order() -> None:
     problem = replace(chain(), min_nodes=np.zeros(1, np.int64))
-    greedy = Vendors(lambda given: Placement.of(given, given.costs.argmin(axis=1)))
+    greedy = Vendors(lambda given: Placement.from_labels(given, given.costs.argmin(axis=1)))
     placement = solve_problem(problem, greedy, ["second", "first"])  # names do not override the edges
     assert placement.labels.tolist() == [1, 0]
     assert placement.notes == ("strategy mine: launches played no part in the choice",)
@@ -126,7 +126,7 @@ def test_long_sentences_are_cut() -> None:
     placement = replace(
         on_host(chain()), notes=("x" * 50_000_000, "a\n\nb") + ("c",) * 100, why_host="y\n" * 10_000
     )
-    found = settled(chain(), placement)
+    found = normalize_placement(chain(), placement)
     assert len(found.notes) == 20
     assert (len(found.notes[0]), found.notes[1]) == (1000, "a b")
     assert len(found.why_host) == 1000
@@ -154,7 +154,7 @@ def test_failures_are_the_strategys(error: BaseException, sentence: str) -> None
         raise error
 
     with pytest.raises(InputError) as caught:
-        answer(Vendors(fails), chain())
+        run_strategy(Vendors(fails), chain())
     assert str(caught.value) == f"strategy mine: failed with {sentence}"
 
 
@@ -166,7 +166,7 @@ def test_who_says_stop_is_heard(error: BaseException) -> None:
         raise error
 
     with pytest.raises(type(error)):
-        answer(Vendors(is_stopped), chain())
+        run_strategy(Vendors(is_stopped), chain())
 
 
 @pytest.mark.parametrize("honours", [None, 5, "launch"])
@@ -174,19 +174,19 @@ def test_honours_that_are_no_set(honours: Any) -> None:
     strategy = Vendors(on_host)
     strategy.honours = honours
     with pytest.raises(InputError, match=r"^strategy mine: its honours are not a set of names$"):
-        unhonoured(strategy, chain())
+        describe_ignored(strategy, chain())
 
 
 def test_properties_that_fail() -> None:
     strategy = Nameless(on_host)
-    assert called(strategy) == "Nameless"
+    assert strategy_display_name(strategy) == "Nameless"
     with pytest.raises(InputError, match=r"^strategy Nameless: its honours are not a set of names$"):
-        unhonoured(strategy, chain())
+        describe_ignored(strategy, chain())
 
 
 def test_a_name_is_short() -> None:
     strategy = Vendors(on_host)
     strategy.name = "long\n" * 1000
-    assert len(called(strategy)) == 80
+    assert len(strategy_display_name(strategy)) == 80
     strategy.name = 5
-    assert called(strategy) == "5"
+    assert strategy_display_name(strategy) == "5"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from byoc.placement import Cost, Placement, Problem, objection
+from byoc.placement import Cost, Placement, Problem, find_violation
 from byoc.placement.strategies.all_supported import AllSupported
 
 
@@ -29,7 +29,7 @@ def ints(*values: int) -> Any:
 
 
 def test_a_good_answer() -> None:
-    assert objection(diamond(), AllSupported().solve(diamond())) == ""
+    assert find_violation(diamond(), AllSupported().solve(diamond())) == ""
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_a_good_answer() -> None:
 def test_a_bad_answer(changes: dict[str, Any], sentence: str) -> None:
     placement = replace(AllSupported().solve(diamond()), **changes)
 
-    assert objection(diamond(), placement).startswith(sentence)
+    assert find_violation(diamond(), placement).startswith(sentence)
 
 
 def test_no_placement_at_all() -> None:
-    assert objection(diamond(), [0, 1]) == "it gave a list instead of a Placement"
+    assert find_violation(diamond(), [0, 1]) == "it gave a list instead of a Placement"
 
 
 def test_a_region_on_two_devices() -> None:
@@ -80,6 +80,6 @@ def test_a_region_on_two_devices() -> None:
         to_host=np.ones((2, 2)),
         launch=[1, 1],
     )
-    placement = replace(Placement.of(problem, ints(1, 2)), regions=ints(0, 0))
+    placement = replace(Placement.from_labels(problem, ints(1, 2)), regions=ints(0, 0))
 
-    assert objection(problem, placement) == "a region spans several devices"
+    assert find_violation(problem, placement) == "a region spans several devices"

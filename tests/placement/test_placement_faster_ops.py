@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from placement_dags import limited, random_problem, reordered
 from placement_oracle import chain, problems, slow_optimum, thorough
 
-from byoc.placement import Placement, Problem, Strategy, breach, objection
+from byoc.placement import Placement, Problem, Strategy, find_broken_limit, find_violation
 from byoc.placement.strategies.faster_ops import FasterOps
 from byoc.placement.strategies.faster_ops_transfer import FasterOpsTransfer
 
@@ -92,7 +92,7 @@ def test_no_answer_is_better_than_the_optimum(problem: Problem) -> None:
     best = slow_optimum(problem)
     for strategy in BOTH:
         placement = strategy.solve(problem)
-        assert objection(problem, placement) == ""
+        assert find_violation(problem, placement) == ""
         assert placement.bound is None
         assert without_launch(placement) >= best * (1 - 1e-12)
 
@@ -111,8 +111,8 @@ def test_labels_do_not_depend_on_the_order_of_units(strategy: Strategy, seed: in
 def test_hard_limits_are_kept(strategy: Strategy, seed: int) -> None:
     problem = replace(limited(random_problem(seed, 12, 1 + seed % 3), seed), must=np.zeros(12, bool))
     placement = strategy.solve(problem)
-    assert breach(problem, placement.labels, placement.regions) == ""
-    assert objection(problem, placement) == ""
+    assert find_broken_limit(problem, placement.labels, placement.regions) == ""
+    assert find_violation(problem, placement) == ""
 
 
 @pytest.mark.parametrize("strategy", BOTH)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from placement_oracle import chain
 
-from byoc.placement import Fusion, Placement, Problem, objection
-from byoc.placement.fusions import best_fusions
+from byoc.placement import Fusion, Placement, Problem, find_violation
+from byoc.placement.fusions import choose_fusions
 from byoc.placement.strategies.exact import Exact
 from byoc.placement.strategies.exhaustive import Exhaustive
 from byoc.placement.strategies.launch_aware import LaunchAware
@@ -27,18 +27,18 @@ FOUR = chain([3.0] * 4, [2.0] * 4, down=1, up=1)
 
 def test_the_best_of_overlapping_ones() -> None:
     problem = with_fusions(FOUR, ((0, 1), 1.0), ((1, 2), 1.5), ((2, 3), 1.0))
-    everywhere = Placement.of(problem, ints(1, 1, 1, 1))
+    everywhere = Placement.from_labels(problem, ints(1, 1, 1, 1))
     assert everywhere.fusions == (0, 2)
     assert everywhere.cost.saved == 2
     assert everywhere.cost.total == 8 + 2 - 2
-    assert Placement.of(problem, ints(0, 1, 1, 1)).fusions == (1,)
-    assert Placement.of(problem, ints(1, 0, 1, 0)).fusions == ()
+    assert Placement.from_labels(problem, ints(0, 1, 1, 1)).fusions == (1,)
+    assert Placement.from_labels(problem, ints(1, 0, 1, 0)).fusions == ()
 
 
 def test_members_in_two_regions_are_not_fused() -> None:
     problem = with_fusions(FOUR, ((0, 2), 1.0))
-    assert Placement.of(problem, ints(1, 0, 1, 1)).fusions == ()
-    assert Placement.of(problem, ints(1, 1, 1, 1)).fusions == ()  # unit 1 lies between: a circle
+    assert Placement.from_labels(problem, ints(1, 0, 1, 1)).fusions == ()
+    assert Placement.from_labels(problem, ints(1, 1, 1, 1)).fusions == ()  # unit 1 lies between: a circle
 
 
 def test_two_that_would_wait_for_each_other() -> None:
@@ -53,13 +53,13 @@ def test_two_that_would_wait_for_each_other() -> None:
         launch=[0],
         fusions=[Fusion((0, 3), 1, 0.5), Fusion((1, 2), 1, 0.75)],
     )
-    assert best_fusions(crossing, ints(1, 1, 1, 1), ints(0, 0, 0, 0)) == (1,)
+    assert choose_fusions(crossing, ints(1, 1, 1, 1), ints(0, 0, 0, 0)) == (1,)
     for strategy in (Exact(), Exhaustive(), LaunchAware()):
         placement = strategy.solve(crossing)
         assert placement.cost.total == 4 - 0.75
-        assert objection(crossing, placement) == ""
-    both = replace(Placement.of(crossing, ints(1, 1, 1, 1)), fusions=(0, 1))
-    assert objection(crossing, both) == "the fusions it chose wait for one another in a circle"
+        assert find_violation(crossing, placement) == ""
+    both = replace(Placement.from_labels(crossing, ints(1, 1, 1, 1)), fusions=(0, 1))
+    assert find_violation(crossing, both) == "the fusions it chose wait for one another in a circle"
 
 
 def test_a_saving_pulls_units_over() -> None:
@@ -83,8 +83,8 @@ def test_a_saving_pulls_units_over() -> None:
 )
 def test_a_choice_that_cannot_be(chosen: Any, sentence: str) -> None:
     problem = with_fusions(FOUR, ((0, 1), 1.0), ((1, 2), 1.5))
-    placement = replace(Placement.of(problem, ints(1, 1, 1, 1)), fusions=chosen)
-    assert objection(problem, placement) == sentence
+    placement = replace(Placement.from_labels(problem, ints(1, 1, 1, 1)), fusions=chosen)
+    assert find_violation(problem, placement) == sentence
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from placement_oracle import SlowCost, chain, every_labels, problems, readers, s
 
 from byoc.errors import InputError
 from byoc.placement import Fusion, Problem
-from byoc.placement.instance import Instance, parse_instance, read_instance
+from byoc.placement.instance import PlacementInstance, parse_instance, read_instance
 
 Document = dict[str, Any]
 
@@ -49,7 +49,7 @@ def row() -> Document:
     )
 
 
-def parsed(given: Document) -> Instance:
+def parsed(given: Document) -> PlacementInstance:
     return parse_instance(json.dumps(given), "i.json")
 
 

@@ -12,17 +12,17 @@ from placement_random import random_problem
 
 from byoc.errors import InputError
 from byoc.placement import (
-    EVERYTHING,
+    ALL_REQUIREMENTS,
     Placement,
     Problem,
-    breach,
+    find_broken_limit,
     form_regions,
-    needs,
-    objection,
-    repaired,
-    unhonoured,
+    find_requirements,
+    find_violation,
+    repair_labels,
+    describe_ignored,
 )
-from byoc.placement.company import company, without_lonely
+from byoc.placement.company import find_compatible_units, remove_isolated_units
 from byoc.placement.strategies.exact import Exact
 from byoc.placement.strategies.host_only import HostOnly
 from byoc.placement.strategies.launch_aware import LaunchAware
@@ -55,14 +55,14 @@ FIVE = chain([3.0] * 5, [1.0] * 5)
 )
 def test_a_broken_limit_is_refused(limits: Any, labels: Any, sentence: str) -> None:
     problem = limited(FIVE, **limits)
-    assert objection(problem, Placement.of(problem, ints(*labels))).startswith(sentence)
-    assert objection(FIVE, Placement.of(FIVE, ints(*labels))) == ""
+    assert find_violation(problem, Placement.from_labels(problem, ints(*labels))).startswith(sentence)
+    assert find_violation(FIVE, Placement.from_labels(FIVE, ints(*labels))) == ""
 
 
 def test_a_region_of_too_many_nodes_is_refused() -> None:
     problem = limited(FIVE, max_nodes=[2])
-    placement = Placement.of(problem, ints(1, 1, 1, 1, 1), regions=ints(0, 0, 0, 1, 1))
-    assert objection(problem, placement) == "region 0 has 3 nodes, and 2 is the most"
+    placement = Placement.from_labels(problem, ints(1, 1, 1, 1, 1), regions=ints(0, 0, 0, 1, 1))
+    assert find_violation(problem, placement) == "region 0 has 3 nodes, and 2 is the most"
 
 
 def test_a_region_in_two_pieces_is_refused_where_it_must_be_connected() -> None:
@@ -76,9 +76,9 @@ def test_a_region_in_two_pieces_is_refused_where_it_must_be_connected() -> None:
         launch=[1],
         connected=[True],
     )
-    placement = Placement.of(branches, ints(1, 1), regions=ints(0, 0))
-    assert objection(branches, placement).startswith("one of its regions is not connected")
-    assert objection(branches, Placement.of(branches, ints(1, 1))) == ""
+    placement = Placement.from_labels(branches, ints(1, 1), regions=ints(0, 0))
+    assert find_violation(branches, placement).startswith("one of its regions is not connected")
+    assert find_violation(branches, Placement.from_labels(branches, ints(1, 1))) == ""
 
 
 def test_form_regions_deals_out_what_is_too_large() -> None:
@@ -92,13 +92,13 @@ def test_repair_takes_away_what_loses_least() -> None:
     """Regions 0 and 2 gain 4 each, region 1 gains 2."""
     apart = limited(FIVE, seconds=[[5.0, 1.0], [1.0, 1], [3.0, 1], [1, 1], [5, 1]])
     labels = ints(1, 0, 1, 0, 1)
-    assert repaired(apart, labels).tolist() == labels.tolist()
-    assert repaired(limited(apart, max_regions=[2]), labels).tolist() == [1, 0, 0, 0, 1]
+    assert repair_labels(apart, labels).tolist() == labels.tolist()
+    assert repair_labels(limited(apart, max_regions=[2]), labels).tolist() == [1, 0, 0, 0, 1]
     must = limited(apart, max_regions=[2], must=[False, False, True, False, False])
-    assert repaired(must, labels).tolist() == [0, 0, 1, 0, 1]
-    assert repaired(limited(apart, min_nodes=[2]), ints(1, 0, 0, 1, 1)).tolist() == [0, 0, 0, 1, 1]
+    assert repair_labels(must, labels).tolist() == [0, 0, 1, 0, 1]
+    assert repair_labels(limited(apart, min_nodes=[2]), ints(1, 0, 0, 1, 1)).tolist() == [0, 0, 0, 1, 1]
     held = limited(apart, memory=[[4.0]] * 5, capacity=[9.0])
-    assert breach(held, repaired(held, ints(1, 1, 1, 1, 1)), form_regions(held, labels)) == ""
+    assert find_broken_limit(held, repair_labels(held, ints(1, 1, 1, 1, 1)), form_regions(held, labels)) == ""
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -107,7 +107,7 @@ def test_cheap_strategies_keep_limits_without_musts(seed: int) -> None:
     features = frozenset({"launch", "capacity", "region count", "region size"})
     problem = random_problem(seed, 30, features)
     for strategy in CHEAP:
-        assert objection(problem, strategy.solve(problem)) == ""
+        assert find_violation(problem, strategy.solve(problem)) == ""
 
 
 def test_a_strategy_without_honours_ignores_what_the_problem_asks_for() -> None:
@@ -118,14 +118,14 @@ def test_a_strategy_without_honours_ignores_what_the_problem_asks_for() -> None:
             return HostOnly().solve(problem)
 
     asks = limited(FIVE, launch=[1.0], max_regions=[2], capacity=[9.0])
-    assert needs(FIVE) == frozenset()
-    assert needs(asks) == {"launch", "region count", "capacity"}
-    assert unhonoured(Outsider(), FIVE) == ()
-    assert len(unhonoured(Outsider(), asks)) == 3
-    assert "launches played no part in the choice" in unhonoured(Outsider(), asks)
-    assert unhonoured(MinCut(), asks) == ("launches played no part in the choice",)
-    assert unhonoured(LaunchAware(), asks) == unhonoured(Exact(), asks) == ()
-    assert Exact().honours == EVERYTHING
+    assert find_requirements(FIVE) == frozenset()
+    assert find_requirements(asks) == {"launch", "region count", "capacity"}
+    assert describe_ignored(Outsider(), FIVE) == ()
+    assert len(describe_ignored(Outsider(), asks)) == 3
+    assert "launches played no part in the choice" in describe_ignored(Outsider(), asks)
+    assert describe_ignored(MinCut(), asks) == ("launches played no part in the choice",)
+    assert describe_ignored(LaunchAware(), asks) == describe_ignored(Exact(), asks) == ()
+    assert Exact().honours == ALL_REQUIREMENTS
 
 
 def test_limits_that_nothing_keeps_are_said_so() -> None:
@@ -154,10 +154,10 @@ def test_a_limit_that_makes_no_sense(limits: Any, sentence: str) -> None:
 def test_units_too_lonely_for_a_region_are_left_out() -> None:
     """0, 1 | 2 | 3, 4, 5 in a row, and the accelerator refuses 2: no region spans it."""
     problem = limited(chain([3.0] * 6, [1.0, 1.0, inf, 1.0, 1.0, 1.0]), min_nodes=[3])
-    assert company(problem, problem.allowed[:, 1]) == [0b11, 0b11, 0, 0b111000, 0b111000, 0b111000]
-    assert without_lonely(problem).allowed[:, 1].tolist() == [False] * 3 + [True] * 3
+    assert find_compatible_units(problem, problem.allowed[:, 1]) == [0b11, 0b11, 0, 0b111000, 0b111000, 0b111000]
+    assert remove_isolated_units(problem).allowed[:, 1].tolist() == [False] * 3 + [True] * 3
     with pytest.raises(ValueError, match="unit 0 must be on an accelerator"):
-        without_lonely(limited(problem, must=[True] + [False] * 5))
+        remove_isolated_units(limited(problem, must=[True] + [False] * 5))
 
 
 def test_branches_keep_each_other_company() -> None:
@@ -172,5 +172,5 @@ def test_branches_keep_each_other_company() -> None:
         launch=[0],
         min_nodes=[2],
     )
-    assert company(problem, problem.allowed[:, 1]) == [0, 0b110, 0b110]
+    assert find_compatible_units(problem, problem.allowed[:, 1]) == [0, 0b110, 0b110]
     assert Exact().solve(problem).labels.tolist() == [0, 1, 1]

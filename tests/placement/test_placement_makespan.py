@@ -24,26 +24,26 @@ from byoc.placement import (
     Fusion,
     Placement,
     Problem,
-    breach,
-    canonical,
+    find_broken_limit,
+    order_canonically,
     evaluate,
     form_regions,
-    objection,
-    placed_back,
+    find_violation,
+    restore_order,
 )
-from byoc.placement.makespan import Schedule, Scheduler
-from byoc.placement.makespan_bound import lower_bound
+from byoc.placement.makespan import InferenceSchedule, ListScheduler
+from byoc.placement.makespan_bound import makespan_lower_bound
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.placement.strategies.host_only import HostOnly
-from byoc.placement.strategies.makespan import Makespan, Scheduled
+from byoc.placement.strategies.makespan import Makespan, ScheduledPlacement
 from byoc.placement.strategies.min_cut import MinCut
 from byoc.placement.strategies.tree_dp import TreeDP
 
 
-def scheduled(problem: Problem, labels: list[int], regions: list[int] | None = None) -> Schedule:
+def scheduled(problem: Problem, labels: list[int], regions: list[int] | None = None) -> InferenceSchedule:
     if regions is None:
         regions = form_regions(problem, np.array(labels, np.int64)).tolist()
-    schedule = Scheduler(problem).schedule(labels, regions)
+    schedule = ListScheduler(problem).schedule(labels, regions)
     assert schedule is not None
     return schedule
 
@@ -131,11 +131,11 @@ def test_a_gap_is_filled() -> None:
 
 def test_regions_in_a_circle_have_no_schedule() -> None:
     problem = chain([1.0] * 3, [1.0] * 3)
-    assert Scheduler(problem).schedule([1, 0, 1], [0, -1, 0]) is None
-    assert Scheduler(problem).schedule([1, 0, 1], [0, -1, 1]) is not None
+    assert ListScheduler(problem).schedule([1, 0, 1], [0, -1, 0]) is None
+    assert ListScheduler(problem).schedule([1, 0, 1], [0, -1, 1]) is not None
 
 
-def assert_lawful(problem: Problem, labels: list[int], regions: list[int], found: Schedule) -> None:
+def assert_lawful(problem: Problem, labels: list[int], regions: list[int], found: InferenceSchedule) -> None:
     """Nothing starts before its inputs are there, no device does two jobs at once, nothing is cut."""
     start, end = found.start.tolist(), found.end.tolist()
     jobs: dict[tuple[int, int], list[int]] = {}
@@ -177,7 +177,7 @@ def test_schedules_are_lawful_and_lie_between_bound_and_sum(
 ) -> None:
     problem, labels = problem_and_labels
     labels = np.where(np.isinf(problem.seconds[np.arange(problem.units), labels]), 0, labels)
-    bound = lower_bound(problem)
+    bound = makespan_lower_bound(problem)
     singles = np.where(labels > 0, np.arange(problem.units), -1)
     for regions in (form_regions(problem, labels), singles):
         found = scheduled(problem, labels.tolist(), regions.tolist())
@@ -282,7 +282,7 @@ def test_a_list_schedule_is_one_of_all_orders(seed: int) -> None:
 def test_never_worse_than_what_adds_up(seed: int) -> None:
     problem = random_problem(seed, 25, 1, launch=(0.0, 1.0)[seed % 2])
     placement = Makespan(work=20_000, restarts=0).solve(problem)
-    assert objection(problem, placement) == ""
+    assert find_violation(problem, placement) == ""
     assert placement.schedule is not None
     for strategy in (HostOnly(), AllSupported(), MinCut(), TreeDP()):
         other = strategy.solve(problem)
@@ -315,11 +315,11 @@ def test_independent_units_are_shared_out() -> None:
 def test_the_bound_of_a_chain_is_its_path() -> None:
     """On the device 1 + 0.25 + 0.5 + 1 + 1 + 2, transfers, launch and all."""
     problem = chain([4.0, 4.0, 4.0], [1.0, 1.0, 1.0], down=0.25, up=0.5, launch=1.0)
-    assert lower_bound(problem) == pytest.approx(4.75, rel=1e-9)
+    assert makespan_lower_bound(problem) == pytest.approx(4.75, rel=1e-9)
     placement = Makespan().solve(problem)
     assert placement.schedule is not None
     assert placement.schedule.makespan == 4.75
-    assert lower_bound(chain([], [])) == 0
+    assert makespan_lower_bound(chain([], [])) == 0
 
 
 @thorough
@@ -327,7 +327,7 @@ def test_the_bound_of_a_chain_is_its_path() -> None:
 def test_any_costs(problem: Problem) -> None:
     """18 orders of magnitude, ties, nothing to place, connected regions."""
     placement = Makespan(work=500, restarts=1).solve(problem)
-    assert objection(problem, placement) == ""
+    assert find_violation(problem, placement) == ""
     assert placement.schedule is not None
     labels, regions = placement.labels.tolist(), placement.regions.tolist()
     assert_lawful(problem, labels, regions, placement.schedule)
@@ -337,15 +337,15 @@ def test_any_costs(problem: Problem) -> None:
 def test_hard_limits_are_kept(seed: int) -> None:
     problem = replace(limited(random_problem(seed, 10, 1 + seed % 2), seed), must=np.zeros(10, bool))
     placement = Makespan(work=10_000, restarts=2).solve(problem)
-    assert breach(problem, placement.labels, placement.regions) == ""
-    assert objection(problem, placement) == ""
+    assert find_broken_limit(problem, placement.labels, placement.regions) == ""
+    assert find_violation(problem, placement) == ""
 
 
 def test_connected_regions_stay_connected() -> None:
     for seed in range(15):
         problem = replace(random_problem(seed, 10, launch=2.0), connected=np.array([True]))
         placement = Makespan(work=20_000, restarts=2).solve(problem)
-        assert objection(problem, placement) == ""
+        assert find_violation(problem, placement) == ""
 
 
 def test_a_unit_that_must() -> None:
@@ -357,7 +357,7 @@ def test_what_no_limit_allows_is_refused_with_the_reason() -> None:
     problem = replace(
         chain([1.0, 1.0], [9.0, 9.0]), must=np.array([False, True]), min_nodes=np.array([5], np.int64)
     )
-    assert objection(problem, Makespan().solve(problem)) != ""
+    assert find_violation(problem, Makespan().solve(problem)) != ""
 
 
 def test_a_fusion_shortens_its_region() -> None:
@@ -378,7 +378,7 @@ def test_the_same_every_time() -> None:
     assert one.regions.tolist() == two.regions.tolist()
 
 
-def with_schedule_in_order(scheduled: Scheduled, order: NDArray[np.int64]) -> Scheduled:
+def with_schedule_in_order(scheduled: ScheduledPlacement, order: NDArray[np.int64]) -> ScheduledPlacement:
     """Return a placement given by `placed_back` with its schedule reordered as well."""
     if scheduled.schedule is None:
         return scheduled
@@ -396,10 +396,10 @@ def test_the_canonical_order_takes_the_order_of_units_away(seed: int) -> None:
     for unit, where in enumerate(place):
         other_keys[where] = keys[unit]
 
-    def solved(given: Problem, names: list[str]) -> Scheduled:
-        ordered, order = canonical(given, names)
-        placement: Placement = placed_back(given, Makespan(work=20_000).solve(ordered), order)
-        assert isinstance(placement, Scheduled)
+    def solved(given: Problem, names: list[str]) -> ScheduledPlacement:
+        ordered, order = order_canonically(given, names)
+        placement: Placement = restore_order(given, Makespan(work=20_000).solve(ordered), order)
+        assert isinstance(placement, ScheduledPlacement)
         return with_schedule_in_order(placement, order)
 
     one, two = solved(problem, keys), solved(other, other_keys)

@@ -7,7 +7,7 @@ from optimality import attempt, examine, features_of
 from placement_oracle import slow_best
 from placement_random import FEATURES, random_problem
 
-from byoc.placement import objection
+from byoc.placement import find_violation
 from byoc.placement.strategies.exhaustive import Exhaustive
 
 SEEDS = range(60)
@@ -35,7 +35,7 @@ def test_exhaustive_agrees_with_every_partition_into_regions(seed: int) -> None:
     if found is None:
         assert best == math.inf
         return
-    assert objection(problem, found) == ""
+    assert find_violation(problem, found) == ""
     assert found.cost.total == pytest.approx(best, rel=1e-12)
     assert found.bound is not None
     assert found.bound <= best * (1 + 1e-15)

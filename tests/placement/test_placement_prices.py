@@ -7,11 +7,11 @@ import pytest
 from optimality import CHEAP, PRICES
 from placement_random import random_problem
 
-from byoc.placement import Problem, contraction_is_acyclic, form_regions, objection
-from byoc.placement.cuts import Cuts
-from byoc.placement.decided import FREE, decided
+from byoc.placement import Problem, is_contraction_acyclic, form_regions, find_violation
+from byoc.placement.cuts import HostDeviceCuts
+from byoc.placement.decided import UNDECIDED, find_persistent_sides
 from byoc.placement.strategies.exact import Exact
-from byoc.placement.turns import patient_slots
+from byoc.placement.turns import schedule_launches
 
 
 def large(seed: int, *features: str, units: int = 120) -> Problem:
@@ -27,7 +27,7 @@ def large(seed: int, *features: str, units: int = 120) -> Problem:
 def test_prices_are_close_to_the_optimum_with_launches_alone(seed: int) -> None:
     problem = large(seed, "launch")
     best, found = Exact().solve(problem), PRICES.solve(problem)
-    assert objection(problem, found) == ""
+    assert find_violation(problem, found) == ""
     assert found.bound is not None
     assert found.bound <= best.cost.total * (1 + 1e-12)
     assert found.cost.total >= best.cost.total * (1 - 1e-9)
@@ -40,14 +40,14 @@ def test_prices_are_close_to_the_optimum_with_launches_alone(seed: int) -> None:
 def test_the_default_is_never_worse_than_a_cheap_strategy(seed: int, more: str) -> None:
     problem = large(seed, "launch", more)
     found = PRICES.solve(problem)
-    assert objection(problem, found) == ""
+    assert find_violation(problem, found) == ""
     assert found.bound is not None
     assert found.bound <= found.cost.total
     for strategy in CHEAP:
         if more == "two devices" and strategy.name == "min-cut":
             continue
         other = strategy.solve(problem)
-        if not objection(problem, other):
+        if not find_violation(problem, other):
             assert found.cost.total <= other.cost.total
             assert found.bound <= other.cost.total
 
@@ -56,14 +56,14 @@ def test_the_default_is_never_worse_than_a_cheap_strategy(seed: int, more: str) 
 @pytest.mark.parametrize("launch", [0.0, 0.3])
 def test_what_is_decided_is_so_in_every_optimum(seed: int, launch: float) -> None:
     problem = replace(large(seed), launch=np.array([launch]))
-    side = decided(problem, launch)
+    side = find_persistent_sides(problem, launch)
     labels = Exact().solve(problem).labels
-    settled = side != FREE
+    settled = side != UNDECIDED
     assert settled.any()
     assert (labels[settled] == side[settled]).all()
-    nothing = np.full(problem.units, FREE, np.int64)
-    value, on_device = Cuts(problem, 1, nothing).best()
-    other, same = Cuts(problem, 1, decided(problem, 0.0)).best()
+    nothing = np.full(problem.units, UNDECIDED, np.int64)
+    value, on_device = HostDeviceCuts(problem, 1, nothing).solve()
+    other, same = HostDeviceCuts(problem, 1, find_persistent_sides(problem, 0.0)).solve()
     assert other == pytest.approx(value, rel=1e-11)
     assert (same == on_device).all()
 
@@ -72,7 +72,7 @@ def test_what_is_decided_is_so_in_every_optimum(seed: int, launch: float) -> Non
 def test_patient_turns_launch_one_device_at_a_time(seed: int) -> None:
     problem = large(seed, "three devices")
     labels = np.random.default_rng(seed).integers(0, 4, problem.units)
-    slots = patient_slots(problem, labels)
+    slots = schedule_launches(problem, labels)
     for slot in set(slots[labels > 0].tolist()):
         assert len(set(labels[(slots == slot) & (labels > 0)].tolist())) == 1
     source, target = problem.edges
@@ -80,5 +80,5 @@ def test_patient_turns_launch_one_device_at_a_time(seed: int) -> None:
     assert (slots[target] >= slots[source] + returns).all()
     assert (slots[labels > 0] >= 1).all()
     regions = form_regions(problem, labels)
-    assert contraction_is_acyclic(problem, regions)
+    assert is_contraction_acyclic(problem, regions)
     assert regions.max() + 1 <= len(set(slots[labels > 0].tolist()))

@@ -10,7 +10,7 @@ from optimality import reordered
 from placement_oracle import chain, problems, slow_edges, thorough
 from placement_random import FEATURES, random_problem
 
-from byoc.placement import Problem, canonical
+from byoc.placement import Problem, order_canonically
 
 
 @pytest.fixture
@@ -82,11 +82,11 @@ def test_any_order_gives_the_same_arrays(seed: int) -> None:
     keys = [f"unit {number * 7 % 97}" for number in range(problem.units)]
     other, place = reordered(problem, seed)
     moved = [keys[place.index(unit)] for unit in range(problem.units)]
-    (one, order), (two, other_order) = canonical(problem, keys), canonical(other, moved)
+    (one, order), (two, other_order) = order_canonically(problem, keys), order_canonically(other, moved)
     assert [keys[unit] for unit in order] == [moved[unit] for unit in other_order]
     for name in Problem.__dataclass_fields__:
         assert np.array_equal(getattr(one, name), getattr(two, name)), name
-    again, same = canonical(one, [keys[unit] for unit in order])
+    again, same = order_canonically(one, [keys[unit] for unit in order])
     assert same.tolist() == list(range(problem.units))
     assert np.array_equal(again.seconds, one.seconds)
 
@@ -95,6 +95,6 @@ def test_keys_must_tell_units_apart() -> None:
     problem = random_problem(3, 14, frozenset())
     assert problem.units > 1
     with pytest.raises(ValueError, match="one distinct key for each"):
-        canonical(problem, ["same"] * problem.units)
+        order_canonically(problem, ["same"] * problem.units)
     with pytest.raises(ValueError, match="one distinct key for each"):
-        canonical(problem, ["a"])
+        order_canonically(problem, ["a"])

@@ -12,7 +12,7 @@ from placement_oracle import (
     thorough,
 )
 
-from byoc.placement import Problem, contraction_is_acyclic, form_regions
+from byoc.placement import Problem, is_contraction_acyclic, form_regions
 
 
 def graph(units: int, edges: list[tuple[int, int]], devices: int = 1) -> Problem:
@@ -62,7 +62,7 @@ def test_numbers_follow_launches_not_units() -> None:
 
 def test_regions_each_convex_but_mutually_cyclic_are_told_apart() -> None:
     crossing = graph(4, [(0, 1), (2, 3)], devices=2)
-    assert not contraction_is_acyclic(crossing, np.array([0, 1, 1, 0]))
+    assert not is_contraction_acyclic(crossing, np.array([0, 1, 1, 0]))
     regions = regions_of(crossing, 1, 2, 2, 1)
     assert len(set(regions)) == 3
 
@@ -77,7 +77,7 @@ def test_the_device_that_goes_first_is_chosen() -> None:
 def test_no_units() -> None:
     problem = graph(0, [])
     assert regions_of(problem) == []
-    assert contraction_is_acyclic(problem, np.zeros(0, np.int64))
+    assert is_contraction_acyclic(problem, np.zeros(0, np.int64))
 
 
 @thorough
@@ -87,7 +87,7 @@ def test_contraction_is_acyclic_and_launchable(case: tuple[Problem, np.ndarray])
     regions = form_regions(problem, labels)
     assert regions.dtype == np.int64
     assert ((regions >= 0) == (labels > 0)).all()
-    assert contraction_is_acyclic(problem, regions)
+    assert is_contraction_acyclic(problem, regions)
     assert slow_is_acyclic(problem, regions.tolist())
     # All that a region needs, by whatever path, is launched before it.
     latest = [-1] * problem.units
@@ -141,4 +141,4 @@ def test_the_check_agrees_with_kahn_on_any_regions(
 ) -> None:
     problem, _ = case
     regions = np.resize(np.append(other[1], 0), problem.units) - 1
-    assert contraction_is_acyclic(problem, regions) == slow_is_acyclic(problem, regions.tolist())
+    assert is_contraction_acyclic(problem, regions) == slow_is_acyclic(problem, regions.tolist())

@@ -23,7 +23,7 @@ from placement_oracle import (
 )
 
 from byoc.errors import InputError
-from byoc.placement import Placement, Problem, Strategy, contraction_is_acyclic
+from byoc.placement import Placement, Problem, Strategy, is_contraction_acyclic
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.placement.strategies.exhaustive import Exhaustive
 from byoc.placement.strategies.host_only import HostOnly
@@ -295,7 +295,7 @@ def test_every_strategy_gives_a_lawful_placement(problem: Problem) -> None:
         assert placement.labels.shape == placement.regions.shape == (problem.units,)
         assert placement.labels.dtype == placement.regions.dtype == np.int64
         assert np.isfinite(placement.cost.total)
-        assert contraction_is_acyclic(problem, placement.regions)
+        assert is_contraction_acyclic(problem, placement.regions)
         assert placement.cost.total >= optimum * (1 - 1e-12)
         assert placement.bound is None or placement.bound <= optimum
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from placement_dags import limited, random_problem, reordered
 from placement_oracle import COSTS, chain, problems, slow_optimum, thorough
 
-from byoc.placement import Placement, Problem, breach, objection
+from byoc.placement import Placement, Problem, find_broken_limit, find_violation
 from byoc.placement.strategies.exhaustive import Exhaustive
 from byoc.placement.strategies.tree_dp import TreeDP
 
@@ -81,7 +81,7 @@ def test_random_trees_are_solved_exactly(seed: int, devices: int) -> None:
 def test_on_any_graph_nothing_is_better_than_the_optimum(problem: Problem) -> None:
     placement = TreeDP().solve(problem)
     best = slow_optimum(problem)
-    assert objection(problem, placement) == ""
+    assert find_violation(problem, placement) == ""
     assert without_launch(placement) >= best * (1 - 1e-12)
     assert placement.bound is None or placement.bound <= best
 
@@ -133,7 +133,7 @@ def test_more_accelerators_than_all_sets_are_tried_for() -> None:
         launch=[0.0] * devices,
     )
     placement = TreeDP().solve(problem)
-    assert objection(problem, placement) == ""
+    assert find_violation(problem, placement) == ""
     assert placement.bound is None  # nothing is proven where not all was tried
     assert placement.cost.total < 1 + 100 * readers
     pair = TreeDP().solve(chain_between(devices))
@@ -167,8 +167,8 @@ def test_labels_of_a_tree_do_not_depend_on_the_order_of_units(seed: int) -> None
 def test_hard_limits_are_kept(seed: int) -> None:
     problem = replace(limited(random_problem(seed, 12, 1 + seed % 3), seed), must=np.zeros(12, bool))
     placement = TreeDP().solve(problem)
-    assert breach(problem, placement.labels, placement.regions) == ""
-    assert objection(problem, placement) == ""
+    assert find_broken_limit(problem, placement.labels, placement.regions) == ""
+    assert find_violation(problem, placement) == ""
     assert placement.bound is None or placement.bound <= placement.cost.total
 
 

@@ -33,7 +33,7 @@ def plan(activations: str) -> Plan:
 @pytest.mark.parametrize(("activations", "more"), [("NHWC", TURNED), ("NCHW", 0.0)])
 def test_a_plan_predicts_what_its_layout_costs(activations: str, more: float) -> None:
     found = plan(activations)
-    assert found.regions[0].border.inputs == ("x",)
-    assert found.regions[0].border.outputs == ("f",)
+    assert found.regions[0].interface.inputs == ("x",)
+    assert found.regions[0].interface.outputs == ("f",)
     assert found.cost.transfer == pytest.approx(LINK + SMALL + more)
     assert found.root.placement.cost.transfer == pytest.approx(found.cost.transfer)

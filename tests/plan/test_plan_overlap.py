@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from support import parse, prepared
 
 from byoc.options import PlanOptions
-from byoc.patterns.overlap import with_alternatives
+from byoc.patterns.overlap import group_with_alternatives
 from byoc.pipeline import make_plan, partition
-from byoc.rules.annotate import annotate
+from byoc.rules.annotate import annotate_graph
 from byoc.rules.load import load_rules
 from byoc.stages import load_settings
 
@@ -111,7 +111,7 @@ def test_what_is_part_of_a_larger_one_is_no_alternative(folder: Path) -> None:
     (folder / "three.yaml").write_text(text)
     target = load_rules(str(folder / "three.yaml"))
     index = prepared(NET).index
-    units, open_ones = with_alternatives(index, target.patterns, annotate(index, target))
+    units, open_ones = group_with_alternatives(index, target.patterns, annotate_graph(index, target))
     assert [unit.composite for unit in units] == ["all_three"]
     assert open_ones == []
 
@@ -124,7 +124,7 @@ def test_what_cannot_run_by_itself_is_no_alternative(folder: Path) -> None:
     (folder / "inside.yaml").write_text(text)
     target = load_rules(str(folder / "inside.yaml"))
     index = prepared(NET).index
-    units, open_ones = with_alternatives(index, target.patterns, annotate(index, target))
+    units, open_ones = group_with_alternatives(index, target.patterns, annotate_graph(index, target))
     assert [unit.composite for unit in units] == ["exp_add", None]
     assert open_ones == []
 

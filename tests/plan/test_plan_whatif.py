@@ -8,9 +8,9 @@ from support import prepared
 
 from byoc.options import PlanOptions
 from byoc.pipeline import make_plan
-from byoc.plan.borders import borders
+from byoc.plan.borders import find_neighbours
 from byoc.plan.data import GraphPlan, Plan
-from byoc.plan.whatif import what_ifs
+from byoc.plan.whatif import estimate_gains
 from byoc.stages import load_settings
 
 RULES = """
@@ -102,17 +102,17 @@ def test_a_large_graph_is_not_tried(tmp_path: Path) -> None:
     text = f"net (float[1, 8] t0) => (float[1, 8] y) {{\n{chr(10).join(lines)}\n    y = Relu(t2100)\n}}"
     made = plan(tmp_path, text, strategy="all-supported")
     assert made.what_ifs == ()
-    assert what_ifs(made.root) == []
+    assert estimate_gains(made.root) == []
 
 
 def test_borders_name_both_sides_and_the_reason(tmp_path: Path) -> None:
     made = plan(tmp_path)
     first, second = made.regions
-    assert [(b.tensor, b.enters, b.operator, b.reason) for b in borders(made.root, first)] == [
+    assert [(b.tensor, b.enters, b.operator, b.reason) for b in find_neighbours(made.root, first)] == [
         ("x", True, "", "the graph's input"),
         ("b", False, "Softmax", "Softmax is not among the operators of t"),
     ]
-    found = list(borders(made.root, second))
+    found = list(find_neighbours(made.root, second))
     assert [(b.tensor, b.neighbour, b.device) for b in found] == [
         ("c", "soft", "host"),
         ("e", "end", "host"),
@@ -139,6 +139,6 @@ def test_each_tensor_of_a_border_is_told(tmp_path: Path) -> None:
     made = plan(tmp_path, strategy="all-supported")
     assert every_region(made.root) == 2
     for region in made.regions:
-        told = {border.tensor for border in borders(made.root, region)}
-        assert told == {*region.border.inputs, *region.border.outputs}
+        told = {border.tensor for border in find_neighbours(made.root, region)}
+        assert told == {*region.interface.inputs, *region.interface.outputs}
     assert np.isfinite(made.cost.total)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from byoc.errors import InputError
 from byoc.precision.budget import Budget, read_budget, search_float_units
-from byoc.precision.sensitivity import Kept
+from byoc.precision.sensitivity import KeptAccuracy
 
 
 @pytest.mark.parametrize(
@@ -56,20 +56,20 @@ class Fake:
         self.kept = kept
         self.tried: list[int] = []
 
-    def keep_without(self, names: Sequence[str]) -> Kept:
+    def keep_without(self, names: Sequence[str]) -> KeptAccuracy:
         self.tried.append(len(names))
         assert len(set(names)) == len(names)
         left = sum(noise for name, noise in self.noises.items() if name not in names)
         found = db(left) if self.kept is None else self.kept[len(names)]
-        return Kept(found, found)
+        return KeptAccuracy(found, found)
 
-    def rank(self) -> dict[str, Kept]:
-        return {name: Kept(db(noise), 1.0) for name, noise in self.noises.items()}
+    def rank(self) -> dict[str, KeptAccuracy]:
+        return {name: KeptAccuracy(db(noise), 1.0) for name, noise in self.noises.items()}
 
     def enough(self, budget: Budget) -> list[int]:
         """Return how many of the noisiest may be left out for the budget to be met."""
         order = sorted(self.noises, key=lambda name: (db(self.noises[name]), name))
-        return [n for n in range(len(order) + 1) if budget.met(self.keep_without(order[:n]))]
+        return [n for n in range(len(order) + 1) if budget.is_met(self.keep_without(order[:n]))]
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ class Found:
     """The end of a search: the units left in floating point, what is kept, what was at first."""
 
     left: tuple[str, ...]
-    kept: Kept
-    all_quantized: Kept
+    kept: KeptAccuracy
+    all_quantized: KeptAccuracy
 
 
-def search(budget: Budget, fake: Fake, rank: Callable[[], Mapping[str, Kept]] | None = None) -> Found:
+def search(budget: Budget, fake: Fake, rank: Callable[[], Mapping[str, KeptAccuracy]] | None = None) -> Found:
     """Answer each proposal with what the fake keeps; the last that meets the budget counts."""
     proposals = search_float_units(budget, rank or fake.rank)
     proposal = next(proposals)
@@ -89,7 +89,7 @@ def search(budget: Budget, fake: Fake, rank: Callable[[], Mapping[str, Kept]] | 
     while proposal is not None:
         accuracy = fake.keep_without(proposal)
         first = first or accuracy
-        if budget.met(accuracy):
+        if budget.is_met(accuracy):
             found = proposal, accuracy
         proposal = proposals.send(accuracy)
     assert found is not None
@@ -107,7 +107,7 @@ def test_as_few_as_brute_force_finds(noises: list[float], least: int) -> None:
     fake = Fake(noises)
     met = search(budget, fake)
     assert len(met.left) == fewest
-    assert budget.met(met.kept)
+    assert budget.is_met(met.kept)
     assert met.all_quantized.signal_to_noise == pytest.approx(db(sum(noises)))
     left_in = [noise for name, noise in fake.noises.items() if name not in met.left]
     most = max(left_in, default=0) * (1 - 1e-12)  # noises that are one number in dB are equal
@@ -152,4 +152,4 @@ def test_more_than_floating_point_keeps() -> None:
 
 
 def test_what_is_not_a_number_is_not_met() -> None:
-    assert not Budget("signal_to_noise", 0).met(Kept(float("nan"), 1.0))
+    assert not Budget("signal_to_noise", 0).is_met(KeptAccuracy(float("nan"), 1.0))

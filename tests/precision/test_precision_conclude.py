@@ -13,10 +13,10 @@ from support import VANILLA, parse
 from byoc import partition
 from byoc.calibrate.door import calibrate
 from byoc.errors import InputError
-from byoc.graph.load import Model, prepare
-from byoc.graph.marks import is_ours
+from byoc.graph.load import Model, prepare_model
+from byoc.graph.marks import is_inserted
 from byoc.precision.budget import Budget
-from byoc.precision.conclude import Concluded, Precision, conclude, has_float_mode
+from byoc.precision.conclude import ChosenPrecision, Precision, choose_precision, has_float_mode
 from byoc.quantize.ranges import Range, Ranges
 from byoc.rules.load import load_rules
 
@@ -37,18 +37,18 @@ def ranges(net: Model) -> Ranges:
     return calibrate(net, inputs(4), method="minmax")
 
 
-def concluded(net: Model, *rules: str | Path, **wanted: Any) -> Concluded:
+def concluded(net: Model, *rules: str | Path, **wanted: Any) -> ChosenPrecision:
     targets = [load_rules(str(name)) for name in rules]
-    return conclude(net, targets, Precision(**wanted))
+    return choose_precision(net, targets, Precision(**wanted))
 
 
-def ours(found: Concluded) -> int:
-    return sum(map(is_ours, found.model.index.nodes))
+def ours(found: ChosenPrecision) -> int:
+    return sum(map(is_inserted, found.model.index.nodes))
 
 
 def test_a_target_with_a_float_mode_stays_in_it(net: Model, ranges: Ranges) -> None:
     found = concluded(net, VANILLA)
-    assert (found.model, found.floats, found.notes) == (net, None, ())
+    assert (found.model, found.float_model, found.notes) == (net, None, ())
     found = concluded(net, VANILLA, calibration=ranges)
     assert found.model is net
     assert found.notes == (
@@ -72,7 +72,7 @@ def test_integers_alone_without_data_is_told(net: Model) -> None:
 
 def test_integers_alone_with_ranges_are_quantized_unasked(net: Model, ranges: Ranges) -> None:
     found = concluded(net, "ethos-u55", calibration=ranges)
-    assert found.floats is not None
+    assert found.float_model is not None
     assert {"p", "s"} <= {node for nodes in found.units.values() for node in nodes}
     assert ours(found) > 0
 
@@ -101,7 +101,7 @@ def test_what_the_user_quantized_passes_untouched() -> None:
         p = QuantizeLinear(r, s, z)
         y = DequantizeLinear(p, s, z)
     }""")
-    model = prepare(proto, "qdq.onnx")
+    model = prepare_model(proto, "qdq.onnx")
     found = concluded(model, "ethos-u55")
     assert (found.model, found.notes) == (model, ())
     known = Ranges("minmax", 1, "data", {name: Range(-1.0, 1.0) for name in "xdry"})
@@ -115,7 +115,7 @@ def test_what_the_user_quantized_passes_untouched() -> None:
 def test_float16_for_the_one_of_two_that_has_it(net: Model, tmp_path: Path) -> None:
     (tmp_path / "half.yaml").write_text(HALF)
     found = concluded(net, VANILLA, tmp_path / "half.yaml", quantize="float16")
-    assert [target.compute for target in found.targets] == [None, "float16"]
+    assert [target.compute_dtype for target in found.targets] == [None, "float16"]
     assert (found.model, found.notes) == (net, ())
     with pytest.raises(InputError, match=f"^{re.escape(str(VANILLA))}: dtype: no rule is for float16; "):
         concluded(net, VANILLA, quantize="float16")

@@ -11,9 +11,9 @@ from onnx import numpy_helper
 from support import VANILLA, parse
 
 from byoc.calibrate.door import calibrate
-from byoc.graph.load import Model, prepare
-from byoc.precision.sensitivity import Kept, kept, only, outputs, sensitivities
-from byoc.quantize.quantize import Quantized, quantize
+from byoc.graph.load import Model, prepare_model
+from byoc.precision.sensitivity import KeptAccuracy, measure_accuracy, quantize_only, run_samples, measure_sensitivities
+from byoc.quantize.quantize import QuantizedModel, quantize
 from byoc.rules.load import load_rules
 
 # Composites, a residual, a host operator that reads what is quantized, a Relu that stands alone.
@@ -47,41 +47,41 @@ def samples(count: int = 3, seed: int = 0) -> list[dict[str, NDArray[Any]]]:
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return prepare(network(), "net")
+    return prepare_model(network(), "net")
 
 
 @pytest.fixture(scope="module")
-def done(model: Model) -> Quantized:
+def done(model: Model) -> QuantizedModel:
     return quantize(model, [load_rules(str(VANILLA))], calibrate(model, samples(8, seed=1)))
 
 
-def every(done: Quantized) -> set[str]:
+def every(done: QuantizedModel) -> set[str]:
     return {node for nodes in done.units.values() for node in nodes}
 
 
-def run(done: Quantized, nodes: Collection[str]) -> list[Values]:
-    return outputs(only(done.model.proto, nodes, every(done)), done.model, samples())
+def run(done: QuantizedModel, nodes: Collection[str]) -> list[Values]:
+    return run_samples(quantize_only(done.model.proto, nodes, every(done)), done.model, samples())
 
 
 def equal(one: Sequence[Values], other: Sequence[Values]) -> bool:
     return all(np.array_equal(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in a)
 
 
-def test_what_is_quantized_here(done: Quantized) -> None:
+def test_what_is_quantized_here(done: QuantizedModel) -> None:
     assert set(done.units) == {"r", "n", "side", "k", "p", "f", "y"}
     assert done.units["r"] == ("first", "r")
 
 
-def test_with_nothing_kept_it_is_the_float_model(model: Model, done: Quantized) -> None:
+def test_with_nothing_kept_it_is_the_float_model(model: Model, done: QuantizedModel) -> None:
     found = run(done, ())
-    assert equal(found, outputs(model.proto, model, samples()))
-    onnx.checker.check_model(only(done.model.proto, (), every(done)))
+    assert equal(found, run_samples(model.proto, model, samples()))
+    onnx.checker.check_model(quantize_only(done.model.proto, (), every(done)))
 
 
-def test_with_all_kept_it_is_the_quantized_model(model: Model, done: Quantized) -> None:
+def test_with_all_kept_it_is_the_quantized_model(model: Model, done: QuantizedModel) -> None:
     found = run(done, every(done))
-    assert equal(found, outputs(done.model.proto, done.model, samples()))
-    assert not equal(found, outputs(model.proto, model, samples()))
+    assert equal(found, run_samples(done.model.proto, done.model, samples()))
+    assert not equal(found, run_samples(model.proto, model, samples()))
 
 
 def fake(value: NDArray[Any], scale: float, point: int) -> NDArray[Any]:
@@ -90,7 +90,7 @@ def fake(value: NDArray[Any], scale: float, point: int) -> NDArray[Any]:
     return ((inside - point) * np.float32(scale)).astype(np.float32)
 
 
-def pair(done: Quantized, name: str) -> tuple[float, int]:
+def pair(done: QuantizedModel, name: str) -> tuple[float, int]:
     """Return scale and zero point of a tensor by its own name."""
     for node in done.model.index.nodes:
         told = {entry.key: entry.value for entry in node.metadata_props}
@@ -101,12 +101,12 @@ def pair(done: Quantized, name: str) -> tuple[float, int]:
     raise KeyError(name)
 
 
-def test_one_unit_alone_quantizes_what_it_reads(model: Model, done: Quantized) -> None:
+def test_one_unit_alone_quantizes_what_it_reads(model: Model, done: QuantizedModel) -> None:
     """The Relu `k` reads `side`, which is quantized for it alone; what it makes is read by a unit."""
-    every_tensor = prepare(network(), "net").proto
+    every_tensor = prepare_model(network(), "net").proto
     every_tensor.graph.output.extend(onnx.ValueInfoProto(name=name) for name in ("k", "v"))
     del every_tensor.graph.output[-1]
-    floats = outputs(every_tensor, model, samples())
+    floats = run_samples(every_tensor, model, samples())
     weights = numpy_helper.to_array(next(t for t in network().graph.initializer if t.name == "v"))
     for got, real in zip(run(done, ["k"]), floats, strict=True):
         np.testing.assert_array_equal(got["side"], real["side"])
@@ -116,9 +116,9 @@ def test_one_unit_alone_quantizes_what_it_reads(model: Model, done: Quantized) -
         assert not np.allclose(y, real["y"], rtol=1e-4, atol=1e-5)
 
 
-def test_a_unit_pays_for_what_floating_point_reads_of_it(model: Model, done: Quantized) -> None:
+def test_a_unit_pays_for_what_floating_point_reads_of_it(model: Model, done: QuantizedModel) -> None:
     """What `side` makes is an output of the model: it is quantized there, and only `k` is not paid."""
-    real = outputs(model.proto, model, samples())
+    real = run_samples(model.proto, model, samples())
     for got, wanted in zip(run(done, ["y"]), real, strict=True):
         scale, point = pair(done, "y")
         np.testing.assert_array_equal(got["y"], fake(got["y"], scale, point))
@@ -127,14 +127,14 @@ def test_a_unit_pays_for_what_floating_point_reads_of_it(model: Model, done: Qua
         np.testing.assert_array_equal(got["side"], fake(got["side"], *pair(done, "side")))
 
 
-def test_noise_roughly_adds_up(model: Model, done: Quantized) -> None:
+def test_noise_roughly_adds_up(model: Model, done: QuantizedModel) -> None:
     many = samples(16, seed=2)
-    expected = outputs(model.proto, model, many)
+    expected = run_samples(model.proto, model, many)
     steps: list[str] = []
-    alone = sensitivities(done.model, done.units, expected, many, steps.append)
+    alone = measure_sensitivities(done.model, done.units, expected, many, steps.append)
     assert list(alone) == list(done.units)
     assert len(steps) == len(done.units)
-    whole = kept(expected, outputs(done.model.proto, done.model, many))
+    whole = measure_accuracy(expected, run_samples(done.model.proto, done.model, many))
     together = -10 * np.log10(sum(unit.noise for unit in alone.values()))
     assert whole.signal_to_noise == pytest.approx(together, abs=2.5)
     assert all(unit.signal_to_noise > whole.signal_to_noise - 0.5 for unit in alone.values())
@@ -147,8 +147,8 @@ def test_what_is_kept_is_that_of_the_worst_output() -> None:
         {"a": one, "b": one + 1, "n": np.array([9])},  # whole numbers do not count
         {"a": two[:, ::-1], "b": two, "n": np.array([9])},
     ]
-    found = kept(expected, actual)
+    found = measure_accuracy(expected, actual)
     assert found.signal_to_noise == pytest.approx(10 * np.log10(125 / 8))  # of `a`, over both samples
     assert found.same_class == 0.5
     assert found.noise == pytest.approx(8 / 125)
-    assert kept(expected, expected) == Kept(np.inf, 1.0)
+    assert measure_accuracy(expected, expected) == KeptAccuracy(np.inf, 1.0)

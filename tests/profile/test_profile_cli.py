@@ -11,7 +11,7 @@ from support import VANILLA, Ran, parse
 
 from byoc.costs.linear import Linear
 from byoc.costs.load import load_device_costs, load_host_costs, read_cost_file
-from byoc.costs.table import Table
+from byoc.costs.table import CostTable
 
 NET = """net (float[1, 4] x) => (float[1, 4] y) {
   a = Relu(x)
@@ -38,7 +38,7 @@ def test_the_host(byoc: Cli) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert ran.out == "host.yaml: measurements of 4 operators, each on tensors of its types\n"
     table = read_cost_file(Path("host.yaml"))
-    assert isinstance(table, Table)
+    assert isinstance(table, CostTable)
     assert [entry.op for entry in table.entries] == ["Add", "Relu", "Sin", "Tanh"]
     assert {entry.samples for entry in table.entries} == {2, 4}
     assert table.description == "measured on net"
@@ -83,7 +83,7 @@ def test_a_codegen_with_rules_and_without(byoc: Cli) -> None:
     ran = byoc("profile", "net.onnx", "--device", "reference", "-o", "acc.yaml", *QUICK)
     assert (ran.code, ran.err) == (0, "")
     table = read_cost_file(Path("acc.yaml"))
-    assert isinstance(table, Table)
+    assert isinstance(table, CostTable)
     assert [entry.op for entry in table.entries] == ["Add", "Relu", "Sin", "Tanh"]
     assert load_device_costs("acc.yaml").name == "reference"
     assert table.launch > 0
@@ -92,7 +92,7 @@ def test_a_codegen_with_rules_and_without(byoc: Cli) -> None:
     )
     assert ran.code == 0
     found = read_cost_file(Path("acc.yaml"))
-    assert isinstance(found, Table)
+    assert isinstance(found, CostTable)
     assert [entry.op for entry in found.entries] == ["Add", "Relu"]
 
 

@@ -12,9 +12,9 @@ from support import prepared
 from vendors import CompileOnly
 
 from byoc.codegen import Artifact, CompileError, Executor, Region
-from byoc.profile.device import Device, copies, launch, time_units
-from byoc.profile.machine import this_machine
-from byoc.profile.records import Records
+from byoc.profile.device import MeasuredCodegen, measure_copies, measure_launch, time_units
+from byoc.profile.machine import describe_machine
+from byoc.profile.records import MeasurementRecords
 from byoc.profile.sampling import Patience
 from byoc.rules.load import Target, load_rules
 
@@ -69,9 +69,9 @@ class Taking:
         return run
 
 
-def device(codegen: Any = None) -> Device:
+def device(codegen: Any = None) -> MeasuredCodegen:
     clock = Clock()
-    return Device(codegen or Taking(clock), {}, PATIENCE, clock if codegen is None else Clock())
+    return MeasuredCodegen(codegen or Taking(clock), {}, PATIENCE, clock if codegen is None else Clock())
 
 
 def rules(folder: Path) -> Target:
@@ -79,13 +79,13 @@ def rules(folder: Path) -> Target:
     return load_rules(str(folder / "acc.yaml"))
 
 
-def rows(records: Records, start: float = 0.0) -> dict[str, float]:
-    table = records.table("acc", "", this_machine(), launch=start)
+def rows(records: MeasurementRecords, start: float = 0.0) -> dict[str, float]:
+    table = records.make_table("acc", "", describe_machine(), launch=start)
     return {entry.op: entry.seconds for entry in table.entries}
 
 
 def test_each_operator_is_measured_once_and_refusals_have_reasons() -> None:
-    records, measuring = Records(), device()
+    records, measuring = MeasurementRecords(), device()
     problems = time_units(prepared(TEXT), None, measuring, records)
     assert rows(records) == {"Add": 7.0, "Relu": 5.0}
     assert problems == ["Tanh on float32[1, 8] -> float32[1, 8]: no Tanh here"]
@@ -95,18 +95,18 @@ def test_each_operator_is_measured_once_and_refusals_have_reasons() -> None:
 
 
 def test_composites_are_measured_whole(tmp_path: Path) -> None:
-    records = Records()
+    records = MeasurementRecords()
     assert time_units(prepared(TEXT), rules(tmp_path), device(), records) == []
-    table = records.table("acc", "", this_machine())
+    table = records.make_table("acc", "", describe_machine())
     assert [(entry.op, entry.types, entry.seconds) for entry in table.entries] == [
         ("add_relu", "float32[1, 8], float32[8] -> float32[1, 8]", 9.0)
     ]
 
 
 def test_a_launch_is_the_cheapest_region_and_no_part_of_an_operator() -> None:
-    records, measuring = Records(), device()
+    records, measuring = MeasurementRecords(), device()
     time_units(prepared(TEXT), None, measuring, records)
-    start = launch(measuring, records)
+    start = measure_launch(measuring, records)
     assert start == 2.0
     assert rows(records, start) == {"Add": 5.0, "Relu": 3.0}
 
@@ -116,16 +116,16 @@ def test_without_a_small_region_what_was_measured_counts() -> None:
         def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
             raise RuntimeError("no licence")
 
-    records = Records()
-    assert launch(device(Large(Clock())), records) == 0.0
+    records = MeasurementRecords()
+    assert measure_launch(device(Large(Clock())), records) == 0.0
     time_units(prepared(TEXT), None, device(), records)
-    assert launch(device(Large(Clock())), records) == 5.0
-    problems = time_units(prepared(TEXT), None, device(Large(Clock())), Records())
+    assert measure_launch(device(Large(Clock())), records) == 5.0
+    problems = time_units(prepared(TEXT), None, device(Large(Clock())), MeasurementRecords())
     assert problems[0].endswith("failed with RuntimeError: no licence")
 
 
 def test_a_codegen_that_cannot_run_its_artifacts() -> None:
-    problems = time_units(prepared(TEXT), None, device(CompileOnly()), Records())
+    problems = time_units(prepared(TEXT), None, device(CompileOnly()), MeasurementRecords())
     assert problems[0].endswith(
         "codegen compileonly cannot run what it compiles here (it has no `load`)"
     )
@@ -139,7 +139,7 @@ def test_copies_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         clock.now += 1.0 if source.nbytes == 2**12 else 3.0
 
     monkeypatch.setattr(np, "copyto", copyto)
-    link = copies(PATIENCE, clock)
+    link = measure_copies(PATIENCE, clock)
     assert link.latency == 1.0
     assert link.bandwidth == (2**24 - 2**12) / 2
 
@@ -161,7 +161,7 @@ def test_weights_come_along(tmp_path: Path) -> None:
     proto.CopyFrom(model.proto)
     del proto.graph.input[1]
     proto.graph.initializer.append(weight)
-    from byoc.graph.load import prepare  # noqa: PLC0415
+    from byoc.graph.load import prepare_model  # noqa: PLC0415
 
-    assert time_units(prepare(proto, "test"), None, device(Looking(Clock())), Records()) == []
+    assert time_units(prepare_model(proto, "test"), None, device(Looking(Clock())), MeasurementRecords()) == []
     assert seen == [4096.0]

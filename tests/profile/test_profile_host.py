@@ -8,22 +8,22 @@ import pytest
 from clocks import Clock
 from support import parse, prepared
 
-from byoc.costs.table import Table
+from byoc.costs.table import CostTable
 from byoc.errors import InputError
-from byoc.graph.load import prepare
+from byoc.graph.load import prepare_model
 from byoc.profile.compare import (
-    Comparison,
+    PredictionComparison,
     compare_placement,
-    host_comparison,
-    mean_factor,
+    compare_host_times,
+    mean_error_factor,
     rank_correlation,
 )
 from byoc.profile.host import NodeTimes, time_nodes
-from byoc.profile.machine import this_machine
-from byoc.profile.records import Records
+from byoc.profile.machine import describe_machine
+from byoc.profile.records import MeasurementRecords
 from byoc.profile.sampling import Patience, Samples
 from byoc.runtime.onnxrt import open_session
-from byoc.runtime.program import Program, Stage
+from byoc.runtime.program import StageProgram, Stage
 from byoc.runtime.session import Session
 
 TEXT = """
@@ -67,11 +67,11 @@ def times(found: Mapping[int, Sequence[float]] = SECONDS) -> NodeTimes:
 
 
 def test_equal_nodes_are_measured_together_and_warm_up_is_left_out() -> None:
-    records = Records()
+    records = MeasurementRecords()
     found = times()
-    assert found.record(records) == 1  # N is open
+    assert found.add_to(records) == 1  # N is open
     assert found.total == 2 + 6 + 10 + 1 + 4
-    table = records.table("host", "", this_machine())
+    table = records.make_table("host", "", describe_machine())
     rows = {entry.op: (entry.seconds, entry.samples) for entry in table.entries}
     assert rows == {"Relu": (4.0, 4), "Tanh": (10.0, 2)}  # a Reshape is a view
 
@@ -100,22 +100,22 @@ def test_the_whole_runs_beside_the_nodes_and_its_warm_up_is_left_out() -> None:
 def test_a_node_that_onnxruntime_does_not_name_is_missing() -> None:
     found = times({i: SECONDS[i] for i in (0, 4)})
     assert found.missing == [1, 2, 3]
-    assert found.record(Records()) == 3
+    assert found.add_to(MeasurementRecords()) == 3
 
 
 def test_predicted_against_measured_by_hand() -> None:
     """Relu 4 s twice, Tanh 10 s, a view; the table guesses Neg at 4.67 s from what it knows."""
-    records = Records()
+    records = MeasurementRecords()
     found = times()
-    found.record(records)
-    table = records.table("host", "", this_machine())
-    assert isinstance(table, Table)
-    result = host_comparison(prepared(TEXT), table, Samples(20.0, 1.0, 5), found)
+    found.add_to(records)
+    table = records.make_table("host", "", describe_machine())
+    assert isinstance(table, CostTable)
+    result = compare_host_times(prepared(TEXT), table, Samples(20.0, 1.0, 5), found)
     neg = table.estimate(found.works[4]).seconds
     assert result.predicted == pytest.approx(4 + 4 + 10 + neg)
     assert (result.parts, result.unknown) == (23.0, 1)
     assert result.error == pytest.approx((18 + neg) / 20 - 1)
-    assert result.additive == pytest.approx(3 / 20)
+    assert result.additive_error == pytest.approx(3 / 20)
     assert result.rank is not None
 
 
@@ -125,11 +125,11 @@ def test_rank_correlation_and_the_mean_factor_by_hand() -> None:
     assert rank_correlation([1, 2], [1, 2]) is None
     assert rank_correlation([1, 1, 1], [1, 2, 3]) is None
 
-    def off(predicted: float) -> Comparison:
-        return Comparison("m", "host", predicted, Samples(1.0, 0.0, 1), 1.0, 0, None)
+    def off(predicted: float) -> PredictionComparison:
+        return PredictionComparison("m", "host", predicted, Samples(1.0, 0.0, 1), 1.0, 0, None)
 
-    assert mean_factor([off(4.0), off(0.25)]) == pytest.approx(4.0)  # over and under do not cancel
-    assert mean_factor([off(1.0)]) == pytest.approx(1.0)
+    assert mean_error_factor([off(4.0), off(0.25)]) == pytest.approx(4.0)  # over and under do not cancel
+    assert mean_error_factor([off(1.0)]) == pytest.approx(1.0)
 
 
 def test_a_placement_is_measured_whole_and_stage_by_stage() -> None:
@@ -149,15 +149,15 @@ def test_a_placement_is_measured_whole_and_stage_by_stage() -> None:
             return super().__call__(inputs)
 
     stages = [stage("host segment 0", "x", "a", 2.0), stage("acc_0", "a", "y", 3.0)]
-    session = Slow(("x",), {}, Program(stages, {}, ("y",), {}))
+    session = Slow(("x",), {}, StageProgram(stages, {}, ("y",), {}))
     result = compare_placement("m", "acc", session, {"x": 1}, 9.0, 2, PATIENCE, clock)
-    assert result == Comparison("m", "acc", 9.0, Samples(6.0, 0.0, 2), 5.0, 2, None)
+    assert result == PredictionComparison("m", "acc", 9.0, Samples(6.0, 0.0, 2), 5.0, 2, None)
     assert result.error == 0.5
 
 
 def test_the_real_profiler_times_every_node() -> None:
     """Only what there is: no test goes by the time that something took."""
-    model = prepare(parse(TEXT.replace("float[N]", "float[3]")), "test")
+    model = prepare_model(parse(TEXT.replace("float[N]", "float[3]")), "test")
     found = time_nodes(model, PATIENCE)
     assert found.missing == []
     assert {i: len(seconds) for i, seconds in found.seconds.items()} == dict.fromkeys(range(5), 2)
@@ -170,4 +170,4 @@ def test_a_model_that_does_not_run_is_a_sentence() -> None:
     text = "g (float[2] x) => (float[2] y) <int64[1] s = {3}> { a = Reshape (x, s)\n y = Relu (a) }"
     proto = parse(text.replace("float[2] y", "float[A] y"))
     with pytest.raises(InputError, match=r"^onnxruntime cannot (run|load) the model: "):
-        time_nodes(prepare(proto, "test"), PATIENCE)
+        time_nodes(prepare_model(proto, "test"), PATIENCE)

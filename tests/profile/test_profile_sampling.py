@@ -7,13 +7,13 @@ from itertools import chain, cycle, repeat
 import pytest
 from clocks import Clock
 
-from byoc.profile.sampling import Patience, Samples, in_turn, sampled
+from byoc.profile.sampling import Patience, Samples, measure_in_turn, measure_runs
 
 
 def test_warm_up_does_not_count_and_what_settles_is_enough() -> None:
     clock = Clock()
     run = clock.taking(chain([100.0, 50.0], repeat(2.0)))
-    assert sampled(run, Patience(warmup=2, least=3, most=10, seconds=1e9), clock) == [2.0] * 3
+    assert measure_runs(run, Patience(warmup=2, least=3, most=10, seconds=1e9), clock) == [2.0] * 3
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_warm_up_does_not_count_and_what_settles_is_enough() -> None:
 )
 def test_bounds(patience: Patience, runs: int) -> None:
     clock = Clock()
-    found = sampled(clock.taking(cycle([1.0, 2.0])), patience, clock)
+    found = measure_runs(clock.taking(cycle([1.0, 2.0])), patience, clock)
     assert found == [1.0 + i % 2 for i in range(runs)]
 
 
@@ -61,7 +61,7 @@ def test_every_round_begins_with_another() -> None:
     clock = Clockwork()
     runs = [clock.run("a", [1.0]), clock.run("b", [2.0]), clock.run("c", [3.0])]
 
-    found = in_turn(runs, Patience(warmup=1, least=3, most=3), clock)
+    found = measure_in_turn(runs, Patience(warmup=1, least=3, most=3), clock)
 
     assert "".join(clock.ran) == "abc" + "abc" + "bca" + "cab"
     assert found == [[1.0] * 3, [2.0] * 3, [3.0] * 3]
@@ -70,7 +70,7 @@ def test_every_round_begins_with_another() -> None:
 def test_warming_up_does_not_count() -> None:
     clock = Clockwork()
 
-    found = in_turn([clock.run("a", [9.0, 9.0, 1.0])], Patience(warmup=2, least=2, most=2), clock)
+    found = measure_in_turn([clock.run("a", [9.0, 9.0, 1.0])], Patience(warmup=2, least=2, most=2), clock)
 
     assert found == [[1.0, 1.0]]
 
@@ -79,7 +79,7 @@ def test_it_goes_on_until_all_have_settled() -> None:
     clock = Clockwork()
     runs = [clock.run("a", [1.0]), clock.run("b", [1.0, 2.0, 1.0, 2.0, 1.0])]
 
-    found = in_turn(runs, Patience(warmup=0, least=2, most=50, seconds=1e9, settled=0.1), clock)
+    found = measure_in_turn(runs, Patience(warmup=0, least=2, most=50, seconds=1e9, settled=0.1), clock)
 
     assert 4 < len(found[1]) < 50
     assert len(found[0]) == len(found[1])
@@ -89,6 +89,6 @@ def test_it_ends_when_the_seconds_for_each_have_passed() -> None:
     clock = Clockwork()
     runs = [clock.run("a", [1.0, 3.0] * 50), clock.run("b", [1.0, 3.0] * 50)]
 
-    found = in_turn(runs, Patience(warmup=0, least=2, most=50, seconds=8.0, settled=0.0), clock)
+    found = measure_in_turn(runs, Patience(warmup=0, least=2, most=50, seconds=8.0, settled=0.0), clock)
 
     assert len(found[0]) == 4  # 2, 8, 10, 16 seconds: 8 for each of the two

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from byoc.costs.file import Energy, Link, Machine
-from byoc.costs.fit import fit
+from byoc.costs.file import Energy, HostLink, MeasuredMachine
+from byoc.costs.fit import fit_linear_model
 from byoc.costs.load import load_cost_model, read_cost_file
 from byoc.costs.model import Price
-from byoc.costs.table import Table
+from byoc.costs.table import CostTable
 from byoc.costs.task import Task
 from byoc.costs.work import Work
 from byoc.errors import InputError
 from byoc.graph.types import TensorType
 from byoc.plugins import COST_MODELS, find_file
 from byoc.profile import write
-from byoc.profile.machine import this_machine
-from byoc.profile.records import Records
+from byoc.profile.machine import describe_machine
+from byoc.profile.records import MeasurementRecords
 from byoc.profile.write import write_costs
 from byoc.textfile import check_output
 
@@ -31,23 +31,23 @@ NORM = Task(
     outputs=(SHAPE,),
     attributes={"epsilon": 9.9999997e-06, "name": "it: 'is' [text]", "axes": [0, 1]},
 )
-MACHINE = Machine(cpu="A 'CPU': {1}", cores=2, os="Linux", versions={"python": "3.11"})
+MACHINE = MeasuredMachine(cpu="A 'CPU': {1}", cores=2, os="Linux", versions={"python": "3.11"})
 
 
-def make_records(**more: Any) -> Table:
-    records = Records()
+def make_records(**more: Any) -> CostTable:
+    records = MeasurementRecords()
     records.add(RELU, [3e-6, 1e-6, 2e-6])
     records.add(NORM, [4.0 / 3])
     records.add(RELU, [2.5e-6, 10e-6])
     assert len(records) == 2
     assert RELU in records
     assert records.cheapest() == 2.5e-6
-    return records.table("host", "measured", MACHINE, **more)
+    return records.make_table("host", "measured", MACHINE, **more)
 
 
 def test_the_medians_come_back(tmp_path: Path) -> None:
     path = tmp_path / "costs.yaml"
-    write_costs(path, make_records(launch=1e-6, link=Link(bandwidth=float("inf"), latency=2e-6)))
+    write_costs(path, make_records(launch=1e-6, link=HostLink(bandwidth=float("inf"), latency=2e-6)))
     model = load_cost_model(str(path))
     found = model.execution(RELU)
     assert isinstance(found, Price)
@@ -56,7 +56,7 @@ def test_the_medians_come_back(tmp_path: Path) -> None:
     assert model.launching().seconds == 1e-6
     assert model.transfer(10**9).seconds == 2e-6
     back = read_cost_file(path)
-    assert isinstance(back, Table)
+    assert isinstance(back, CostTable)
     assert back.machine == MACHINE
     assert [(e.op, e.samples, e.operations, e.bytes) for e in back.entries] == [
         ("BatchNormalization", 1, 16, 96),
@@ -69,7 +69,7 @@ def test_every_kind_is_written_as_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "costs.yaml"
     table = make_records(otherwise="host", together=0.5)
     energy = table.model_copy(update={"energy": Energy(operation=1e-12)})
-    for costs in (table, fit(table), energy, read_cost_file(find_file(COST_MODELS, "dla"))):
+    for costs in (table, fit_linear_model(table), energy, read_cost_file(find_file(COST_MODELS, "dla"))):
         write_costs(path, costs)
         text = path.read_text()
         write_costs(path, read_cost_file(path))
@@ -82,7 +82,7 @@ def test_an_entry_is_a_line(tmp_path: Path, golden: Any) -> None:
     path = tmp_path / "costs.yaml"
     write_costs(path, make_records(launch=1e-6, together=0.75))
     golden("costs_table.yaml", path.read_text())
-    write_costs(path, fit(make_records()))
+    write_costs(path, fit_linear_model(make_records()))
     golden("costs_linear.yaml", path.read_text())
 
 
@@ -119,7 +119,7 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_the_machine_is_described_without_a_name() -> None:
-    found = this_machine()
+    found = describe_machine()
     assert found.cores >= 1
     assert set(found.versions) >= {"python", "numpy", "onnx"}
     import platform  # noqa: PLC0415

@@ -12,18 +12,18 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from onnx.helper import make_node
 
 from byoc.graph.copying import copy_without
-from byoc.graph.load import Model, prepare
-from byoc.graph.marks import mark_of
-from byoc.graph.unshare import unshared
-from byoc.patterns.group import group
+from byoc.graph.load import Model, prepare_model
+from byoc.graph.marks import get_purpose
+from byoc.graph.unshare import unshare_dequantize
+from byoc.patterns.group import group_units
 from byoc.placement import Strategy
 from byoc.plan import Plan
-from byoc.quantize.quantize import Quantized, quantize
-from byoc.quantize.ranges import Given, Range, Ranges
-from byoc.rules.annotate import annotate
+from byoc.quantize.quantize import QuantizedModel, quantize
+from byoc.quantize.ranges import GivenQuantization, Range, Ranges
+from byoc.rules.annotate import annotate_graph
 from byoc.rules.load import Target
 from byoc.rules.schema import RuleFile
-from byoc.runtime.onnxrt import open_session, unoptimized
+from byoc.runtime.onnxrt import open_session, without_optimizations
 from byoc.verify.run import run_plain
 
 SCHEME: dict[str, Any] = {
@@ -76,7 +76,7 @@ def built(  # noqa: PLR0917
         [numpy_helper.from_array(value, name) for name, value in stored.items()],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
-    return prepare(proto, "test")
+    return prepare_model(proto, "test")
 
 
 def samples(model: Model, count: int = 4) -> list[dict[str, NDArray[np.float32]]]:
@@ -97,16 +97,16 @@ def values(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return every float tensor that a model computes, its inputs too."""
     index = model.index
     proto = copy_without(model.proto)
-    for name in index.producer:
+    for name in index.producers:
         known = index.types.get(name)
         if known and known.dtype == "float32" and name not in index.outputs:
-            proto.graph.output.append(helper.make_value_info(name, index.values[name]))
+            proto.graph.output.append(helper.make_value_info(name, index.type_protos[name]))
     return {**inputs, **run_plain(proto, model, inputs)}
 
 
-def ranges(model: Model, given: Iterable[Mapping[str, Any]] | None = None, **more: Given) -> Ranges:
+def ranges(model: Model, given: Iterable[Mapping[str, Any]] | None = None, **more: GivenQuantization) -> Ranges:
     """Return the least and greatest value of every tensor over some samples."""
-    found: dict[str, Range | Given] = {}
+    found: dict[str, Range | GivenQuantization] = {}
     for inputs in given if given is not None else samples(model):
         for name, value in values(model, inputs).items():
             if value.dtype == np.float32:
@@ -125,7 +125,7 @@ def snr(expected: NDArray[Any], actual: NDArray[Any]) -> float:
 
 def node(model: Model, output: str) -> NodeProto:
     """Return the node that makes a tensor."""
-    return model.index.nodes[model.index.producer[output]]
+    return model.index.nodes[model.index.producers[output]]
 
 
 def stored(model: Model, name: str) -> NDArray[Any]:
@@ -145,12 +145,12 @@ def form(model: Model, name: str) -> tuple[float, int, str]:
 
 def groups(model: Model, to: Target) -> dict[str, set[str]]:
     """Return the QDQ groups of a model: the name, and what is inside but borders."""
-    index = unshared(model).index
+    index = unshare_dequantize(model).index
     found = {}
-    for unit in group(index, to.patterns, annotate(index, to)):
+    for unit in group_units(index, to.patterns, annotate_graph(index, to)):
         if unit.kind == "qdq" and unit.verdict:
             inside = [index.nodes[i] for i in unit.nodes]
-            found[unit.name] = {n.name for n in inside if not mark_of(n)}
+            found[unit.name] = {n.name for n in inside if not get_purpose(n)}
     return found
 
 
@@ -184,13 +184,13 @@ def dtypes(proto: ModelProto, names: Iterable[str]) -> list[str]:
     for name in names:
         if name not in given:
             whole.graph.output.append(onnx.ValueInfoProto(name=name))
-    with unoptimized():
+    with without_optimizations():
         session = open_session(whole)
     found = {o.name: o.type for o in session.get_outputs()}
     return [found[name] for name in names]
 
 
-__all__ = ["Quantized", "quantize"]
+__all__ = ["QuantizedModel", "quantize"]
 
 
 def network(opset: int = 17, ir: int = 8) -> Model:

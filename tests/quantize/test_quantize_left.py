@@ -18,19 +18,19 @@ from quantizing import (
 from support import VANILLA
 
 from byoc.errors import InputError
-from byoc.quantize.ranges import Given, Ranges
+from byoc.quantize.ranges import GivenQuantization, Ranges
 from byoc.rules.load import load_rules
 
 
 def test_what_the_user_gave_is_kept_exactly() -> None:
     model = network()
-    mine = Given((0.0625,), (3,), "int8")
-    channels = Given(tuple(0.01 * (i + 1) for i in range(16)), (0,) * 16, "int8", 0)
+    mine = GivenQuantization((0.0625,), (3,), "int8")
+    channels = GivenQuantization(tuple(0.01 * (i + 1) for i in range(16)), (0,) * 16, "int8", 0)
     found = quantize(model, [target()], ranges(model, c3=mine, w1=channels)).model
     assert {form(found, name) for name in ("c3", "c4", "k", "p", "f")} == {(0.0625, 3, "int8")}
     scales = stored(found, node(found, "w1_dq").input[1])
     np.testing.assert_array_equal(scales, np.float32(channels.scale))
-    other = Given((0.125,), (0,), "int8")
+    other = GivenQuantization((0.125,), (0,), "int8")
     with pytest.raises(InputError, match="'c3' and 'k' must have one scale and zero point, and diff"):
         quantize(model, [target()], ranges(model, c3=mine, k=other))
 
@@ -38,7 +38,7 @@ def test_what_the_user_gave_is_kept_exactly() -> None:
 def test_a_given_scale_that_the_target_does_not_take_leaves_the_unit_alone() -> None:
     model = network()
     to = target(activations={"dtype": "int8", "symmetric": True})
-    found = quantize(model, [to], ranges(model, r1=Given((0.1,), (5,), "int8")))
+    found = quantize(model, [to], ranges(model, r1=GivenQuantization((0.1,), (5,), "int8")))
     assert {"relu1", "conv2"}.isdisjoint(found.units)
     assert {"relu0", "conv1", "add2", "relu2", "conv3"} <= set(found.units)
     assert found.notes == (
@@ -51,14 +51,14 @@ def test_a_given_scale_that_the_target_does_not_take_leaves_the_unit_alone() -> 
     ("mine", "reason"),
     [
         (
-            Given((0.1,) * 3, (0,) * 3, "int8", 1),
+            GivenQuantization((0.1,) * 3, (0,) * 3, "int8", 1),
             "X has a scale for each channel, which is not supported",
         ),
-        (Given((0.1,), (128,), "uint8"), "X is uint8 outside; supported: int8"),
+        (GivenQuantization((0.1,), (128,), "uint8"), "X is uint8 outside; supported: int8"),
     ],
 )
 def test_a_target_with_rules_for_floats_says_why_it_refuses_a_given_scale(
-    mine: Given, reason: str
+    mine: GivenQuantization, reason: str
 ) -> None:
     nodes = [make_node("Conv", ["x", "w"], ["c"], "conv"), make_node("Relu", ["c"], ["y"], "relu")]
     model = built(nodes, {"x": [1, 3, 4, 4]}, {"y": [1, 4, 4, 4]}, {"w": weights(0, 4, 3, 1, 1)})

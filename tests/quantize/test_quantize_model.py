@@ -22,7 +22,7 @@ from quantizing import (
 )
 
 from byoc.errors import InputError
-from byoc.quantize.ranges import Given, Range
+from byoc.quantize.ranges import GivenQuantization, Range
 from byoc.verify.run import run_plain
 
 
@@ -152,9 +152,9 @@ def test_old_operator_sets(opset: int, ir: int) -> None:
     if ir == 3:
         for tensor in proto.graph.initializer:
             proto.graph.input.append(helper.make_tensor_value_info(tensor.name, 1, tensor.dims))
-    from byoc.graph.load import prepare  # noqa: PLC0415
+    from byoc.graph.load import prepare_model  # noqa: PLC0415
 
-    model = prepare(proto, "old")
+    model = prepare_model(proto, "old")
     inputs = samples(model)[0]
     found = quantize(model, [target()], ranges(model))
     assert len(found.units) == 9
@@ -178,7 +178,7 @@ def test_a_bias_that_no_int32_holds_widens_the_weights() -> None:
     np.testing.assert_allclose(
         run_plain(found.model.proto, found.model, inputs)["y"], expected, atol=0.02
     )
-    scales = Given((1e-14, 0.02), (0, 0), "int8", 0)
+    scales = GivenQuantization((1e-14, 0.02), (0, 0), "int8", 0)
     kept = quantize(model, [target()], ranges(model, [inputs], w=scales))
     assert kept.units == {}
     assert kept.notes == (
@@ -284,7 +284,7 @@ def test_types_of_what_is_new_are_known() -> None:
     known = {v.name: v.type for v in inferred.graph.value_info}
     assert len(known) > 30
     for name, kind in known.items():
-        assert found.inferred.values[name] == kind, name
+        assert found.inference.type_protos[name] == kind, name
 
 
 def test_every_tensor_is_near_what_it_was() -> None:

@@ -6,75 +6,75 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byoc.quantize.numbers import (
-    Form,
-    Params,
-    bias_integers,
-    extremes,
-    fits,
-    params_of,
-    quantized,
-    widened,
+    ScaleRequirement,
+    QuantizationParams,
+    quantize_bias,
+    find_extremes,
+    fits_int32,
+    compute_params,
+    quantize_values,
+    widen_scales,
 )
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 FORMS = st.builds(
-    Form, st.sampled_from(["int8", "uint8", "int16", "uint16"]), st.booleans(), st.booleans()
+    ScaleRequirement, st.sampled_from(["int8", "uint8", "int16", "uint16"]), st.booleans(), st.booleans()
 )
 
 
 @pytest.mark.parametrize(
     ("low", "high", "form", "scale", "zero"),
     [
-        (-1.0, 1.55, Form("int8"), 0.01, -28),  # -128 + 1 / 0.01
-        (-1.0, 1.55, Form("uint8"), 0.01, 100),
-        (0.5, 2.55, Form("uint8"), 0.01, 0),  # 0 is in it
-        (-2.55, -1.0, Form("int8"), 0.01, 127),
-        (-1.0, 2.54, Form("int8", symmetric=True), 0.02, 0),  # 2.54 / 127
-        (0.0, 2.55, Form("uint8", symmetric=True), 0.01, 0),
-        (-1.0, 1.55, Form("int8", power_of_two=True), 2.0**-6, -64),  # 0.01 rounded up to 1/64
-        (-1.0, 1.0, Form("int8", True, True), 2.0**-6, 0),  # 1 / 127 is above 1 / 128
-        (0.0, 127.0, Form("int8", True, True), 1.0, 0),  # a power of two stays
-        (0.0, 0.0, Form("int8"), 1.0, -128),
-        (0.0, 65535.0, Form("uint16"), 1.0, 0),
+        (-1.0, 1.55, ScaleRequirement("int8"), 0.01, -28),  # -128 + 1 / 0.01
+        (-1.0, 1.55, ScaleRequirement("uint8"), 0.01, 100),
+        (0.5, 2.55, ScaleRequirement("uint8"), 0.01, 0),  # 0 is in it
+        (-2.55, -1.0, ScaleRequirement("int8"), 0.01, 127),
+        (-1.0, 2.54, ScaleRequirement("int8", symmetric=True), 0.02, 0),  # 2.54 / 127
+        (0.0, 2.55, ScaleRequirement("uint8", symmetric=True), 0.01, 0),
+        (-1.0, 1.55, ScaleRequirement("int8", power_of_two=True), 2.0**-6, -64),  # 0.01 rounded up to 1/64
+        (-1.0, 1.0, ScaleRequirement("int8", True, True), 2.0**-6, 0),  # 1 / 127 is above 1 / 128
+        (0.0, 127.0, ScaleRequirement("int8", True, True), 1.0, 0),  # a power of two stays
+        (0.0, 0.0, ScaleRequirement("int8"), 1.0, -128),
+        (0.0, 65535.0, ScaleRequirement("uint16"), 1.0, 0),
     ],
 )
-def test_scales_by_hand(low: float, high: float, form: Form, scale: float, zero: int) -> None:
-    found = params_of(low, high, form)
+def test_scales_by_hand(low: float, high: float, form: ScaleRequirement, scale: float, zero: int) -> None:
+    found = compute_params(low, high, form)
     assert found is not None
     assert float(found.scale) == np.float32(scale)
     assert int(found.zero_point) == zero
 
 
 def test_what_is_below_zero_has_no_unsigned_symmetric_form() -> None:
-    assert params_of(-1e-3, 1.0, Form("uint8", symmetric=True)) is None
+    assert compute_params(-1e-3, 1.0, ScaleRequirement("uint8", symmetric=True)) is None
 
 
 @given(low=FLOATS, high=FLOATS, form=FORMS, data=st.data())
 def test_no_value_of_a_range_is_further_off_than_half_a_step(
-    low: float, high: float, form: Form, data: st.DataObject
+    low: float, high: float, form: ScaleRequirement, data: st.DataObject
 ) -> None:
     low, high = sorted((low + 0.0, high + 0.0))  # no -0.0
-    params = params_of(low, high, form)
+    params = compute_params(low, high, form)
     if params is None:
         return
     scale = float(params.scale)
     values = np.array([low, high, 0.0, data.draw(st.floats(low, high))])
-    back = scale * (quantized(values, params) - params.zero_point)
+    back = scale * (quantize_values(values, params) - params.zero_point)
     assert np.abs(back - values).max() <= scale * 0.5 * (1 + 1e-4) + 1e-30
     assert back[2] == 0.0
     assert not form.power_of_two or np.frexp(scale)[0] == 0.5
 
 
 def test_weights_are_rounded_half_to_even_and_saturated() -> None:
-    params = Params(np.float32([0.5, 1.0]), np.zeros(2, np.int64), "int8", 0)
-    found = quantized(np.float32([[0.25, 0.75, -0.75, 1e3], [0.5, 1.5, 2.5, -1e3]]), params)
+    params = QuantizationParams(np.float32([0.5, 1.0]), np.zeros(2, np.int64), "int8", 0)
+    found = quantize_values(np.float32([[0.25, 0.75, -0.75, 1e3], [0.5, 1.5, 2.5, -1e3]]), params)
     assert found.tolist() == [[0, 2, -2, 127], [0, 2, 2, -128]]
 
 
 def test_extremes_along_an_axis() -> None:
-    low, high = extremes(np.float32([[1, -2], [3, 4]]), 1)
+    low, high = find_extremes(np.float32([[1, -2], [3, 4]]), 1)
     assert (low.tolist(), high.tolist()) == ([1, -2], [3, 4])
-    assert extremes(np.zeros((2, 0)), 0)[0].tolist() == [0, 0]
+    assert find_extremes(np.zeros((2, 0)), 0)[0].tolist() == [0, 0]
 
 
 @given(
@@ -86,14 +86,14 @@ def test_extremes_along_an_axis() -> None:
 def test_widened_weights_leave_room_for_the_bias(
     scale: float, activation: float, bias: list[float], two: bool
 ) -> None:
-    before = Params(np.full(len(bias), scale, np.float32), np.zeros(len(bias), np.int64), "int8", 0)
+    before = QuantizationParams(np.full(len(bias), scale, np.float32), np.zeros(len(bias), np.int64), "int8", 0)
     values, source = np.float32(bias), np.asarray(np.float32(activation))
-    after = widened(before, values, source, two)
+    after = widen_scales(before, values, source, two)
     assert (after.scale >= before.scale).all()
     steps = np.asarray(source * after.scale, np.float32)
     if np.isfinite(steps).all() and (steps >= np.finfo(np.float32).tiny).all():
-        assert fits(values, steps)
-        back = bias_integers(values, steps) * steps.astype(np.float64)
+        assert fits_int32(values, steps)
+        back = quantize_bias(values, steps) * steps.astype(np.float64)
         assert (np.abs(back - values) <= steps * 0.5001).all()
     changed = after.scale != before.scale
     assert not two or (np.frexp(after.scale[changed])[0] == 0.5).all()

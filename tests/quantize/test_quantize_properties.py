@@ -9,7 +9,7 @@ from quantizing import built, form, groups, quantize, ranges, samples, stored, t
 from strategies import Random
 
 from byoc.graph.load import Model
-from byoc.graph.marks import mark_of
+from byoc.graph.marks import get_purpose
 from byoc.placement.strategies.host_only import HostOnly
 from byoc.quantize.ranges import Range
 from byoc.rules.load import Target
@@ -116,7 +116,7 @@ def test_what_holds_of_scales(model: Model, to: Target) -> None:
     scheme = to.rules.quantization
     taken = {name for nodes in found.units.values() for name in nodes}
     for node in index.nodes:
-        if mark_of(node):
+        if get_purpose(node):
             scale = stored(found.model, node.input[1])
             assert (scale > 0).all()
             assert scheme.scales != "power_of_two" or (np.frexp(scale)[0] == 0.5).all()
@@ -125,17 +125,17 @@ def test_what_holds_of_scales(model: Model, to: Target) -> None:
             borders = [name for name in (*node.input, *node.output) if _is_border(found.model, name)]
             assert len({form(found.model, _user(name)) for name in borders}) <= 1
         if node.op_type in ("Conv", "Gemm") and len(node.input) > 2 and node.input[2].endswith("_dq"):
-            x, w, b = (index.nodes[index.producer[name]] for name in node.input)
+            x, w, b = (index.nodes[index.producers[name]] for name in node.input)
             product = stored(found.model, x.input[1]) * stored(found.model, w.input[1])
             np.testing.assert_array_equal(stored(found.model, b.input[1]), product)
 
 
 def _is_border(model: Model, name: str) -> bool:
     index = model.index
-    number = index.producer.get(name)
-    if number is not None and mark_of(index.nodes[number]):
+    number = index.producers.get(name)
+    if number is not None and get_purpose(index.nodes[number]):
         return not index.is_constant(name)
-    return any(mark_of(index.nodes[user]) for user in index.consumers.get(name, ()))
+    return any(get_purpose(index.nodes[user]) for user in index.consumers.get(name, ()))
 
 
 def _user(name: str) -> str:
@@ -174,7 +174,7 @@ def test_wherever_units_are(model: Model, to: Target, seed: int) -> None:
     inputs = samples(model, 1)[0]
     floats = run_plain(found.floats.proto, found.floats, inputs)
     host = tidied(found.model, to, HostOnly())
-    assert not [n for n in host.proto.graph.node if mark_of(n)]
+    assert not [n for n in host.proto.graph.node if get_purpose(n)]
     for name, value in run_plain(host.proto, model, inputs).items():
         np.testing.assert_array_equal(value, floats[name])
     plan = tidied(found.model, to, Random(seed))

@@ -42,7 +42,7 @@ class On:
         supported = np.flatnonzero(np.isfinite(problem.seconds[:, 1]))
         labels = np.zeros(problem.units, np.int64)
         labels[[row for i, row in enumerate(supported) if i in self.chosen]] = 1
-        return Placement.of(problem, labels)
+        return Placement.from_labels(problem, labels)
 
 
 def same(plan: Plan, model: Model, reference: ModelProto) -> None:

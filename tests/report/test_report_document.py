@@ -10,7 +10,7 @@ from cutting import CHAIN, HOST_ONLY, cut
 from support import VANILLA, parse
 
 from byoc import partition
-from byoc.report.verification import verification_document
+from byoc.report.verification import make_verification_document
 from byoc.verify.compare import Accuracy, OutputError, Verification
 
 KEYS = [
@@ -210,7 +210,7 @@ def test_an_error_that_is_not_finite_is_null(
     errors: list[float], largest: float | None, passed: bool
 ) -> None:
     outputs = tuple(OutputError(f"o{i}", "float32", e, e, 1e-4) for i, e in enumerate(errors))
-    made = verification_document(Verification("m", outputs))
+    made = make_verification_document(Verification("m", outputs))
     assert (made["against"], made["largest_relative_error"], made["passed"]) == ("m", largest, passed)
     assert [o["relative"] for o in made["outputs"]] == [e if isfinite(e) else None for e in errors]
     assert all(
@@ -225,9 +225,9 @@ def test_an_error_that_is_not_finite_is_null(
 
 
 def test_what_lower_precision_left() -> None:
-    assert verification_document(Verification("m", ()))["accuracy"] is None
+    assert make_verification_document(Verification("m", ()))["accuracy"] is None
     left = (Accuracy("a", 31.5, 0.75), Accuracy("b", inf, 1.0), Accuracy("c", nan, nan))
-    made = verification_document(Verification("m", (), "the original", left))
+    made = make_verification_document(Verification("m", (), "the original", left))
     assert made["accuracy"] == {
         "original": "the original",
         "outputs": [

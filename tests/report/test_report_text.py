@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from byoc.report.text import print_report, summary
+from byoc.report.text import print_report, summarize_report
 
 REPORT: dict[str, Any] = {
     "model": "m.onnx",
@@ -54,7 +54,7 @@ def _print_text(**change: Any) -> list[str]:
 
 
 def test_the_summary_is_one_line() -> None:
-    assert summary(REPORT) == (
+    assert summarize_report(REPORT) == (
         "m.onnx: 3 of 5 nodes (99.9 % of the compute) on npu in 1 region, 2 on the host; "
         "predicted 2 ms, host alone 10 ms; not verified: nobody asked"
     )
@@ -62,7 +62,7 @@ def test_the_summary_is_one_line() -> None:
 
 def test_one_node_and_no_regions_are_counted_right() -> None:
     nodes = {"total": 1, "offloaded": 0, "host": 1, "constant": 0}
-    text = summary(REPORT | {"nodes": nodes, "regions": []})
+    text = summarize_report(REPORT | {"nodes": nodes, "regions": []})
     assert "0 of 1 node (" in text
     assert "in 0 regions, 1 on the host" in text
 
@@ -77,7 +77,7 @@ def test_one_node_and_no_regions_are_counted_right() -> None:
 )
 def test_the_summary_tells_what_was_the_objective(objective: str, told: str) -> None:
     more = {"objective": objective, "joules": 0.0041, "host_only_joules": 0.019}
-    assert told in summary(REPORT | {"predicted": REPORT["predicted"] | more})
+    assert told in summarize_report(REPORT | {"predicted": REPORT["predicted"] | more})
 
 
 def test_what_is_saved_of_a_weighted_sum_has_no_unit() -> None:
@@ -88,14 +88,14 @@ def test_what_is_saved_of_a_weighted_sum_has_no_unit() -> None:
 
 
 def test_only_devices_that_have_regions_are_in_the_summary() -> None:
-    assert ") on npu in 1 region, " in summary(REPORT | {"targets": ["dsp", "npu"]})
-    none = summary(REPORT | {"targets": ["dsp", "npu"], "regions": []})
+    assert ") on npu in 1 region, " in summarize_report(REPORT | {"targets": ["dsp", "npu"]})
+    none = summarize_report(REPORT | {"targets": ["dsp", "npu"], "regions": []})
     assert ") on dsp and npu in 0 regions, " in none
 
 
 def test_the_verification_is_told_with_its_number() -> None:
     found = {"largest_relative_error": 1.23e-6, "passed": True, "accuracy": None}
-    assert summary(REPORT | {"verification": found, "not_verified": None}).endswith(
+    assert summarize_report(REPORT | {"verification": found, "not_verified": None}).endswith(
         "; verified, largest error 1.2e-06 of the output's range"
     )
 
@@ -164,7 +164,7 @@ def test_what_lower_precision_left_is_that_of_the_worst_output(
 ) -> None:
     outputs = [{"signal_to_noise": ratio, "exact": exact} for ratio, exact in ratios]
     found = {"largest_relative_error": 0.0, "accuracy": {"original": "m", "outputs": outputs}}
-    assert told in summary(REPORT | {"verification": found, "not_verified": None})
+    assert told in summarize_report(REPORT | {"verification": found, "not_verified": None})
 
 
 def _precision(budget: str, **more: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from byoc.report.units import count, objective_unit, quantity, share
+from byoc.report.units import format_count, objective_unit, format_quantity, format_share
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ from byoc.report.units import count, objective_unit, quantity, share
     ],
 )
 def test_quantities(value: float, unit: str, text: str) -> None:
-    assert quantity(value, unit) == text
+    assert format_quantity(value, unit) == text
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_quantities(value: float, unit: str, text: str) -> None:
     ],
 )
 def test_a_share_is_never_rounded_up_to_the_whole(value: float, text: str) -> None:
-    assert share(value) == text
+    assert format_share(value) == text
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_the_unit_of_an_objective(objective: str, unit: str) -> None:
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 regions"), (1, "1 region"), (2, "2 regions")])
 def test_counts(number: int, text: str) -> None:
-    assert count(number, "region") == text
+    assert format_count(number, "region") == text

@@ -7,9 +7,9 @@ import yaml
 from onnx import helper
 from support import parse
 
-from byoc.graph.load import prepare
-from byoc.rules.annotate import annotate
-from byoc.rules.lint import lint
+from byoc.graph.load import prepare_model
+from byoc.rules.annotate import annotate_graph
+from byoc.rules.lint import lint_rule_file
 from byoc.rules.load import Target
 from byoc.rules.schema import RuleFile
 from byoc.verdict import Mark
@@ -18,7 +18,7 @@ from byoc.verdict import Mark
 def target(text: str, **keys: Any) -> Target:
     """Return the target for a rule file's keys in YAML; what is tested must also pass the linter."""
     content = {"target": "dla", "cost_model": "dla", "dtype": "float32", **yaml.safe_load(text), **keys}
-    assert lint(content) == []
+    assert lint_rule_file(content) == []
     return Target("test", RuleFile.model_validate(content))
 
 
@@ -50,7 +50,7 @@ def _product(shape: list[int]) -> int:
 
 
 def marks(text: str, ops: str, dtype: str = "float32", **options: int) -> list[Mark]:
-    return annotate(prepare(filled(text, **options), "test").index, rules(ops, dtype))
+    return annotate_graph(prepare_model(filled(text, **options), "test").index, rules(ops, dtype))
 
 
 def verdict(text: str, ops: str, dtype: str = "float32", **options: int) -> str:

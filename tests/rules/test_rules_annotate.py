@@ -8,9 +8,9 @@ from onnx import helper
 from ruling import marks, rules, verdict
 from support import parse, prepared
 
-from byoc.graph.index import GraphIndex, stated_types
-from byoc.graph.load import prepare
-from byoc.rules.annotate import annotate
+from byoc.graph.index import GraphIndex, get_stated_types
+from byoc.graph.load import prepare_model
+from byoc.rules.annotate import annotate_graph
 from byoc.verdict import Mark
 
 CONV = """
@@ -165,9 +165,9 @@ def test_types_that_the_operator_fixes_are_not_held_to_the_target() -> None:
     """Reshape's shape is int64 in ONNX itself; only what may vary follows the file's dtype."""
     text = "g (float[2,3] x) => (float[6] y) <int64[1] s = {6}> { y = Reshape (x, s) }"
     model = prepared(text).index
-    assert str(annotate(model, rules("[{op: Reshape}]"))[0].verdict) == "yes"
+    assert str(annotate_graph(model, rules("[{op: Reshape}]"))[0].verdict) == "yes"
     asked = rules("[{op: Reshape, tensors: {shape: {dtype: int64, constant: false}}}]")
-    assert str(annotate(model, asked)[0].verdict) == "Reshape: shape must not be a constant"
+    assert str(annotate_graph(model, asked)[0].verdict) == "Reshape: shape must not be a constant"
 
 
 def test_dtype_of_a_tensor_over_a_rule_over_the_file() -> None:
@@ -182,7 +182,7 @@ def test_types_that_are_not_known() -> None:
     model = parse("g (float[2] x) => (float[2] y) { a = Odd (x)\n y = Relu (a) }")
     model.graph.node[0].domain = "acme"
     model.opset_import.append(helper.make_opsetid("acme", 1))
-    found = annotate(prepare(model, "test").index, rules("[{op: Relu, tensors: {X: {rank: 1}}}]"))
+    found = annotate_graph(prepare_model(model, "test").index, rules("[{op: Relu, tensors: {X: {rank: 1}}}]"))
     assert str(found[0].verdict) == "acme.Odd is not among the operators of dla"
     assert str(found[1].verdict) == "Relu: the type of X is not known"
 
@@ -199,10 +199,10 @@ def test_operators_of_other_domains_of_onnx() -> None:
     model = parse("g (float[1,2] x) => (float[1,2] y) { y = Normalizer (x) }")
     model.graph.node[0].domain = "ai.onnx.ml"
     model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
-    index = prepare(model, "test").index
+    index = prepare_model(model, "test").index
 
     def says(ops: str) -> str:
-        return str(annotate(index, rules(ops))[0].verdict)
+        return str(annotate_graph(index, rules(ops))[0].verdict)
 
     assert says("[{op: Relu}]") == "ai.onnx.ml.Normalizer is not among the operators of dla"
     assert says("[{op: ai.onnx.ml.Normalizer, opset: {min: 3, max: 3}}]") == "yes"
@@ -219,7 +219,7 @@ def test_an_operator_without_a_schema() -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Gelu (x) }", opset=17)
     body = [helper.make_node("Relu", ["a"], ["b"])]
     model.functions.append(helper.make_function("", "Gelu", ["a"], ["b"], body, model.opset_import))
-    (mark,) = annotate(GraphIndex(model, stated_types(model)), rules("[{op: Gelu}]"))
+    (mark,) = annotate_graph(GraphIndex(model, get_stated_types(model)), rules("[{op: Gelu}]"))
     assert str(mark.verdict) == "Gelu has no operator schema in ONNX to check it against"
 
 

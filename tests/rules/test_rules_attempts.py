@@ -2,7 +2,7 @@
 
 from ruling import filled, rules, target
 
-from byoc.graph.load import prepare
+from byoc.graph.load import prepare_model
 from byoc.rules.annotate import Annotator, Attempt, Objection
 from byoc.rules.load import Target
 
@@ -14,7 +14,7 @@ g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,2,3,5] w, float[4] b> {
 
 
 def attempts(ops: Target, text: str = CONV) -> list[Attempt]:
-    return Annotator(ops, prepare(filled(text), "test").index).attempts(0)
+    return Annotator(ops, prepare_model(filled(text), "test").index).list_attempts(0)
 
 
 def test_places_and_order() -> None:
@@ -31,7 +31,7 @@ def test_places_and_order() -> None:
     content = rules(ops.replace("X.nosuch == 1 || ", ""))
     (attempt,) = attempts(content)
     assert attempt.rule == "ops[0]"
-    assert [objection.place for objection in attempt.objections] == [
+    assert [objection.location for objection in attempt.objections] == [
         "ops[0].opset.max",
         "ops[0].tensors.X.dtype",
         "ops[0].tensors.X.rank",
@@ -93,32 +93,32 @@ def test_what_no_rule_is_asked_about() -> None:
 
 def test_rules_for_any_operator_stand_in_the_order_of_the_file() -> None:
     ops = rules("[{op: Conv, opset: {max: 9}}, {op: '*', dtype: int8}, {op: [Relu, Conv]}]")
-    index = prepare(filled(CONV), "test").index
-    assert Annotator(ops, index).mark(0).rule == "ops[2]"
+    index = prepare_model(filled(CONV), "test").index
+    assert Annotator(ops, index).annotate_node(0).rule == "ops[2]"
     ops = rules(
         "[{op: '*', standalone: false}, {op: Relu}]".replace("{op: Relu}", "{op: Sin, dtype: any}")
     )
-    assert Annotator(ops, index).mark(0).standalone is False
+    assert Annotator(ops, index).annotate_node(0).standalone is False
 
 
 def test_the_level_is_that_of_the_rule_that_holds() -> None:
-    index = prepare(filled(CONV), "test").index
+    index = prepare_model(filled(CONV), "test").index
     first = target("ops: [{op: Conv, level: must, opset: {max: 17}}, {op: Conv}]")
     second = target("ops: [{op: Conv, level: must, opset: {max: 16}}, {op: Conv}]")
-    assert Annotator(first, index).mark(0).must
-    assert not Annotator(second, index).mark(0).must
+    assert Annotator(first, index).annotate_node(0).is_required
+    assert not Annotator(second, index).annotate_node(0).is_required
 
 
 def test_places_of_inherited_rules() -> None:
     ops = rules("[{op: Conv, attributes: {group: {max: 1}}}]")
     inherited = Target("test", ops.rules, {"ops[0]": "dla.yaml: ops[4]", "dtype": "dla.yaml: dtype"})
-    index = prepare(filled(CONV), "test").index
-    (attempt,) = Annotator(inherited, index).attempts(0)
+    index = prepare_model(filled(CONV), "test").index
+    (attempt,) = Annotator(inherited, index).list_attempts(0)
     assert attempt == Attempt(
         "dla.yaml: ops[4]",
         (Objection("dla.yaml: ops[4].attributes.group.max", "group is 2, at most 1 is supported"),),
     )
     other = rules("[{op: Conv}]", dtype="float16")
-    inherited = Target("test", other.rules, inherited.places)
-    (attempt,) = Annotator(inherited, index).attempts(0)
-    assert {objection.place for objection in attempt.objections} == {"dla.yaml: dtype"}
+    inherited = Target("test", other.rules, inherited.locations)
+    (attempt,) = Annotator(inherited, index).list_attempts(0)
+    assert {objection.location for objection in attempt.objections} == {"dla.yaml: dtype"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support import Ran
 
-from byoc.rules.json_schema import json_schema
+from byoc.rules.json_schema import make_json_schema
 
 Cli = Callable[..., Ran]
 GOOD = (
@@ -63,7 +63,7 @@ def test_check_needs_a_file(byoc: Cli) -> None:
 def test_schema(byoc: Cli) -> None:
     ran = byoc("rules", "schema")
     assert ran.code == 0
-    assert json.loads(ran.out) == json_schema()
+    assert json.loads(ran.out) == make_json_schema()
 
 
 def test_check_of_what_is_not_there(byoc: Cli, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 from ruling import filled, rules, target
 
 from byoc.errors import InputError
-from byoc.graph.load import prepare
-from byoc.rules.annotate import annotate
-from byoc.rules.load import Target, require_compute
+from byoc.graph.load import prepare_model
+from byoc.rules.annotate import annotate_graph
+from byoc.rules.load import Target, require_dtype
 
 CONV = """
 g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,4,3,5] w> { y = Conv(x, w) }
@@ -20,8 +20,8 @@ g (float[1,1,3,3] x) => (float[1,1,6,6] y) <float[4] s> { y = Resize(x, , s) }
 
 def said(text: str, there: Target, dtype: str = "float16", **options: int) -> str:
     """Return what is said first of the last node where float32 is taken for a type."""
-    index = prepare(filled(text, **options), "test").index
-    verdict = annotate(index, replace(there, compute=dtype or None))[-1].verdict
+    index = prepare_model(filled(text, **options), "test").index
+    verdict = annotate_graph(index, replace(there, compute=dtype or None))[-1].verdict
     return "yes" if verdict else verdict.reasons[0]
 
 
@@ -69,9 +69,9 @@ def test_conditions_see_it_too(condition: str, says: str) -> None:
 def test_an_operator_of_another_domain_is_what_its_rule_says() -> None:
     model = filled("g (float[2] x) => (float[2] y) { y = acme.Odd (x) }")
     model.opset_import.add(domain="acme", version=1)
-    index = prepare(model, "test").index
+    index = prepare_model(model, "test").index
     there = replace(rules("[{op: acme.Odd}]", "float16"), compute="float16")
-    assert str(annotate(index, there)[-1].verdict) == "yes"
+    assert str(annotate_graph(index, there)[-1].verdict) == "yes"
 
 
 def test_a_target_without_rules_for_the_type_is_refused() -> None:
@@ -79,7 +79,7 @@ def test_a_target_without_rules_for_the_type_is_refused() -> None:
     with pytest.raises(
         InputError, match=r"^test: dtype: no rule is for float16; there are float32, int8$"
     ):
-        require_compute(there, "float16")
-    require_compute(there, "float32")
-    require_compute(rules("[{op: Conv, dtype: float16}]"), "float16")
-    require_compute(rules("[{op: Conv}]", "any"), "bfloat16")
+        require_dtype(there, "float16")
+    require_dtype(there, "float32")
+    require_dtype(rules("[{op: Conv, dtype: float16}]"), "float16")
+    require_dtype(rules("[{op: Conv}]", "any"), "bfloat16")

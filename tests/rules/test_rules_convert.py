@@ -4,9 +4,9 @@ import pytest
 from ruling import target
 from support import parse
 
-from byoc.graph.load import prepare
-from byoc.patterns.group import group
-from byoc.rules.annotate import annotate
+from byoc.graph.load import prepare_model
+from byoc.patterns.group import group_units
+from byoc.rules.annotate import annotate_graph
 from byoc.verdict import YES, Mark
 
 QDQ = """
@@ -29,8 +29,8 @@ RELU = "ops: [{op: Relu, quantized: true, dtype: int8}]"
 
 def marks(text: str, rules: str = RELU, convert: str = "device", **keys: object) -> dict[str, Mark]:
     """Return what is said of each node, by what it makes."""
-    index = prepare(parse(text), "test").index
-    found = annotate(index, target(rules, quantization={"convert": convert}, **keys))
+    index = prepare_model(parse(text), "test").index
+    found = annotate_graph(index, target(rules, quantization={"convert": convert}, **keys))
     return {node.output[0]: mark for node, mark in zip(index.nodes, found, strict=True)}
 
 
@@ -46,9 +46,9 @@ def test_the_device_takes_what_quantizes_for_its_groups() -> None:
 
 
 def test_it_forms_units_of_its_own_beside_the_group() -> None:
-    index = prepare(parse(QDQ), "test").index
-    found = annotate(index, target(RELU, quantization={"convert": "device"}))
-    units = group(index, [], found)
+    index = prepare_model(parse(QDQ), "test").index
+    found = annotate_graph(index, target(RELU, quantization={"convert": "device"}))
+    units = group_units(index, [], found)
     assert [(unit.nodes, unit.rules) for unit in units if unit.verdict] == [
         ((0,), ("quantization.convert",)),
         ((1, 2, 3), ("ops[0]",)),

@@ -85,13 +85,13 @@ def facts(x: list[int | None], y: list[int | None]) -> dict[str, Any]:
 @given(CONDITIONS)
 def test_what_holds_of_the_unknown_holds_of_every_size(source: str) -> None:
     expression = compile_expression(source) if len(source) <= 500 else compile_expression("op == 'a'")
-    holds, _ = expression.answer(facts([None, 2, None], [None, 2]))
+    holds, _ = expression.decide(facts([None, 2, None], [None, 2]))
     if holds is None:
         return
     for one in (1, 2, 3, 7, 8):
         for other in (1, 2, 5):
             known = facts([one, 2, other], [other, 2])
-            assert expression.answer(known)[0] is holds, (source, one, other)
+            assert expression.decide(known)[0] is holds, (source, one, other)
 
 
 # Expressions made as CONDITIONS and NUMBERS are, with the results of the package
@@ -132,7 +132,7 @@ def test_known_facts_give_what_cel_gives() -> None:
     ],
 )
 def test_what_is_not_known_makes_nothing_hold(source: str) -> None:
-    assert compile_expression(source).answer(facts([None, 2, None], [None, 2]))[0] is None
+    assert compile_expression(source).decide(facts([None, 2, None], [None, 2]))[0] is None
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_what_is_not_known_makes_nothing_hold(source: str) -> None:
     ],
 )
 def test_what_decides_without_the_unknown_counts(source: str) -> None:
-    assert compile_expression(source).answer(facts([None, 2, None], [None, 2]))[0] is True
+    assert compile_expression(source).decide(facts([None, 2, None], [None, 2]))[0] is True
 
 
 def tensor(number: int) -> dict[str, Any]:
@@ -201,14 +201,14 @@ def test_no_evaluation_takes_long(source: str) -> None:
     times = []
     for _ in range(3):
         begin = time.perf_counter()
-        assert expression.answer(LARGE)[0] is not True
+        assert expression.decide(LARGE)[0] is not True
         times.append(time.perf_counter() - begin)
     assert min(times) < 0.25  # 0.05 s on an idle core
 
 
 def test_all_of_three_thousand_inputs_can_be_asked() -> None:
-    assert compile_expression("inputs.all(t, t.rank == 4 && t.dtype == 'float32')").answer(LARGE)[0]
-    assert compile_expression("B.value.all(v, v >= 0.0 && v <= 1023.0)").answer(LARGE)[0]
+    assert compile_expression("inputs.all(t, t.rank == 4 && t.dtype == 'float32')").decide(LARGE)[0]
+    assert compile_expression("B.value.all(v, v >= 0.0 && v <= 1023.0)").decide(LARGE)[0]
 
 
 @pytest.mark.parametrize(
@@ -228,8 +228,8 @@ def test_names(source: str, names: set[str]) -> None:
 
 def test_a_walk_hides_a_fact_only_within() -> None:
     known = {"op": "Relu", "X": {"shape": [1, 2]}}
-    assert compile_expression("X.shape.all(op, op > 0) && op == 'Relu'").answer(known)[0]
-    assert compile_expression("type(X.shape) == list && type(X.shape[0]) == int").answer(known)[0]
+    assert compile_expression("X.shape.all(op, op > 0) && op == 'Relu'").decide(known)[0]
+    assert compile_expression("type(X.shape) == list && type(X.shape[0]) == int").decide(known)[0]
 
 
 @pytest.mark.parametrize(

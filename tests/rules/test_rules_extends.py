@@ -53,9 +53,9 @@ def test_nothing_of_its_own(tmp_path: Path) -> None:
     assert derived.rules == base.rules
     assert derived.source == str(tmp_path / "two.yaml")
     assert [pattern.name for pattern in derived.patterns] == ["add_relu", "mul_relu"]
-    assert derived.place("ops[2]") == "one.yaml: ops[2]"
-    assert derived.place("cost_model") == "one.yaml: cost_model"
-    assert derived.place("limits.memory") == "one.yaml: limits.memory"
+    assert derived.locate("ops[2]") == "one.yaml: ops[2]"
+    assert derived.locate("cost_model") == "one.yaml: cost_model"
+    assert derived.locate("limits.memory") == "one.yaml: limits.memory"
 
 
 def test_operators_and_composites_are_replaced_by_name(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ composites:
     derived = load(tmp_path, one=BASE, two=text.replace("  - {library: silu}\n", ""))
     assert (derived.name, derived.rules.regions) == ("two", "phase")
     assert [rule.op for rule in derived.rules.ops] == [("Relu", "Sub"), ("Add",), ("Mul",)]
-    assert [derived.place(f"ops[{i}]") for i in range(3)] == [
+    assert [derived.locate(f"ops[{i}]") for i in range(3)] == [
         "ops[0]",
         "one.yaml: ops[0]",
         "one.yaml: ops[2]",
@@ -80,9 +80,9 @@ composites:
         ("mul_relu", ("a = Mul(x, x)\ny = Relu(a)",)),
         ("add_relu", ("a = Add(x, z)\ny = Relu(a)",)),
     ]
-    assert derived.place("composites[0]") == "composites[0]"
-    assert derived.place("composites[1]") == "one.yaml: composites[0]"
-    assert derived.place("target") == "target"
+    assert derived.locate("composites[0]") == "composites[0]"
+    assert derived.locate("composites[1]") == "one.yaml: composites[0]"
+    assert derived.locate("target") == "target"
 
 
 def test_mappings_go_key_by_key_and_host_lists_add_up(tmp_path: Path) -> None:
@@ -104,14 +104,14 @@ host: {ops: [Log, Sin], after: {ops: TopK, names: [second]}}
     assert rules.host.names == ("first",)
     assert (rules.host.after.ops, rules.host.after.names) == (("TopK", "ArgMax"), ("second",))
     places = ["host.ops[1]", "host.ops[2]", "host.names[0]", "host.after.ops[1]", "layout.weights"]
-    assert [derived.place(place) for place in places] == [
+    assert [derived.locate(place) for place in places] == [
         "host.ops[1]",
         "one.yaml: host.ops[0]",
         "one.yaml: host.names[0]",
         "one.yaml: host.after.ops[0]",
         "one.yaml: layout.weights",
     ]
-    assert derived.place("limits.memory") == "limits.memory"
+    assert derived.locate("limits.memory") == "limits.memory"
 
 
 def test_three_files(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_three_files(tmp_path: Path) -> None:
         three="extends: two.yaml\nops: [{op: Abs}]\nlimits: {batch: 1}\n",
     )
     assert [rule.op[0] for rule in derived.rules.ops] == ["Abs", "Neg", "Relu", "Relu", "Mul"]
-    assert [derived.place(f"ops[{i}]") for i in range(4)] == [
+    assert [derived.locate(f"ops[{i}]") for i in range(4)] == [
         "ops[0]",
         "two.yaml: ops[0]",
         "one.yaml: ops[0]",
@@ -130,16 +130,16 @@ def test_three_files(tmp_path: Path) -> None:
     ]
     index = prepared("g (float[2] x) => (float[2] y, float[2] z) { y = Mul (x, x)\n z = Exp (x) }").index
     annotator = Annotator(derived, index)
-    assert annotator.mark(0).rule == "one.yaml: ops[2]"
-    (attempt,) = annotator.attempts(1)
-    assert attempt.objections[0].place == "one.yaml: host.ops[0]"
+    assert annotator.annotate_node(0).rule == "one.yaml: ops[2]"
+    (attempt,) = annotator.list_attempts(1)
+    assert attempt.objections[0].location == "one.yaml: host.ops[0]"
 
 
 def test_an_installed_file(tmp_path: Path) -> None:
     derived = load(tmp_path, dla="extends: dla\ntarget: dla2\nops: [{op: Gelu}]\n")
     assert derived.name == "dla2"
     assert derived.rules.ops[0].op == ("Gelu",)
-    assert derived.place("ops[1]") == "dla.yaml: ops[0]"
+    assert derived.locate("ops[1]") == "dla.yaml: ops[0]"
     assert len(derived.patterns) == len(load_rules("dla").patterns)
 
 
@@ -208,8 +208,8 @@ ops: [{op: Sub}]
 """
     derived = load(tmp_path, one=BASE.replace("op: Mul", "op: [Mul, Neg]"), two=text)
     assert [rule.op for rule in derived.rules.ops] == [("Sub",), ("Add",), ("Mul", "Neg")]
-    assert [derived.place(f"ops[{i}]") for i in (1, 2)] == ["one.yaml: ops[0]", "one.yaml: ops[2]"]
-    assert [composite.called for composite in derived.rules.composites] == ["add_relu"]
+    assert [derived.locate(f"ops[{i}]") for i in (1, 2)] == ["one.yaml: ops[0]", "one.yaml: ops[2]"]
+    assert [composite.display_name for composite in derived.rules.composites] == ["add_relu"]
     host = derived.rules.host
     assert (host.ops, host.names, host.after.ops, host.after.names) == ((), (), (), ("mine",))
     further = load(tmp_path, three="extends: two.yaml\nops: [{op: Relu}]\n")

@@ -6,9 +6,9 @@ from ruling import target
 from support import prepared
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.load import prepare
-from byoc.rules.annotate import Annotator, annotate
-from byoc.rules.host import unmatched_host
+from byoc.graph.load import prepare_model
+from byoc.rules.annotate import Annotator, annotate_graph
+from byoc.rules.host import find_unmatched_names
 from byoc.rules.load import Target
 
 CHAIN = """
@@ -29,14 +29,14 @@ def named(text: str) -> GraphIndex:
     model.CopyFrom(prepared(text).proto)
     for node in model.graph.node:
         node.name = f"net/{node.output[0]}"
-    return prepare(model, "test").index
+    return prepare_model(model, "test").index
 
 
 def kept(host: str, text: str = CHAIN) -> dict[str, str]:
     """Return for each node on the host why, by what it makes."""
     ops = target(f"ops: [{{op: '*'}}]\nhost: {host}")
     index = named(text)
-    marks = annotate(index, ops)
+    marks = annotate_graph(index, ops)
     return {
         node.output[0]: str(mark.verdict)
         for node, mark in zip(index.nodes, marks, strict=True)
@@ -77,7 +77,7 @@ def test_places() -> None:
     ops = target("ops: [{op: Relu}]\nhost: {names: [nope, /a$], after: {ops: [Conv, Neg]}}")
     annotator = Annotator(ops, named(CHAIN))
     places: dict[str, list[tuple[str, str]]] = {
-        node.output[0]: [(a.rule, o.place) for a in annotator.attempts(i) for o in a.objections]
+        node.output[0]: [(a.rule, o.location) for a in annotator.list_attempts(i) for o in a.objections]
         for i, node in enumerate(annotator.index.nodes)
     }
     assert places["a"] == [("", "host.names[1]")]
@@ -101,7 +101,7 @@ def inside(host: str) -> list[list[str]]:
     ops = target(f"ops: [{{op: '*'}}]\nhost: {host}")
     index = prepared(BRANCHES).index
     return [
-        [str(mark.verdict) for mark in annotate(found, ops)]
+        [str(mark.verdict) for mark in annotate_graph(found, ops)]
         for found in (index, *(body.index for body in index.bodies[1]))
     ]
 
@@ -121,14 +121,14 @@ def test_bodies() -> None:
 def test_names_that_match_nothing() -> None:
     index = named(CHAIN)
     ops = "\nops: [{op: Relu}]"
-    assert unmatched_host(index, target("host: {ops: Exp, names: ['/a$', '/[bc]$']}" + ops)) == []
+    assert find_unmatched_names(index, target("host: {ops: Exp, names: ['/a$', '/[bc]$']}" + ops)) == []
     host = "host: {names: ['/a$', head], after: {ops: TopK, names: '^tail/'}}"
-    assert unmatched_host(index, target(host + ops)) == [
+    assert find_unmatched_names(index, target(host + ops)) == [
         "host.names[1]: no node has a name that matches 'head'",
         "host.after.names[0]: no node has a name that matches '^tail/'",
     ]
     inherited = Target("test", target(host + ops).rules, {"host.names[1]": "dla.yaml: host.names[0]"})
-    assert unmatched_host(index, inherited)[0].startswith("dla.yaml: host.names[0]: no node")
+    assert find_unmatched_names(index, inherited)[0].startswith("dla.yaml: host.names[0]: no node")
 
 
 def test_names_in_bodies_match() -> None:
@@ -141,5 +141,5 @@ def test_names_in_bodies_match() -> None:
             }""").proto
     )
     model.graph.node[0].attribute[0].g.node[0].name = "inner"
-    index = prepare(model, "test").index
-    assert unmatched_host(index, target("host: {names: inner}\nops: [{op: Relu}]")) == []
+    index = prepare_model(model, "test").index
+    assert find_unmatched_names(index, target("host: {names: inner}\nops: [{op: Relu}]")) == []

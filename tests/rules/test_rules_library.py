@@ -8,9 +8,9 @@ from ruling import target
 
 from byoc import plugins
 from byoc.errors import InputError
-from byoc.rules.composites import patterns
-from byoc.rules.library import library
-from byoc.rules.lint import lint
+from byoc.rules.composites import make_patterns
+from byoc.rules.library import read_library
+from byoc.rules.lint import lint_rule_file
 
 FILE = """
 composites:
@@ -44,7 +44,7 @@ def test_a_composite_of_another_package(packages: Path) -> None:
         "ops: [{op: Relu}]\n"
         "composites: [{library: mine}, {library: mine, name: other, where: y.rank == 3, description: d}]"
     )
-    first, second = patterns(rules.rules.composites)
+    first, second = make_patterns(rules.rules.composites)
     assert (first.name, first.description, len(first.where)) == ("mine", "what it does", 1)
     assert (second.name, second.description, len(second.where)) == ("other", "d", 2)
     assert [pattern.name for pattern in rules.patterns] == ["mine", "other"]
@@ -53,34 +53,34 @@ def test_a_composite_of_another_package(packages: Path) -> None:
 def test_conditions_are_counted_from_the_rule_file(packages: Path) -> None:
     (packages / "one_rules" / "composites" / "mine.yaml").write_text(FILE.format(name="mine"))
     content = {"ops": [{"op": "Relu"}], "composites": [{"library": "mine", "where": ["q.rank == 3"]}]}
-    assert lint(content) == ["composites[0].where[0]: nothing in the pattern is called 'q'"]
+    assert lint_rule_file(content) == ["composites[0].where[0]: nothing in the pattern is called 'q'"]
 
 
 def test_clashes(packages: Path) -> None:
     for name in ("one_rules", "two_rules"):
         (packages / name / "composites" / f"{name}.yaml").write_text(FILE.format(name="mine"))
     with pytest.raises(InputError) as caught:
-        library().get("mine")
+        read_library().get("mine")
     assert str(caught.value) == (
         "several composites of the library are called 'mine': "
         "one_rules.yaml of an unknown distribution, two_rules.yaml of an unknown distribution"
     )
-    assert library().get("silu").name == "silu"
+    assert read_library().get("silu").name == "silu"
 
 
 def test_files_that_are_broken(packages: Path) -> None:
     path = packages / "one_rules" / "composites" / "bad.yaml"
     path.write_text("composites: [{name: a, patern: y = Relu(x)}]\n")
-    assert library().get("silu").name == "silu"
+    assert read_library().get("silu").name == "silu"
     with pytest.raises(InputError) as caught:
-        library().get("siluu")
+        read_library().get("siluu")
     assert str(caught.value).startswith("the library has no composite 'siluu' (did you mean silu?); ")
     assert f"{path}: composites[0].description: must be given" in str(caught.value)
 
 
 def test_all_that_is_shipped_can_be_parsed() -> None:
-    names = list(library().entries)
-    assert library().problems == ()
+    names = list(read_library().entries)
+    assert read_library().problems == ()
     assert len(names) > 20
     rules = target(f"ops: [{{op: '*'}}]\ncomposites: [{', '.join(f'{{library: {n}}}' for n in names)}]")
     assert [pattern.name for pattern in rules.patterns] == names

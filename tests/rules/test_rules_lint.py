@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from byoc.errors import InputError
-from byoc.rules.lint import lint
+from byoc.rules.lint import lint_rule_file
 from byoc.rules.load import load_rules
 
 HEAD = "target: t\ncost_model: dla\ndtype: float32\n"
@@ -187,7 +187,7 @@ composites: [{name: a, pattern: "b = Neg(x)?\\ny = Relu(b)"}]
 
 @pytest.mark.parametrize("title", FINE)
 def test_right_files(title: str) -> None:
-    assert lint(yaml.safe_load(HEAD + FINE[title])) == []
+    assert lint_rule_file(yaml.safe_load(HEAD + FINE[title])) == []
 
 
 def test_a_large_file_is_quick() -> None:
@@ -200,5 +200,5 @@ def test_a_large_file_is_quick() -> None:
     rules = [{**rule, "opset": {"min": i, "max": i}} for i in range(300)]
     content = {"target": "t", "cost_model": "dla", "dtype": "any", "ops": rules}
     begin = time.monotonic()
-    assert lint(content) == []
+    assert lint_rule_file(content) == []
     assert time.monotonic() - begin < 5

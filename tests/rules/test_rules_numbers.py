@@ -11,13 +11,13 @@ from ruling import rules, verdict
 from support import parse
 
 from byoc.errors import InputError
-from byoc.graph.facts import plain_elements
-from byoc.graph.load import prepare
-from byoc.rules.annotate import annotate
-from byoc.rules.lint import lint
+from byoc.graph.facts import list_plain_elements
+from byoc.graph.load import prepare_model
+from byoc.rules.annotate import annotate_graph
+from byoc.rules.lint import lint_rule_file
 from byoc.rules.load import load_rules
 from byoc.rules.schema import RuleFile
-from byoc.yamlfile import check
+from byoc.yamlfile import validate_content
 
 HUGE = "9" * 400
 HEAD = {"target": "t", "cost_model": "dla", "dtype": "any"}
@@ -26,7 +26,7 @@ HEAD = {"target": "t", "cost_model": "dla", "dtype": "any"}
 def complaints(op: str, **keys: str) -> list[str]:
     more = {key: yaml.safe_load(value) for key, value in keys.items()}
     content = {**HEAD, "ops": [yaml.safe_load(op)], **more}
-    return check(content, RuleFile)[1] + lint(content)
+    return validate_content(content, RuleFile)[1] + lint_rule_file(content)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def constants(value: object, dtype: str, op: str) -> str:
         onnx.helper.tensor_dtype_to_np_dtype(model.graph.initializer[0].data_type)
     )
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(made, "c"))
-    marks = annotate(prepare(model, "test").index, rules(f"[{{op: Mul, {op}}}]", dtype="any"))
+    marks = annotate_graph(prepare_model(model, "test").index, rules(f"[{{op: Mul, {op}}}]", dtype="any"))
     return str(marks[-1].verdict)
 
 
@@ -141,7 +141,7 @@ def test_a_decimal_is_what_it_is_in_the_tensors_type(dtype: str, value: float) -
 def test_elements_beyond_decimals() -> None:
     for kind in (onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.FLOAT16):
         made = np.array([np.nan, np.inf, -1.75, 0.0]).astype(onnx.helper.tensor_dtype_to_np_dtype(kind))
-        assert np.array_equal(plain_elements(made), made.astype(np.float64), equal_nan=True)
+        assert np.array_equal(list_plain_elements(made), made.astype(np.float64), equal_nan=True)
 
 
 def test_true_is_no_one() -> None:
@@ -160,5 +160,5 @@ def test_conditions_that_are_right(where: str) -> None:
 
 
 def test_whole_numbers_beyond_the_digits_of_their_type() -> None:
-    assert plain_elements(np.array([65504.0, 0.1], np.float16)) == [65504.0, 0.1]
-    assert plain_elements(np.array([123456792.0, 0.1], np.float32)) == [123456792.0, 0.1]
+    assert list_plain_elements(np.array([65504.0, 0.1], np.float16)) == [65504.0, 0.1]
+    assert list_plain_elements(np.array([123456792.0, 0.1], np.float32)) == [123456792.0, 0.1]

@@ -9,13 +9,13 @@ from onnx import TensorProto, helper
 from support import prepared
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.load import prepare
-from byoc.rules.annotate import Annotator, annotate
-from byoc.rules.hidden import hidden
-from byoc.rules.lint import lint
+from byoc.graph.load import prepare_model
+from byoc.rules.annotate import Annotator, annotate_graph
+from byoc.rules.hidden import find_hidden_rules
+from byoc.rules.lint import lint_rule_file
 from byoc.rules.load import Target
 from byoc.rules.schema import OpRule, RuleFile
-from byoc.yamlfile import check
+from byoc.yamlfile import validate_content
 
 DIMS = st.one_of(st.integers(1, 6), st.sampled_from(["N", "M"]))
 HEAD = {"target": "t", "cost_model": "dla", "dtype": "float32"}
@@ -27,7 +27,7 @@ def model(shape: tuple[int | str, ...], alpha: float) -> GraphIndex:
     node = helper.make_node("LeakyRelu", ["x"], ["y"], alpha=alpha)
     graph = helper.make_graph([node], "g", kind[:1], kind[1:])
     opset = [helper.make_opsetid("", 17)]
-    return prepare(helper.make_model(graph, opset_imports=opset, ir_version=8), "test").index
+    return prepare_model(helper.make_model(graph, opset_imports=opset, ir_version=8), "test").index
 
 
 @st.composite
@@ -104,7 +104,7 @@ def meets(wanted: Any, extent: int | str) -> bool:
 def test_constraints_on_a_tensor(rule: dict[str, Any], shape: tuple[int | str, ...]) -> None:
     content = {**HEAD, "ops": [{"op": "LeakyRelu", "tensors": {"X": rule}}]}
     target = Target("test", RuleFile.model_validate(content))
-    (mark,) = annotate(model(shape, 0.5), target)
+    (mark,) = annotate_graph(model(shape, 0.5), target)
     assert bool(mark.verdict) == brute(rule, shape)
 
 
@@ -124,16 +124,16 @@ def test_precedence_and_hidden_rules(
     ]
     rules = RuleFile.model_validate({**HEAD, "ops": ops})
     annotator = Annotator(Target("test", rules), model(shape, float(alpha)))
-    attempts = annotator.attempts(0)
+    attempts = annotator.list_attempts(0)
     accepting = sorted(attempt.rule for attempt in attempts if not attempt.objections)
-    mark = annotator.mark(0)
+    mark = annotator.annotate_node(0)
     assert mark.rule == (accepting[0] if accepting else "")
     counts = [len(attempt.objections) for attempt in attempts]
     assert counts == sorted(counts)
     if not accepting:
         reasons = [objection.text for objection in attempts[0].objections]
         assert list(mark.verdict.reasons) == [f"LeakyRelu: {reasons[0]}", *reasons[1:]]
-    for line in hidden(list(enumerate(rules.ops)), rules.dtype):
+    for line in find_hidden_rules(list(enumerate(rules.ops)), rules.dtype):
         assert mark.rule != line.partition(":")[0]
 
 
@@ -239,13 +239,13 @@ g (float[1,4,N,9] x) => (float y) <float[4,4,1,1] w = {1,1,1,1,1,1,1,1,1,1,1,1,1
 @given(rule_files())
 def test_random_rule_files_never_crash(content: dict[str, Any]) -> None:
     """Each is refused with sentences, or applies to a model."""
-    rules, problems = check(content, RuleFile)
-    problems += lint(content)
+    rules, problems = validate_content(content, RuleFile)
+    problems += lint_rule_file(content)
     assert all(problem and "\n" not in problem for problem in problems)
     if rules is None or problems:
         assert problems
         return
-    for mark in annotate(TWO, Target("test", rules)):
+    for mark in annotate_graph(TWO, Target("test", rules)):
         assert bool(mark.verdict) == bool(mark.rule)
         assert all(reason.strip() for reason in mark.verdict.reasons)
 

@@ -4,8 +4,8 @@ import pytest
 from ruling import target
 from support import parse
 
-from byoc.graph.load import prepare
-from byoc.rules.annotate import Annotator, annotate
+from byoc.graph.load import prepare_model
+from byoc.rules.annotate import Annotator, annotate_graph
 from byoc.verdict import Mark
 
 QDQ = """
@@ -36,9 +36,9 @@ def said(  # noqa: PLR0917
 ) -> list[Mark]:
     """Return what is said of Conv and Relu."""
     text = QDQ.format(weights=weights, scale=scale, zero=zero, data=data, out=out)
-    index = prepare(parse(text), "test").index
+    index = prepare_model(parse(text), "test").index
     found = dict(
-        zip((node.op_type for node in index.nodes), annotate(index, target(rule)), strict=False)
+        zip((node.op_type for node in index.nodes), annotate_graph(index, target(rule)), strict=False)
     )
     return [found["Conv"], found["Relu"]]
 
@@ -55,7 +55,7 @@ def test_the_dtypes_are_those_of_the_outer_side() -> None:
         str(first.verdict)
         == "Conv: W is int8 outside; supported: uint8; B is int32 outside; supported: uint8"
     )
-    assert second == Mark(second.verdict, "ops[0]", plain=False, quantized=True)
+    assert second == Mark(second.verdict, "ops[0]", accepts_plain=False, accepts_quantized=True)
     assert conv("W: {dtype: int8}, B: {dtype: int32}") == "yes"
     assert conv("W: {dtype: uint8}") == "W is int8 outside; supported: uint8"
 
@@ -63,7 +63,7 @@ def test_the_dtypes_are_those_of_the_outer_side() -> None:
 def test_floats_inside_a_composite_are_not_held_to_a_dtype() -> None:
     """Conv's output goes to Relu: whether a group forms around both is for the grouper to see."""
     rule = "ops: [{op: [Conv, Relu], quantized: true, dtype: [int8, uint8, int32]}]"
-    assert all(mark.verdict and mark.quantized and not mark.plain for mark in said(rule))
+    assert all(mark.verdict and mark.accepts_quantized and not mark.accepts_plain for mark in said(rule))
     rule = "ops: [{op: Relu, quantized: true, dtype: int8}]"
     assert str(said(rule)[1].verdict) == "Relu: Y is uint8 outside; supported: int8"
 
@@ -71,12 +71,12 @@ def test_floats_inside_a_composite_are_not_held_to_a_dtype() -> None:
 def test_an_operator_may_be_taken_both_ways() -> None:
     rule = "ops: [{op: Conv}, {op: Conv, quantized: true, dtype: any, level: must}]"
     mark = said(rule)[0]
-    assert (mark.rule, mark.must, mark.plain, mark.quantized) == ("ops[0]", False, True, True)
+    assert (mark.rule, mark.is_required, mark.accepts_plain, mark.accepts_quantized) == ("ops[0]", False, True, True)
     rule = "ops: [{op: Conv, quantized: true, dtype: any, standalone: false}, {op: Conv}]"
     mark = said(rule)[0]
-    assert (mark.rule, mark.standalone, mark.plain, mark.quantized) == ("ops[0]", False, True, True)
+    assert (mark.rule, mark.standalone, mark.accepts_plain, mark.accepts_quantized) == ("ops[0]", False, True, True)
     mark = said("ops: [{op: Conv}]")[0]
-    assert (mark.plain, mark.quantized) == (True, False)
+    assert (mark.accepts_plain, mark.accepts_quantized) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_an_output_that_is_not_quantized_alone() -> None:
     rule = "ops: [{op: Relu, quantized: true, dtype: int8}]"
     mark = said(rule, out="uint8[1,3,4,4] y, float[1,3,4,4] r")[1]
     assert mark.verdict
-    assert mark.quantized
+    assert mark.accepts_quantized
 
 
 def test_a_constant_that_is_not_quantized() -> None:
@@ -130,8 +130,8 @@ def test_a_constant_that_is_not_quantized() -> None:
           y = QuantizeLinear (a, s, z)
         }"""
     rule = target("ops: [{op: Add, quantized: true, dtype: int8, tensors: {B: {quantized: {}}}}]")
-    index = prepare(parse(text), "test").index
-    assert str(annotate(index, rule)[1].verdict) == "Add: B is not quantized"
+    index = prepare_model(parse(text), "test").index
+    assert str(annotate_graph(index, rule)[1].verdict) == "Add: B is not quantized"
 
 
 def scheme(quantization: str, rule: str = "", **options: str) -> str:
@@ -186,14 +186,14 @@ def test_the_scheme_does_not_hold_in_rules_for_floats() -> None:
 
 def test_the_scheme_says_where_it_stands() -> None:
     text = QDQ.format(weights=CHANNELS, scale="0.3", zero="3", data="xd", out=OUT)
-    index = prepare(parse(text), "test").index
+    index = prepare_model(parse(text), "test").index
     rule = target(
         "quantization: {activations: {dtype: int8, symmetric: true}, weights: {per_channel: false}, "
         "scales: power_of_two}\nops: [{op: Conv, quantized: true, tensors: {W: {dtype: int8}, "
         "B: {dtype: int32}}}]"
     )
-    (attempt,) = Annotator(rule, index).attempts([n.op_type for n in index.nodes].index("Conv"))
-    assert [objection.place for objection in attempt.objections] == [
+    (attempt,) = Annotator(rule, index).list_attempts([n.op_type for n in index.nodes].index("Conv"))
+    assert [objection.location for objection in attempt.objections] == [
         "quantization.activations.dtype",
         "quantization.activations.symmetric",
         "quantization.scales",
@@ -212,12 +212,12 @@ def test_constants_of_one_dimension_are_a_bias_only_beside_a_weight() -> None:
               a = {line}
               y = QuantizeLinear (a, s, z)
             }}"""
-        model = prepare(parse(text), "test").index
+        model = prepare_model(parse(text), "test").index
         op = line.partition(" ")[0]
         kinds = "activations: {dtype: int8}, weights: {dtype: int4}, bias: {dtype: int2}"
         ops = target(f"quantization: {{{kinds}}}\nops: [{{op: {op}, quantized: true}}]")
         number = [node.op_type for node in model.nodes].index(op)
-        return str(annotate(model, ops)[number].verdict)
+        return str(annotate_graph(model, ops)[number].verdict)
 
     assert role("Gemm (d, wd, bd)") == (
         "Gemm: B is int8 outside; supported: int4; C is int8 outside; supported: int2"
@@ -250,18 +250,18 @@ g (float[2,2] f, int8[2] x) => (float[2,2] g, int8[2] y) <float s = {1}, int8 z 
 
 
 def test_the_kind_of_rule_that_fits_comes_first() -> None:
-    index = prepare(parse(FLOAT_AND_INT8), "test").index
+    index = prepare_model(parse(FLOAT_AND_INT8), "test").index
     rule = target(
         "ops: [{op: Relu, tensors: {X: {rank: 3, static: false}}}, "
         "{op: Relu, quantized: true, dtype: any}]"
     )
     annotator = Annotator(rule, index)
-    assert [(a.rule, a.fits) for a in annotator.attempts(0)] == [("ops[0]", True), ("ops[1]", False)]
-    assert [(a.rule, a.fits) for a in annotator.attempts(2)] == [("ops[1]", True), ("ops[0]", False)]
+    assert [(a.rule, a.fits) for a in annotator.list_attempts(0)] == [("ops[0]", True), ("ops[1]", False)]
+    assert [(a.rule, a.fits) for a in annotator.list_attempts(2)] == [("ops[1]", True), ("ops[0]", False)]
     rule = target(
         "ops: [{op: Relu, tensors: {X: {rank: 3, static: false}}}, "
         "{op: Relu, quantized: true, dtype: any, tensors: {X: {rank: 4}}}]"
     )
-    first, _, second, _ = annotate(index, rule)
+    first, _, second, _ = annotate_graph(index, rule)
     assert str(first.verdict) == "Relu: X has rank 2; supported: 3; every dimension of X is fixed"
     assert str(second.verdict) == "Relu: X has rank 1; supported: 4"

@@ -4,9 +4,9 @@ import pytest
 from ruling import target
 from support import parse
 
-from byoc.graph.load import prepare
-from byoc.rules.annotate import annotate
-from byoc.rules.lint import lint
+from byoc.graph.load import prepare_model
+from byoc.rules.annotate import annotate_graph
+from byoc.rules.lint import lint_rule_file
 
 TEXT = """
 g (int8[2] p, int8[2] q) => (int8[2] y, int8[4] k) <
@@ -30,8 +30,8 @@ def said(op: str, ops: str, scale: str = "0.5", point: str = "1", kind: str = "i
     text = TEXT.format(scale=scale, point=point, kind=kind, source="q")
     if kind != "int8":
         text = text.replace("int8[2] q", f"{kind}[2] q")
-    index = prepare(parse(text), "test").index
-    marks = annotate(index, target(RULES.format(ops=ops)))
+    index = prepare_model(parse(text), "test").index
+    marks = annotate_graph(index, target(RULES.format(ops=ops)))
     number = [node.op_type for node in index.nodes].index(op)
     return str(marks[number].verdict)
 
@@ -57,8 +57,8 @@ def test_different_scales_are_refused(op: str, options: dict[str, str], expected
 
 def test_an_output_counts_as_well() -> None:
     text = TEXT.format(scale="0.5", point="1", kind="int8", source="q").replace("s3 = {0.5}", "s3 = {4}")
-    index = prepare(parse(text), "test").index
-    marks = annotate(index, target(RULES.format(ops="Add")))
+    index = prepare_model(parse(text), "test").index
+    marks = annotate_graph(index, target(RULES.format(ops="Add")))
     assert str(marks[2].verdict) == "Add: A and C must have the same scale"
 
 
@@ -66,8 +66,8 @@ def test_a_scale_that_is_computed_is_not_known() -> None:
     text = TEXT.format(scale="0.5", point="1", kind="int8", source="q").replace(
         "b = Deq", "m = ReduceMax <keepdims = 0> (a)\n  b = Deq"
     )
-    index = prepare(parse(text.replace("(q, s2, z2)", "(q, m, z2)")), "test").index
-    marks = annotate(index, target(RULES.format(ops="Add")))
+    index = prepare_model(parse(text.replace("(q, s2, z2)", "(q, m, z2)")), "test").index
+    marks = annotate_graph(index, target(RULES.format(ops="Add")))
     number = [node.op_type for node in index.nodes].index("Add")
     assert str(marks[number].verdict) == "Add: whether A and B have one scale is not known"
 
@@ -80,7 +80,7 @@ def test_what_is_no_operator() -> None:
         "quantization": {"same_scale": ["Ad", "*", "Add"]},
         "ops": [{"op": "Add", "quantized": True}],
     }
-    assert lint(content) == [
+    assert lint_rule_file(content) == [
         "quantization.same_scale[0]: ONNX has no operator 'Ad' (did you mean And?)",
         "quantization.same_scale[1]: name the operators, '*' is not one",
     ]

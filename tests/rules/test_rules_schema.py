@@ -11,15 +11,15 @@ import yaml
 from pydantic import BaseModel
 
 from byoc import annotations
-from byoc.plugins import ANNOTATIONS, files
+from byoc.plugins import ANNOTATIONS, find_files
 from byoc.rules import schema as types
 from byoc.rules import values
-from byoc.rules.json_schema import FILE, json_schema
-from byoc.rules.lint import lint
+from byoc.rules.json_schema import SCHEMA_FILE, make_json_schema
+from byoc.rules.lint import lint_rule_file
 from byoc.rules.schema import RuleFile
-from byoc.yamlfile import check
+from byoc.yamlfile import validate_content
 
-SHIPPED = Path(annotations.__path__[0]) / FILE
+SHIPPED = Path(annotations.__path__[0]) / SCHEMA_FILE
 ROOT = Path(__file__).parents[2]
 
 
@@ -33,26 +33,26 @@ def without_names(schema: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_shipped_schema_is_that_of_the_types(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--regenerate"):
-        SHIPPED.write_text(json.dumps(json_schema(), indent=2) + "\n", encoding="utf-8")
+        SHIPPED.write_text(json.dumps(make_json_schema(), indent=2) + "\n", encoding="utf-8")
     shipped = json.loads(SHIPPED.read_text(encoding="utf-8"))
-    assert without_names(shipped) == without_names(json_schema())
+    assert without_names(shipped) == without_names(make_json_schema())
     assert {"Conv", "ai.onnx.ml.Normalizer", "*"} < {*shipped["$defs"]["operators"]["anyOf"][0]["enum"]}
     assert {"float32", "int8", "any"} < {*shipped["$defs"]["dtypes"]["enum"]}
 
 
 def test_it_is_a_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(json_schema())
+    jsonschema.Draft202012Validator.check_schema(make_json_schema())
 
 
 def complaints(content: Any) -> list[str]:
     """Return what an editor would say; in JSON all keys are texts."""
     as_json = json.loads(json.dumps(content))
     return [
-        error.message for error in jsonschema.Draft202012Validator(json_schema()).iter_errors(as_json)
+        error.message for error in jsonschema.Draft202012Validator(make_json_schema()).iter_errors(as_json)
     ]
 
 
-SHIPPED_FILES = [file.path for same in files(ANNOTATIONS)[0].values() for file in same.values()]
+SHIPPED_FILES = [file.path for same in find_files(ANNOTATIONS)[0].values() for file in same.values()]
 
 
 @pytest.mark.parametrize("path", SHIPPED_FILES, ids=lambda path: str(path.stem))
@@ -174,12 +174,12 @@ def test_what_does_not_fit(wrong: str) -> None:
 def test_what_fits(right: str) -> None:
     content = yaml.safe_load(right)
     assert complaints(content) == []
-    assert [p for p in check(content, RuleFile)[1] if "must be given" not in p] == []
+    assert [p for p in validate_content(content, RuleFile)[1] if "must be given" not in p] == []
 
 
 def test_shipped_files_fit_without_a_detour_through_json() -> None:
     """The jsonschema package wants keys to be texts, which YAML's numbers are not."""
-    validator = jsonschema.Draft202012Validator(json_schema())
+    validator = jsonschema.Draft202012Validator(make_json_schema())
     for path in SHIPPED_FILES:
         assert list(validator.iter_errors(yaml.safe_load(path.read_text(encoding="utf-8")))) == []
 
@@ -194,9 +194,9 @@ def models() -> list[type[BaseModel]]:
 
 
 def test_every_key_has_a_description_for_editors() -> None:
-    for name, part in json_schema()["$defs"].items():
+    for name, part in make_json_schema()["$defs"].items():
         for key, described in part.get("properties", {}).items():
-            target = json_schema()["$defs"].get(described.get("$ref", "").rpartition("/")[2], {})
+            target = make_json_schema()["$defs"].get(described.get("$ref", "").rpartition("/")[2], {})
             assert described.get("description") or target.get("description"), f"{name}.{key}"
 
 
@@ -222,7 +222,7 @@ def test_examples_of_the_documentation_are_right() -> None:
     assert whole
     for block in whole:
         assert complaints(block) == []
-        assert lint(block) == []
+        assert lint_rule_file(block) == []
     rules = [rule for block in blocks if isinstance(block, list) for rule in block]
     assert rules
-    assert lint({"dtype": "float32", "ops": rules}) == []
+    assert lint_rule_file({"dtype": "float32", "ops": rules}) == []

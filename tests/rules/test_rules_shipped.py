@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from byoc.plugins import ANNOTATIONS, files
+from byoc.plugins import ANNOTATIONS, find_files
 
-SHIPPED = {name: next(iter(found)) for name, found in files(ANNOTATIONS)[0].items()}
+SHIPPED = {name: next(iter(found)) for name, found in find_files(ANNOTATIONS)[0].items()}
 
 
 @pytest.mark.parametrize("path", SHIPPED.values(), ids=SHIPPED)

@@ -4,8 +4,8 @@ import pytest
 from ruling import rules, target, verdict
 from support import prepared
 
-from byoc.rules.annotate import annotate
-from byoc.rules.dims import broadcast_kind
+from byoc.rules.annotate import annotate_graph
+from byoc.rules.dims import classify_broadcast
 
 CONV = """
 g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,2,3,5] w, float[4] b> {
@@ -126,15 +126,15 @@ def test_broadcasts(shape: str, kind: str, told: str) -> None:
 
 
 def test_broadcasts_of_symbolic_shapes() -> None:
-    assert broadcast_kind(("N", 3), ("N", 3)) == "none"
-    assert broadcast_kind(("N", 3), ("M", 3)) is None
-    assert broadcast_kind((None, 3), (None, 3)) is None
-    assert broadcast_kind((1, 3), ("N", 3)) == "channel"
-    assert broadcast_kind((3,), ("N", "M", 3)) == "last"
-    assert broadcast_kind((), ("N", 3)) == "scalar"
-    assert broadcast_kind((3, 4), ("N", 3, 4)) == "other"
-    assert broadcast_kind((2, 3, 4), (3, 4)) == "other"
-    assert broadcast_kind((2, 3), ("N", 3)) is None
+    assert classify_broadcast(("N", 3), ("N", 3)) == "none"
+    assert classify_broadcast(("N", 3), ("M", 3)) is None
+    assert classify_broadcast((None, 3), (None, 3)) is None
+    assert classify_broadcast((1, 3), ("N", 3)) == "channel"
+    assert classify_broadcast((3,), ("N", "M", 3)) == "last"
+    assert classify_broadcast((), ("N", 3)) == "scalar"
+    assert classify_broadcast((3, 4), ("N", 3, 4)) == "other"
+    assert classify_broadcast((2, 3, 4), (3, 4)) == "other"
+    assert classify_broadcast((2, 3), ("N", 3)) is None
 
 
 def test_of_a_matrix_the_last_axis_is_the_channel() -> None:
@@ -169,7 +169,7 @@ def test_the_batch_is_that_of_the_models_inputs() -> None:
 
     def said(batch: str) -> str:
         model = text.format(batch).replace("<float[4,9] w>", f"<float[4,9] w = {{{'0,' * 35}0}}>")
-        return str(annotate(prepared(model).index, ops)[0].verdict)
+        return str(annotate_graph(prepared(model).index, ops)[0].verdict)
 
     assert said("3") == "yes"
     assert said("4") == "Gemm: the batch of the model's input 'x' is 4, at most 3 is supported"
@@ -188,10 +188,10 @@ def test_the_batch_counts_where_it_is_computed_from() -> None:
     ops = target("limits: {batch: 1}\nops: [{op: [Squeeze, Relu, Neg]}]")
     index = prepared(text).index
     told = "Relu: the batch of the model's input 'other' is 9, at most 1 is supported"
-    squeeze, first, second, _ = annotate(index, ops)
+    squeeze, first, second, _ = annotate_graph(index, ops)
     assert (str(squeeze.verdict), str(first.verdict), str(second.verdict)) == ("yes", "yes", told)
     (body, _) = index.bodies[3]
-    assert str(annotate(body.index, ops)[0].verdict) == told.replace("Relu", "Neg")
+    assert str(annotate_graph(body.index, ops)[0].verdict) == told.replace("Relu", "Neg")
 
 
 def test_an_absent_tensor_meets_all_but_absent() -> None:
@@ -212,6 +212,6 @@ def test_sizes() -> None:
     text = "g (float[256] x) => (float[256] y) { y = Relu (x) }"
     for size in ("1024", "1KiB", "'1 KiB'", "0.001024MB", "1GiB"):
         assert verdict(text, f"[{{op: Relu, tensors: {{X: {{bytes: {{max: {size}}}}}}}}}]") == "yes"
-    assert not annotate(prepared(text).index, rules("[{op: Relu, tensors: {X: {bytes: {max: 1023}}}}]"))[
+    assert not annotate_graph(prepared(text).index, rules("[{op: Relu, tensors: {X: {bytes: {max: 1023}}}}]"))[
         0
     ].verdict

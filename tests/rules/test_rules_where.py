@@ -12,8 +12,8 @@ from support import prepared
 from byoc import plugins
 from byoc.errors import InputError
 from byoc.expressions import compile_expression, compile_regex, matches
-from byoc.rules.annotate import annotate
-from byoc.rules.lint import lint
+from byoc.rules.annotate import annotate_graph
+from byoc.rules.lint import lint_rule_file
 
 CONV = """
 g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,2,3,5] w, float[4] b> {
@@ -85,7 +85,7 @@ def test_what_cannot_be_worked_out_names_what_is_not_known(where: str, expected:
         "others": [{"given": True}],
         "attr": {},
     }
-    holds, said = compile_expression(where).answer(facts)
+    holds, said = compile_expression(where).decide(facts)
     expected = expected.replace("X has", "X.shape has 2 elements")
     assert holds is None
     assert said.startswith(f"`{where}` cannot be worked out: {expected}")
@@ -162,14 +162,14 @@ def test_check_functions_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> 
         "dtype": "any",
         "ops": [{"op": "Relu", "check": "od_one"}],
     }
-    assert lint(content) == [
+    assert lint_rule_file(content) == [
         "ops[0].check: no such check 'od_one' (did you mean odd_one?); installed: odd_one, text"
     ]
     index = prepared("g (float[2] x) => (float[2] y) { y = Relu (x) }").index
     with pytest.raises(InputError, match=r"^check 'odd_one' of .* cannot be loaded: AttributeError"):
-        annotate(index, rules("[{op: Relu, check: odd_one}]"))
+        annotate_graph(index, rules("[{op: Relu, check: odd_one}]"))
     with pytest.raises(InputError, match=r"^check 'text' of .* TypeError: str cannot be called$"):
-        annotate(index, rules("[{op: Relu, check: text}]"))
+        annotate_graph(index, rules("[{op: Relu, check: text}]"))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_check_functions_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> 
 def test_expressions_from_anywhere(source: str, complaint: str) -> None:
     begin = time.monotonic()
     try:
-        said = compile_expression(source).objection({})
+        said = compile_expression(source).explain_failure({})
     except ValueError as error:
         said = str(error)
     assert complaint in said
@@ -206,7 +206,7 @@ def test_regular_expressions_are_linear() -> None:
 def test_facts_of_a_rule_for_any_operator() -> None:
     ops = target("ops: [{op: '*', where: \"opset >= 17 && op != 'Relu'\"}]")
     index = prepared("g (float[2] x) => (float[2] y) { a = Neg (x)\n y = Relu (a) }").index
-    assert [str(mark.verdict) for mark in annotate(index, ops)] == [
+    assert [str(mark.verdict) for mark in annotate_graph(index, ops)] == [
         "yes",
         "Relu: `opset >= 17 && op != 'Relu'` does not hold",
     ]
@@ -220,7 +220,7 @@ def test_a_long_model_is_not_dominated_by_expressions() -> None:
         "{expr: Y.rank == 2, reason: flat}]}]"
     )
     begin = time.monotonic()
-    assert all(mark.verdict for mark in annotate(index, ops))
+    assert all(mark.verdict for mark in annotate_graph(index, ops))
     assert time.monotonic() - begin < 3  # 0.15 s on an idle core
 
 
@@ -230,7 +230,7 @@ def test_attributes_that_are_tensors() -> None:
     ops = "[{{op: '*', dtype: any, attributes: {{value: {{{}}}}}}}]"
     for constraint in ("min: 1", "one_of: 1", "each: {min: 1}", "length: 2"):
         model = prepared(text).index
-        mark, second = annotate(model, rules(ops.format(constraint)))
+        mark, second = annotate_graph(model, rules(ops.format(constraint)))
         assert str(mark.verdict).startswith("Constant: value is a TensorProto")
         assert second.verdict
-    assert annotate(model, rules("[{op: '*', dtype: any, where: '!has(attr.value)'}]"))[0].verdict
+    assert annotate_graph(model, rules("[{op: '*', dtype: any, where: '!has(attr.value)'}]"))[0].verdict

@@ -11,9 +11,9 @@ import onnx
 from onnx import helper, numpy_helper
 from support import parse
 
-from byoc.graph.load import Model, prepare
+from byoc.graph.load import Model, prepare_model
 from byoc.pipeline import load_model
-from byoc.rules.annotate import annotate
+from byoc.rules.annotate import annotate_graph
 from byoc.rules.load import Target, load_rules
 from byoc.verdict import Mark
 
@@ -97,7 +97,7 @@ def _model(inputs: str, lines: str, outputs: str, constants: str, opset: int) ->
     for value in model.graph.output:
         if not value.type.tensor_type.HasField("shape"):  # which a model must have
             value.type.tensor_type.shape.dim.add().dim_param = f"extent of {value.name}"
-    return prepare(model, "test")
+    return prepare_model(model, "test")
 
 
 def firsts(cases: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -119,7 +119,7 @@ def stretched(inputs: str, extent: int) -> str:
 
 def mark(name: str, model: Model) -> Mark:
     """Return what a rule file says of the one operator of a model."""
-    marks = annotate(model.index, target(name))
+    marks = annotate_graph(model.index, target(name))
     (found,) = [
         mark
         for node, mark in zip(model.index.nodes, marks, strict=True)
@@ -137,6 +137,6 @@ def taken(name: str, model: str) -> tuple[Counter[str], Counter[str]]:
     """Return how often each operator of a model of the zoo is taken, and how often not."""
     index = zoo(model).index
     yes, no = Counter[str](), Counter[str]()
-    for node, mark in zip(index.nodes, annotate(index, target(name)), strict=True):
+    for node, mark in zip(index.nodes, annotate_graph(index, target(name)), strict=True):
         (yes if mark.verdict else no)[node.op_type] += 1
     return yes, no

@@ -211,7 +211,7 @@ def said(model: Model) -> str:
         for number, node in enumerate(model.index.nodes)
         if node.op_type not in {"DequantizeLinear", "QuantizeLinear"}
     ]
-    attempts = [a for a in Annotator(target(FILE), model.index).attempts(number) if a.fits]
+    attempts = [a for a in Annotator(target(FILE), model.index).list_attempts(number) if a.fits]
     return min(("; ".join(each.text for each in a.objections) for a in attempts), key=bool) or "yes"
 
 

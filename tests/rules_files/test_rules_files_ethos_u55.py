@@ -4,8 +4,8 @@ import pytest
 from shipped_rules import firsts, mark, plain, qdq, taken, target, verdict, zoo
 from support import LIGHT
 
-from byoc.patterns.group import group
-from byoc.rules.annotate import annotate
+from byoc.patterns.group import group_units
+from byoc.rules.annotate import annotate_graph
 
 FILE = "ethos-u55"
 X = {"x": "1,8,20,20"}
@@ -466,7 +466,7 @@ def test_a_quantized_convolution_and_its_activation_are_one_unit() -> None:
     model = qdq(X, "c = Conv (x, w)\ny = Relu (c)", W3)
     index = model.index
     rules = target(FILE)
-    (unit,) = [unit for unit in group(index, rules.patterns, annotate(index, rules)) if unit.verdict]
+    (unit,) = [unit for unit in group_units(index, rules.patterns, annotate_graph(index, rules)) if unit.verdict]
     assert sorted(index.nodes[node].op_type for node in unit.nodes) == [
         *("Conv", "DequantizeLinear"),
         *("QuantizeLinear", "Relu"),
@@ -475,14 +475,14 @@ def test_a_quantized_convolution_and_its_activation_are_one_unit() -> None:
 
 def test_a_float_operator_is_not_taken() -> None:
     found = mark(FILE, plain("float[1,8] x", "y = Relu (x)"))
-    assert not found.plain  # which is what it would need to be taken outside of a QDQ group
+    assert not found.accepts_plain  # which is what it would need to be taken outside of a QDQ group
 
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_nothing_of_a_float_model_is_taken(name: str) -> None:
     index = zoo(name).index
     rules = target(FILE)
-    units = group(index, rules.patterns, annotate(index, rules))
+    units = group_units(index, rules.patterns, annotate_graph(index, rules))
     assert units
     assert not [unit for unit in units if unit.verdict]
 

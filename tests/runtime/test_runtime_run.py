@@ -17,7 +17,7 @@ from test_runtime_trace import check
 
 from byoc.errors import InputError
 from byoc.graph.types import TensorType
-from byoc.runtime.arrays import read_npy, read_npz, recovered, write_npz
+from byoc.runtime.arrays import read_npy, read_npz, restore_dtype, write_npz
 
 Byoc = Callable[..., Ran]
 
@@ -201,7 +201,7 @@ def test_any_name_and_dtype_goes_through_a_file(tmp_path: Path) -> None:
     assert found["file"].shape == ()
     assert found["texts"].tolist() == ["a", "é"]
     for name, kind in (("b", "bfloat16"), ("f8", "float8e4m3fn")):
-        back = recovered(found[name], TensorType(kind, (2,)))
+        back = restore_dtype(found[name], TensorType(kind, (2,)))
         assert back.dtype == arrays[name].dtype
         assert back.astype(np.float32).tolist() == half.tolist()
     assert found["parts[1]"].tolist() == [1.0]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byoc.errors import InputError
-from byoc.runtime.program import Program, Stage
+from byoc.runtime.program import StageProgram, Stage
 
 WAIT = 60  # seconds, after which a test that hangs fails
 
@@ -23,10 +23,10 @@ def stage(name: str, reads: Sequence[str], makes: str, run: Callable[..., Any], 
     def call(values: Mapping[str, Any]) -> Mapping[str, Any]:
         return {makes: run(*(values[each] for each in reads))}
 
-    return Stage(name, tuple(reads), call, {}, (makes,), turn=turn)
+    return Stage(name, tuple(reads), call, {}, (makes,), exclusive_group=turn)
 
 
-def run(program: Program, values: Mapping[str, Any], kept: Sequence[str] = ()) -> dict[str, Any]:
+def run(program: StageProgram, values: Mapping[str, Any], kept: Sequence[str] = ()) -> dict[str, Any]:
     """Run a program with threads to run stages at once on."""
     with ThreadPoolExecutor(3) as pool:
         return program.run(values, kept, lambda: pool)
@@ -38,7 +38,7 @@ def plus(number: int) -> Callable[[int], int]:
 
 def test_a_chain_has_nothing_to_run_at_once() -> None:
     stages = [stage("one", ["x"], "a", plus(1)), stage("two", ["a"], "y", plus(2))]
-    program = Program(stages, {}, ("y",), {})
+    program = StageProgram(stages, {}, ("y",), {})
     assert (program.dependencies.waits, program.dependencies.followers) == ([0, 1], [[1], []])
     assert not program.dependencies.at_once
     assert program.run({"x": 1}, pool=lambda: pytest.fail("a pool was asked for")) == {"y": 4}
@@ -57,7 +57,7 @@ def test_branches_run_at_the_same_time() -> None:
         stage("two", ["x"], "b", meet),
         stage("join", ["a", "b"], "y", lambda a, b: 10 * a + b),
     ]
-    program = Program(stages, {}, ("y",), {})
+    program = StageProgram(stages, {}, ("y",), {})
     assert program.dependencies.at_once
     assert run(program, {"x": 1}) == {"y": 22}
 
@@ -79,7 +79,7 @@ def test_what_a_helper_made_ready_runs_while_the_first_branch_is_still_running()
         stage("after short", ["b"], "c", tell),
         stage("join", ["a", "c"], "y", lambda a, c: 10 * a + c),
     ]
-    assert run(Program(stages, {}, ("y",), {}), {"x": 1}) == {"y": 17}
+    assert run(StageProgram(stages, {}, ("y",), {}), {"x": 1}) == {"y": 17}
 
 
 def test_those_of_one_turn_run_one_at_a_time() -> None:
@@ -93,7 +93,7 @@ def test_those_of_one_turn_run_one_at_a_time() -> None:
         return value
 
     stages = [stage(f"s{i}", ["x"], f"t{i}", alone, turn="acme") for i in range(6)]
-    program = Program(stages, {}, tuple(f"t{i}" for i in range(6)), {})
+    program = StageProgram(stages, {}, tuple(f"t{i}" for i in range(6)), {})
     assert run(program, {"x": 3}) == {f"t{i}": 3 for i in range(6)}
     assert found == [True] * 6
 
@@ -111,7 +111,7 @@ def test_an_error_names_its_stage_and_nothing_begins_after_it() -> None:
         stage("four", ["a"], "d", ran.append),
     ]
     with pytest.raises(InputError, match=r"^two: no such row$"):
-        Program(stages, {}, ("c", "d"), {}).run({"x": 1})
+        StageProgram(stages, {}, ("c", "d"), {}).run({"x": 1})
     assert ran == []
 
 
@@ -134,7 +134,7 @@ def test_of_two_errors_the_earlier_stage_is_named() -> None:
         both.reset()
         second.clear()
         with pytest.raises(InputError, match=r"^one: first$"):
-            run(Program(stages, {}, ("a", "b"), {}), {"x": 1})
+            run(StageProgram(stages, {}, ("a", "b"), {}), {"x": 1})
 
 
 def test_what_is_no_error_of_the_input_comes_as_it_is() -> None:
@@ -143,7 +143,7 @@ def test_what_is_no_error_of_the_input_comes_as_it_is() -> None:
 
     stages = [stage("one", ["x"], "a", plus(1)), stage("two", ["x"], "b", fail)]
     with pytest.raises(ZeroDivisionError):
-        run(Program(stages, {}, ("a", "b"), {}), {"x": 1})
+        run(StageProgram(stages, {}, ("a", "b"), {}), {"x": 1})
 
 
 @pytest.mark.parametrize(("kept", "left"), [((), False), (("a",), True)])
@@ -166,7 +166,7 @@ def test_a_value_is_freed_after_its_last_reader(kept: Sequence[str], left: bool)
         stage("last reader", ["a", "b"], "c", lambda a, b: a + look(b)),
         stage("another", ["c"], "y", look),
     ]
-    program = Program(stages, {}, ("y",), {})
+    program = StageProgram(stages, {}, ("y",), {})
     given = program.run({"x": np.ones(4)}, kept)
     assert given["y"].tolist() == [20.0] * 4
     assert alive == [True, True, left]
@@ -185,12 +185,12 @@ def test_what_nobody_reads_is_not_kept() -> None:
         return value if seen[0]() is None else -1
 
     stages = [Stage("one", ("x",), two, {}, ("a", "unread")), stage("two", ["a"], "y", gone)]
-    assert Program(stages, {}, ("y",), {})({"x": 1}) == [2]
+    assert StageProgram(stages, {}, ("y",), {})({"x": 1}) == [2]
 
 
 def test_an_output_may_stand_twice_and_be_stored_or_given() -> None:
     stages = [stage("one", ["x"], "a", plus(1))]
-    program = Program(stages, {"k": 7}, ("a", "k", "a", "x"), {})
+    program = StageProgram(stages, {"k": 7}, ("a", "k", "a", "x"), {})
     assert program({"x": 1}) == [2, 7, 2, 1]
     assert program({"x": 1}) == [2, 7, 2, 1]
 
@@ -226,12 +226,12 @@ def test_at_once_or_not_every_stage_runs_once_and_the_numbers_are_the_same(
         for i, sources in enumerate(reads)
     ]
     outputs = tuple(f"t{i}" for i in range(len(reads)))
-    program = Program(stages, {}, outputs, {})
+    program = StageProgram(stages, {}, outputs, {})
     assert program({"t-1": x}) == expected
     assert ran == list(range(len(reads)))
     last = outputs[-1:]
     for wanted in (outputs, last):
         ran.clear()
-        found = run(Program(stages, {}, wanted, {}), {"t-1": x})
+        found = run(StageProgram(stages, {}, wanted, {}), {"t-1": x})
         assert found == {name: expected[int(name[1:])] for name in wanted}
         assert sorted(ran) == list(range(len(reads)))

@@ -174,7 +174,7 @@ def test_strings_pass_in_and_out(tmp_path: Path) -> None:
 
 def test_the_tensors_at_the_borders_of_regions(two: Path) -> None:
     session = load(two)
-    assert session.borders == ("x", "a", "b", "y")
+    assert session.boundary_tensors == ("x", "a", "b", "y")
     found = session.tensors(GOOD)
     assert list(found) == ["x", "a", "b", "y"]
     positive = np.maximum(ramp(1, 4), 0)

@@ -6,20 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import parse
 
-from byoc.graph.index import GraphIndex, stated_types
-from byoc.runtime.segments import Step, steps
+from byoc.graph.index import GraphIndex, get_stated_types
+from byoc.runtime.segments import GraphStep, find_steps
 
 
 def _index(model: onnx.ModelProto) -> GraphIndex:
-    return GraphIndex(model, stated_types(model))
+    return GraphIndex(model, get_stated_types(model))
 
 
-def _host(*nodes: int) -> Step:
-    return Step(nodes, single=False)
+def _host(*nodes: int) -> GraphStep:
+    return GraphStep(nodes, single=False)
 
 
-def _call(node: int) -> Step:
-    return Step((node,), single=True)
+def _call(node: int) -> GraphStep:
+    return GraphStep((node,), single=True)
 
 
 CHAIN = """g (float[2] x) => (float[2] y) {
@@ -54,13 +54,13 @@ DIAMOND = """g (float[2] x) => (float[2] y) {
         ("g (float[2] x) => (float[2] x) { }", [], []),
     ],
 )
-def test_steps_by_hand(text: str, calls: list[int], expected: list[Step]) -> None:
-    assert steps(_index(parse(text)), calls) == expected
+def test_steps_by_hand(text: str, calls: list[int], expected: list[GraphStep]) -> None:
+    assert find_steps(_index(parse(text)), calls) == expected
 
 
 def test_what_no_output_depends_on_is_left_out() -> None:
     text = "g (float[2] x) => (float[2] y) { a = Relu(x) b = Relu(a) c = Relu(b) y = Relu(a) }"
-    assert steps(_index(parse(text)), [1]) == [_host(0, 3)]
+    assert find_steps(_index(parse(text)), [1]) == [_host(0, 3)]
 
 
 def test_a_constant_runs_only_where_it_is_wanted_from_outside() -> None:
@@ -70,9 +70,9 @@ def test_a_constant_runs_only_where_it_is_wanted_from_outside() -> None:
         a = Add(x, k)
         y = Add(a, c)
     }"""
-    assert steps(_index(parse(text)), [2]) == [_host(1), _call(2), _host(3)]
+    assert find_steps(_index(parse(text)), [2]) == [_host(1), _call(2), _host(3)]
     inner = parse(text.replace(", float[2] c)", ")"))
-    assert steps(_index(inner), [2]) == [_call(2), _host(3)]
+    assert find_steps(_index(inner), [2]) == [_call(2), _host(3)]
 
 
 def test_a_body_waits_for_what_it_captures() -> None:
@@ -83,7 +83,7 @@ def test_a_body_waits_for_what_it_captures() -> None:
             else_branch = e () => (float[2] p) { p = Identity(x) }
         >
     }"""
-    assert steps(_index(parse(text)), [0]) == [_call(0), _host(1)]
+    assert find_steps(_index(parse(text)), [0]) == [_call(0), _host(1)]
 
 
 @st.composite
@@ -114,7 +114,7 @@ def test_every_node_runs_once_and_after_what_it_reads(case: tuple[onnx.ModelProt
     index = _index(model)
     made = {"x"}
     ran = []
-    for step in steps(index, calls):
+    for step in find_steps(index, calls):
         assert step.single == (step.nodes[0] in calls)
         assert len(step.nodes) == 1 or calls.isdisjoint(step.nodes)
         for node in step.nodes:
@@ -133,5 +133,5 @@ def test_there_are_no_more_segments_than_levels_of_regions(
     depth: dict[str, int] = {"x": 0}
     for i, node in enumerate(index.nodes):
         depth[node.output[0]] = max(depth[name] for name in node.input) + (i in calls)
-    segments = [step for step in steps(index, calls) if not step.single]
+    segments = [step for step in find_steps(index, calls) if not step.single]
     assert len(segments) <= max(depth.values()) + 1

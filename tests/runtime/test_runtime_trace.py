@@ -13,8 +13,8 @@ from support import parse
 
 from byoc import load
 from byoc.errors import InputError
-from byoc.runtime.program import Program, Stage
-from byoc.runtime.trace import Event, Trace, traced
+from byoc.runtime.program import StageProgram, Stage
+from byoc.runtime.trace import TraceEvent, Trace, record_into
 
 
 def check(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -52,11 +52,11 @@ def check(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_the_document_by_hand() -> None:
     events = [
-        Event("b", "acme", 71, 5.5, 0.25, 8, 16),
-        Event("a", "host", 70, 5.0, 0.5, 4, 8),
+        TraceEvent("b", "acme", 71, 5.5, 0.25, 8, 16),
+        TraceEvent("a", "host", 70, 5.0, 0.5, 4, 8),
     ]
     trace = Trace(events)
-    document = trace.document()
+    document = trace.to_json()
     assert trace.seconds == 0.75
     assert [event["name"] for event in check(document)] == ["a", "b"]
     assert document["traceEvents"][-1] == {
@@ -69,8 +69,8 @@ def test_the_document_by_hand() -> None:
         "tid": 1,
         "args": {"device": "acme", "bytes in": 8, "bytes out": 16},
     }
-    assert json.loads(trace.text()) == document
-    assert check(Trace().document()) == []
+    assert json.loads(trace.to_text()) == document
+    assert check(Trace().to_json()) == []
     assert Trace().seconds == 0
 
 
@@ -78,7 +78,7 @@ def test_a_bundle_notes_each_stage_with_its_bytes(tmp_path: Path) -> None:
     cut(parse(CHAIN), tmp_path / "b")
     session, trace = load(tmp_path / "b"), Trace()
     given = session.run({"x": ramp(1, 4)}, trace)
-    events = check(trace.document())
+    events = check(trace.to_json())
     names = ["dla_0", "host segment 0", "dla_1"]
     assert [(e["name"], e["cat"]) for e in events] == list(
         zip(names, ["dla", "host", "dla"], strict=True)
@@ -100,11 +100,11 @@ def test_stages_in_bodies_are_noted_inside_their_node(tmp_path: Path) -> None:
     session, trace = load(tmp_path / "b"), Trace()
     given = session.run({"x": ramp(1, 4), "m": np.array(3)}, trace)
     np.testing.assert_array_equal(given["y"], np.maximum(ramp(1, 4), 0) * 8)
-    events = check(trace.document())
+    events = check(trace.to_json())
     assert [e["name"] for e in events if e["cat"] == "dla"] == ["dla_0"] * 3
     assert len(session.stages) == 1
     assert events[0]["name"] == session.stages[0].name
-    assert session.borders == ()
+    assert session.boundary_tensors == ()
 
 
 def test_threads_have_tracks_of_their_own() -> None:
@@ -119,9 +119,9 @@ def test_threads_have_tracks_of_their_own() -> None:
 
     stages = [Stage("one", ("x",), meet, {}, ("a",)), Stage("two", ("x",), meet_too, {}, ("b",))]
     trace = Trace()
-    with ThreadPoolExecutor(3) as pool, traced(trace):
-        Program(stages, {}, ("a", "b"), {}).run({"x": [np.zeros(2), np.zeros(1)]}, pool=lambda: pool)
-    events = check(trace.document())
+    with ThreadPoolExecutor(3) as pool, record_into(trace):
+        StageProgram(stages, {}, ("a", "b"), {}).run({"x": [np.zeros(2), np.zeros(1)]}, pool=lambda: pool)
+    events = check(trace.to_json())
     assert {e["tid"] for e in events} == {0, 1}
     assert [e["args"]["bytes in"] for e in events] == [24, 24]
 

@@ -14,7 +14,7 @@ from support import parse
 from byoc.bundle.read import open_bundle
 from byoc.codegen import Artifact, Region
 from byoc.errors import InputError
-from byoc.runtime.regions import executor
+from byoc.runtime.regions import load_executor
 
 
 class Watched:
@@ -64,7 +64,7 @@ def region(tmp_path: Path) -> Region:
 
 def test_one_thread_at_a_time(region: Region) -> None:
     codegen = Watched()
-    runs = [executor(codegen, "watched", region, Artifact()) for _ in range(2)]
+    runs = [load_executor(codegen, "watched", region, Artifact()) for _ in range(2)]
     name = region.inputs[0].name
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda i: runs[i % 2]({name: ramp(1, 4) * i}), range(8)))
@@ -74,7 +74,7 @@ def test_one_thread_at_a_time(region: Region) -> None:
 
 
 def test_two_at_once_where_it_says_so(region: Region) -> None:
-    run = executor(Concurrent(), "meeting", region, Artifact())
+    run = load_executor(Concurrent(), "meeting", region, Artifact())
     name = region.inputs[0].name
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda i: run({name: ramp(1, 4) * i}), range(2)))
@@ -84,9 +84,9 @@ def test_two_at_once_where_it_says_so(region: Region) -> None:
 def test_what_it_gives_is_contiguous_and_held_to_its_type(region: Region) -> None:
     name = region.inputs[0].name
     wide = np.arange(8, dtype=np.float32).reshape(1, 8)[:, ::2]
-    given = executor(Watched(wide), "watched", region, Artifact())({name: ramp(1, 4)})
+    given = load_executor(Watched(wide), "watched", region, Artifact())({name: ramp(1, 4)})
     (made,) = given.values()
     assert made.flags.c_contiguous
     assert made.tolist() == [[0, 2, 4, 6]]
     with pytest.raises(InputError, match=r"float64\[1, 4\], but it is declared float32\[1, 4\]"):
-        executor(Watched(np.zeros((1, 4))), "watched", region, Artifact())({name: ramp(1, 4)})
+        load_executor(Watched(np.zeros((1, 4))), "watched", region, Artifact())({name: ramp(1, 4)})

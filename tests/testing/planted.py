@@ -11,7 +11,7 @@ import onnx
 
 from byoc.codegen import Artifact, CompileError, Executor, NoOptions, Region
 from byoc.errors import InputError
-from byoc.runtime.onnxrt import open_session, runner
+from byoc.runtime.onnxrt import open_session, session_runner
 from byoc.verdict import YES, Verdict, refuse
 
 _MODEL = "model.onnx"
@@ -27,7 +27,7 @@ class Honest:
         return Artifact({_MODEL: region.load().SerializeToString(deterministic=True)}, {"made": "1"})
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
-        return runner(open_session(onnx.load_from_string(artifact.files[_MODEL])))
+        return session_runner(open_session(onnx.load_from_string(artifact.files[_MODEL])))
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         made = artifact.metadata["made"]
@@ -130,7 +130,7 @@ class ForgetsReload(Honest):
         return Artifact({"handle": str(region.path.name).encode()}, made.metadata)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
-        return runner(open_session(onnx.load_from_string(self.made[str(region.path)])))
+        return session_runner(open_session(onnx.load_from_string(self.made[str(region.path)])))
 
 
 class OneBuffer(Honest):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from byoc.plugins import CODEGENS, installed
+from byoc.plugins import CODEGENS, list_installed
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "acme"
 
 
-@pytest.mark.skipif("acme" in installed(CODEGENS), reason="the example is installed")
+@pytest.mark.skipif("acme" in list_installed(CODEGENS), reason="the example is installed")
 def test_the_example_passes_its_own_tests(tmp_path: Path) -> None:
     metadata = tmp_path / "byoc_acme-0.1.0.dist-info"
     metadata.mkdir()

@@ -54,11 +54,11 @@ def failures(cls: type[CodegenConformance], folder: Path) -> Iterator[tuple[str,
     kit = cls.make_kit(lambda: folder)
     given = {"kit": kit, "tmp_path": folder}
     for name, test in inspect.getmembers(cls(), callable):
-        if not name.startswith("test_") or cls.skipped(name):
+        if not name.startswith("test_") or cls.skip_reason(name):
             continue
         wanted = list(inspect.signature(test).parameters)
         kind = next((each for each in wanted if each not in given), "")
-        for value in cls.names(kind) if kind else [""]:
+        for value in cls.parameter_names(kind) if kind else [""]:
             try:
                 test(**{each: given.get(each, value) for each in wanted})
             except pytest.skip.Exception:
@@ -147,7 +147,7 @@ def test_a_rule_file_that_is_wrong_is_what_every_test_says(tmp_path: Path) -> No
     wrong.write_text("target: wrong\n")
     cls = conformance("reference", wrong)
 
-    assert cls.names("operator") == []
+    assert cls.parameter_names("operator") == []
     for _ in range(2):
         with pytest.raises(pytest.fail.Exception, match=r"wrong\.yaml: cost_model: must be given"):
             cls.make_kit(lambda: tmp_path)

@@ -10,9 +10,9 @@ from onnx import ModelProto, NodeProto
 from byoc import partition
 from byoc.bundle.read import Bundle, open_bundle
 from byoc.codegen import Artifact, CompileError, Executor, Region
-from byoc.graph.extract import nodes_model
-from byoc.graph.load import prepare
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.graph.extract import extract_nodes
+from byoc.graph.load import prepare_model
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
 
 Spoil = Callable[[NodeProto, ModelProto, list[Any]], Sequence[Any]]
 """Given a node, the model it is in and what it makes: what the codegen makes of it."""
@@ -38,10 +38,10 @@ def interpreter(spoil: Spoil, name: str = "wrong", least: int = 1) -> type:
 
         def load(self, region: Region, artifact: Artifact) -> Executor:
             model = region.load(inline=True)
-            index = prepare(model, region.name).index
-            with unoptimized():
+            index = prepare_model(model, region.name).index
+            with without_optimizations():
                 steps = [
-                    (node, open_session(nodes_model(index, [i], "step", index.values)))
+                    (node, open_session(extract_nodes(index, [i], "step", index.type_protos)))
                     for i, node in enumerate(index.nodes)
                     if i not in index.constant_nodes
                 ]

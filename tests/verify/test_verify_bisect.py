@@ -16,9 +16,9 @@ from byoc.bundle.regions import read_region
 from byoc.errors import InputError
 from byoc.graph.layout import parse_layout
 from byoc.runtime.arrays import read_npz
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
-from byoc.verify.bisect import Fault, bisect
-from byoc.verify.fault import see_again, write_fault
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.verify.bisect import Fault, bisect_region
+from byoc.verify.fault import rerun_fault, write_fault
 from byoc.verify.thresholds import read_thresholds
 
 NET = """
@@ -47,7 +47,7 @@ def larger(value: Any) -> Any:
 def bisect_model(model: str | ModelProto, folder: Path, **options: Any) -> Fault:
     proto = parse(model) if isinstance(model, str) else model
     bundle = bundle_of(proto, folder, **options)
-    return bisect(bundle, bundle.manifest.regions[0].name)
+    return bisect_region(bundle, bundle.manifest.regions[0].name)
 
 
 def shows_alone(fault: Fault, folder: Path) -> None:
@@ -56,14 +56,14 @@ def shows_alone(fault: Fault, folder: Path) -> None:
     model = onnx.load(folder / "model.onnx")
     onnx.checker.check_model(model)
     given, expected = read_npz(folder / "inputs.npz"), read_npz(folder / "expected.npz")
-    with unoptimized():
+    with without_optimizations():
         made = run_session(open_session(model), given)
     assert list(made) == list(expected)
     for name, value in expected.items():
         np.testing.assert_array_equal(made[name], value)
     actual = read_npz(folder / "actual.npz")
     assert any(not np.array_equal(expected[name], actual[name]) for name in expected)
-    told, region = see_again(folder)
+    told, region = rerun_fault(folder)
     assert told.operation == fault.operation
     assert not region.within
     assert f"byoc verify {folder.name}\n" in (folder / "README.txt").read_text(encoding="utf-8")
@@ -78,7 +78,7 @@ def test_any_one_operation_of_a_region(
     made_by = {node.output[0]: node.op_type for node in parse(NET).graph.node}
     assert (fault.operation, fault.op, fault.operations) == (name, made_by[name], (name,))
     assert operators(fault.trial.part.model) == [made_by[name]]
-    assert fault.tried <= 6, "by halves: 8 operations, the whole, and the one alone"
+    assert fault.trial_count <= 6, "by halves: 8 operations, the whole, and the one alone"
     shows_alone(fault, tmp_path / "fault")
 
 
@@ -92,7 +92,7 @@ def test_openvino_37264_compiles_clean_and_every_answer_is_wrong(
 
     vendors.install(monkeypatch, wrong=interpreter(spoil))
     fault = bisect_model(NET, tmp_path)
-    assert (fault.op, fault.operation, fault.together) == ("Mul", "e", False)
+    assert (fault.op, fault.operation, fault.is_joint) == ("Mul", "e", False)
     assert fault.worst.relative > 0.1
     shows_alone(fault, tmp_path / "fault")
 
@@ -122,7 +122,7 @@ def test_what_is_wrong_only_together(
     vendors.install(monkeypatch, wrong=interpreter(wrong_if_fused(*ops)))
     fault = bisect_model(NET, tmp_path)
     assert fault.operations == names
-    assert (fault.operation, fault.together) == (names[-1], True)
+    assert (fault.operation, fault.is_joint) == (names[-1], True)
     assert f"and right alone: together with '{names[0]}'" in str(fault)
     shows_alone(fault, tmp_path / "fault")
 
@@ -212,7 +212,7 @@ def test_a_region_in_the_body_of_a_loop(tmp_path: Path, monkeypatch: pytest.Monk
     bundle = bundle_of(parse(text), tmp_path)
     (name,) = [region.name for region in bundle.manifest.regions]
     inputs = {"x": np.array([[0.1, 0.2, 0.3, 0.4]], np.float32)}
-    fault = bisect(bundle, name, inputs)
+    fault = bisect_region(bundle, name, inputs)
     assert (fault.op, fault.operations) == ("Add", ("b",))
     assert fault.trial.part.inputs["a"].max() > 0.85, "not the first trip's 0.4"
     assert fault.trial.expected["b"].max() > 1.7
@@ -231,8 +231,8 @@ def test_the_one_that_is_the_same_as_an_earlier_region(
 
     vendors.install(monkeypatch, wrong=interpreter(spoil))
     bundle = bundle_of(parse(text), tmp_path)
-    assert bundle.twins == {"npu_1": "npu_0"}
-    assert [bisect(bundle, name).operation for name in ("npu_0", "npu_1")] == ["b", "y"]
+    assert bundle.identical_regions == {"npu_1": "npu_0"}
+    assert [bisect_region(bundle, name).operation for name in ("npu_0", "npu_1")] == ["b", "y"]
 
 
 def test_the_options_that_the_bundle_was_made_with(
@@ -256,7 +256,7 @@ def test_the_options_that_the_bundle_was_made_with(
     assert len(seen) > 1
     assert all(options == wanted for options in seen)
     write_fault(fault, tmp_path / "f")
-    see_again(tmp_path / "f")
+    rerun_fault(tmp_path / "f")
     assert seen[-1] == wanted
 
 
@@ -264,17 +264,17 @@ def test_what_is_not_off_has_nothing_to_narrow(tmp_path: Path, monkeypatch: pyte
     vendors.install(monkeypatch, wrong=interpreter(right))
     bundle = bundle_of(parse(NET), tmp_path)
     with pytest.raises(InputError, match=r"^region npu_0 is not off on these inputs$"):
-        bisect(bundle, "npu_0")
+        bisect_region(bundle, "npu_0")
     with pytest.raises(InputError, match=r"no region 'npu_7'; there are: npu_0$"):
-        bisect(bundle, "npu_7")
+        bisect_region(bundle, "npu_7")
 
 
 def test_what_is_off_is_what_the_thresholds_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vendors.install(monkeypatch, wrong=interpreter(only("d", lambda v: v + np.ptp(v) / 1000)))
     bundle = bundle_of(parse(NET), tmp_path)
-    assert bisect(bundle, "npu_0").operation == "d"
+    assert bisect_region(bundle, "npu_0").operation == "d"
     with pytest.raises(InputError, match="is not off"):
-        bisect(bundle, "npu_0", thresholds=read_thresholds({"float32": "0.1"}))
+        bisect_region(bundle, "npu_0", thresholds=read_thresholds({"float32": "0.1"}))
 
 
 def test_an_artifact_that_is_not_what_the_codegen_makes_now(
@@ -296,7 +296,7 @@ def test_an_artifact_that_is_not_what_the_codegen_makes_now(
     bundle = bundle_of(parse(NET), tmp_path)
     Stale.made = b"new"
     with pytest.raises(InputError, match=r"npu_0 is right when it is compiled again: its artifact in"):
-        bisect(bundle, "npu_0")
+        bisect_region(bundle, "npu_0")
 
 
 def test_a_codegen_that_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +306,7 @@ def test_a_codegen_that_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         r"^region npu_0: codegen compileonly cannot run here what it compiles \(it has no `load`\)"
     )
     with pytest.raises(InputError, match=sentence):
-        bisect(bundle, "npu_0")
+        bisect_region(bundle, "npu_0")
 
 
 def test_only_a_fault_is_ever_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,11 +319,11 @@ def test_only_a_fault_is_ever_replaced(tmp_path: Path, monkeypatch: pytest.Monke
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
     write_fault(fault, tmp_path / "f")
     write_fault(fault, tmp_path / "f")
-    assert see_again(tmp_path / "f")[0].operation == "c"
+    assert rerun_fault(tmp_path / "f")[0].operation == "c"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}'])
 def test_what_is_no_fault(text: str, tmp_path: Path) -> None:
     (tmp_path / "fault.json").write_text(text)
     with pytest.raises(InputError, match=r"fault\.json: not a fault of byoc verify: "):
-        see_again(tmp_path)
+        rerun_fault(tmp_path)

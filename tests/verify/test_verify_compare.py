@@ -7,11 +7,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from byoc.verify.compare import TOLERANCE, OutputError, Verification, compare
+from byoc.verify.compare import TOLERANCE, OutputError, Verification, compare_tensors
 
 
 def _one(expected: Any, actual: Any) -> OutputError:
-    (error,) = compare({"y": expected}, {"y": actual})
+    (error,) = compare_tensors({"y": expected}, {"y": actual})
     assert error.name == "y"
     return error
 
@@ -103,15 +103,15 @@ def test_what_must_be_equal(expected: Any, actual: Any, same: bool) -> None:
 
 
 def test_a_missing_output_is_infinitely_wrong() -> None:
-    (error,) = compare({"y": f32(1)}, {})
+    (error,) = compare_tensors({"y": f32(1)}, {})
     assert error == OutputError("y", "float32", inf, inf, 1e-4, "is missing")
 
 
 def test_a_sequence_is_compared_element_by_element() -> None:
     expected = [f32(0, 1), f32(0, 1, 2), f32()]
-    errors = list(compare({"s": expected}, {"s": [f32(0, 1), f32(0, 1, 4), f32()]}))
+    errors = list(compare_tensors({"s": expected}, {"s": [f32(0, 1), f32(0, 1, 4), f32()]}))
     assert [(e.name, e.relative) for e in errors] == [("s[0]", 0), ("s[1]", 1), ("s[2]", 0)]
-    assert list(compare({"s": []}, {"s": []})) == []
+    assert list(compare_tensors({"s": []}, {"s": []})) == []
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_sequence_of_another_length_is_infinitely_wrong(expected: Any, actual:
 def test_outputs_keep_their_order_and_the_worst_is_found() -> None:
     expected = {"a": f32(0, 1), "b": np.array([1]), "c": np.array([0, 1], np.float16)}
     actual = {"c": np.array([0, 1.005], np.float16), "b": np.array([1]), "a": f32(0, 1.0002)}
-    found = Verification("m", tuple(compare(expected, actual)))
+    found = Verification("m", tuple(compare_tensors(expected, actual)))
     assert [output.name for output in found.outputs] == ["a", "b", "c"]
     assert not found.passed
     assert found.worst is not None
@@ -170,5 +170,5 @@ def test_an_empty_optional_equals_nothing_but_itself() -> None:
     assert _one(None, None).within
     assert _one(None, f32(1)).problem == "is not empty"
     assert _one(f32(1), None).problem == "is empty"
-    (missing,) = compare({"y": None}, {})
+    (missing,) = compare_tensors({"y": None}, {})
     assert missing.problem == "is missing"

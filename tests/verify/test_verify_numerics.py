@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from byoc.numerics import cosine, powers, ratio_in_db, same_class, signal_to_noise
+from byoc.numerics import compute_cosine, compute_powers, convert_to_db, compute_same_class_share, compute_signal_to_noise
 
 _numbers = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=1, max_size=20)
 
@@ -18,38 +18,38 @@ def array(*values: float) -> NDArray[np.float32]:
 
 
 def test_a_tenth_of_the_amplitude_is_20_db() -> None:
-    assert signal_to_noise(array(1, -1, 2), array(1.1, -1.1, 2.2)) == pytest.approx(20, abs=1e-4)
-    assert signal_to_noise(array(3, 4), array(3, 3)) == pytest.approx(10 * log10(25))
+    assert compute_signal_to_noise(array(1, -1, 2), array(1.1, -1.1, 2.2)) == pytest.approx(20, abs=1e-4)
+    assert compute_signal_to_noise(array(3, 4), array(3, 3)) == pytest.approx(10 * log10(25))
 
 
 def test_what_is_equal_and_what_is_zero() -> None:
-    assert signal_to_noise(array(1, 2), array(1, 2)) == inf
-    assert signal_to_noise(array(0, 0), array(0, 0)) == inf
-    assert signal_to_noise(array(0, 0), array(0, 1)) == -inf
-    assert signal_to_noise(array(), array()) == inf
-    assert ratio_in_db(100, 1) == 20
+    assert compute_signal_to_noise(array(1, 2), array(1, 2)) == inf
+    assert compute_signal_to_noise(array(0, 0), array(0, 0)) == inf
+    assert compute_signal_to_noise(array(0, 0), array(0, 1)) == -inf
+    assert compute_signal_to_noise(array(), array()) == inf
+    assert convert_to_db(100, 1) == 20
 
 
 @pytest.mark.parametrize("other", [array(1, np.nan), array(1), array(1, 2).reshape(1, 2)])
 def test_what_cannot_be_compared(other: NDArray[np.float32]) -> None:
-    assert isnan(signal_to_noise(array(1, 2), other))
-    assert isnan(signal_to_noise(other, array(1, 2)))
-    assert all(map(isnan, powers(array(1, 2), array(1)))), "shapes differ"
-    assert isnan(cosine(array(1, 2), array(1)))
-    assert isnan(cosine(array(1, 2), array(1, np.nan)))
+    assert isnan(compute_signal_to_noise(array(1, 2), other))
+    assert isnan(compute_signal_to_noise(other, array(1, 2)))
+    assert all(map(isnan, compute_powers(array(1, 2), array(1)))), "shapes differ"
+    assert isnan(compute_cosine(array(1, 2), array(1)))
+    assert isnan(compute_cosine(array(1, 2), array(1, np.nan)))
 
 
 def test_what_float16_cannot_square() -> None:
     large = np.array([300, 300], np.float16)  # 300 squared is above what a float16 holds
-    assert signal_to_noise(large, large - np.float16(30)) == pytest.approx(20)
-    assert cosine(large, large) == pytest.approx(1)
+    assert compute_signal_to_noise(large, large - np.float16(30)) == pytest.approx(20)
+    assert compute_cosine(large, large) == pytest.approx(1)
 
 
 def test_the_angle() -> None:
-    assert cosine(array(1, 0), array(1, 1)) == pytest.approx(1 / sqrt(2))
-    assert cosine(array(1, 2), array(-2, -4)) == pytest.approx(-1)
-    assert cosine(array(0, 0), array(0, 0)) == 1
-    assert cosine(array(0, 0), array(0, 1)) == 0
+    assert compute_cosine(array(1, 0), array(1, 1)) == pytest.approx(1 / sqrt(2))
+    assert compute_cosine(array(1, 2), array(-2, -4)) == pytest.approx(-1)
+    assert compute_cosine(array(0, 0), array(0, 0)) == 1
+    assert compute_cosine(array(0, 0), array(0, 1)) == 0
 
 
 @given(_numbers, st.data())
@@ -57,26 +57,26 @@ def test_powers_of_parts_add_up(values: list[float], data: st.DataObject) -> Non
     other = data.draw(st.lists(st.floats(-1e3, 1e3), min_size=len(values), max_size=len(values)))
     one, two = np.array(values), np.array(other)
     cut = data.draw(st.integers(0, len(values)))
-    parts = np.add(powers(one[:cut], two[:cut]), powers(one[cut:], two[cut:]))
-    assert parts == pytest.approx(powers(one, two))
-    assert powers(one, two) == pytest.approx((sum(v * v for v in values), np.sum((two - one) ** 2)))
+    parts = np.add(compute_powers(one[:cut], two[:cut]), compute_powers(one[cut:], two[cut:]))
+    assert parts == pytest.approx(compute_powers(one, two))
+    assert compute_powers(one, two) == pytest.approx((sum(v * v for v in values), np.sum((two - one) ** 2)))
 
 
 def test_the_largest_of_each_row() -> None:
     expected = array(1, 2, 3, 9, 8, 7).reshape(2, 3)
-    assert same_class(expected, array(0, 0, 1, 0, 1, 0).reshape(2, 3)) == 0.5
-    assert same_class(expected, expected / 2) == 1
-    assert same_class(expected[0], expected[1]) == 0
+    assert compute_same_class_share(expected, array(0, 0, 1, 0, 1, 0).reshape(2, 3)) == 0.5
+    assert compute_same_class_share(expected, expected / 2) == 1
+    assert compute_same_class_share(expected[0], expected[1]) == 0
 
 
 def test_what_has_no_class() -> None:
-    assert isnan(same_class(array(1, 2), array(1, 2, 3)))
-    assert isnan(same_class(array(), array()))
-    assert isnan(same_class(np.float32(1).reshape(()), np.float32(1).reshape(())))
+    assert isnan(compute_same_class_share(array(1, 2), array(1, 2, 3)))
+    assert isnan(compute_same_class_share(array(), array()))
+    assert isnan(compute_same_class_share(np.float32(1).reshape(()), np.float32(1).reshape(())))
 
 
 def test_nothing_is_the_largest_where_a_value_is_none() -> None:
     broken = array(np.nan, 2)
-    assert same_class(array(3, 2), broken) == 0
-    assert same_class(array(1, 2), broken) == 0
-    assert same_class(broken, broken) == 0
+    assert compute_same_class_share(array(3, 2), broken) == 0
+    assert compute_same_class_share(array(1, 2), broken) == 0
+    assert compute_same_class_share(broken, broken) == 0

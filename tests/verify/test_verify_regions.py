@@ -16,8 +16,8 @@ from byoc import Precision, partition
 from byoc.bundle.read import open_bundle
 from byoc.errors import InputError
 from byoc.pipeline import verify_against
-from byoc.verify.bisect import bisect
-from byoc.verify.compare import require
+from byoc.verify.bisect import bisect_region
+from byoc.verify.compare import require_passed
 from byoc.verify.regions import verify_regions
 from byoc.verify.thresholds import read_thresholds
 
@@ -66,7 +66,7 @@ def test_whose_error_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         r"output 'b' differs from its own ONNX on plain onnxruntime by 0\.5 of its range, at most"
     )
     with pytest.raises(InputError, match=sentence):
-        require(found)
+        require_passed(found)
 
 
 def test_what_does_not_show_in_the_outputs_fails_too(
@@ -206,7 +206,7 @@ def test_a_quantized_tensor_may_be_off_by_one_unit(
 def test_the_operation_inside_quantized_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Conv that is off by four units, between its DequantizeLinear and its QuantizeLinear."""
     vendors.install(monkeypatch, wrong=interpreter(only("c", lambda value: value + np.float32(0.2))))
-    fault = bisect(bundle_of(quantized(), tmp_path, rules=QUANTIZED), "npu_0")
+    fault = bisect_region(bundle_of(quantized(), tmp_path, rules=QUANTIZED), "npu_0")
     assert (fault.op, fault.operations) == ("Conv", ("c",))
 
 

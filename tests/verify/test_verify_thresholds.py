@@ -8,17 +8,17 @@ from onnx import TensorProto, helper
 from support import parse
 
 from byoc.errors import InputError
-from byoc.verify.compare import OutputError, compare
-from byoc.verify.quantized import quantized_tensors
-from byoc.verify.thresholds import DEFAULT, Thresholds, read_thresholds
+from byoc.verify.compare import OutputError, compare_tensors
+from byoc.verify.quantized import find_quantized_tensors
+from byoc.verify.thresholds import DEFAULT_THRESHOLDS, Thresholds, read_thresholds
 
 I8 = np.array([-128, 0, 127, 5], np.int8)
 
 
 def one(
-    expected: Any, actual: Any, allowed: Thresholds = DEFAULT, quantized: bool = False
+    expected: Any, actual: Any, allowed: Thresholds = DEFAULT_THRESHOLDS, quantized: bool = False
 ) -> OutputError:
-    (error,) = compare({"y": expected}, {"y": actual}, allowed, {"y"} if quantized else ())
+    (error,) = compare_tensors({"y": expected}, {"y": actual}, allowed, {"y"} if quantized else ())
     return error
 
 
@@ -30,7 +30,7 @@ def test_one_unit_of_a_quantized_integer() -> None:
     assert not one(I8, off).within, "without a scale it is an index"
     two = np.array([-126, 0, 127, 5], np.int8)
     assert not one(I8, two, quantized=True).within
-    assert one(I8, two, quantized=True).told == "by 2 units, at most 1 is allowed for int8"
+    assert one(I8, two, quantized=True).error_phrase == "by 2 units, at most 1 is allowed for int8"
     assert one(I8, two, read_thresholds({"quantized": "2"}), quantized=True).within
 
 
@@ -61,18 +61,18 @@ def test_a_signal_to_noise_ratio_instead() -> None:
     assert one(wanted, got, read_thresholds({}, 39.9)).within
     error = one(wanted, got, read_thresholds({}, 40.1))
     assert not error.within
-    assert error.told == "by a noise of 40.0 dB, no less than 40.1 dB is allowed for float32"
+    assert error.error_phrase == "by a noise of 40.0 dB, no less than 40.1 dB is allowed for float32"
     assert one(wanted, wanted, read_thresholds({}, 400)).within
     assert not one(wanted, np.array([3, np.nan], np.float32), read_thresholds({}, -400)).within
     assert not one(I8, I8 + np.int8(1), read_thresholds({}, 1)).within, "integers are as they were"
 
 
 def test_lower_precision_allows_more_but_for_what_the_user_asked() -> None:
-    assert DEFAULT.lowered("float16").relative["float32"] == 1e-2
-    assert DEFAULT.lowered("bfloat16").relative["float16"] == 5e-2
-    assert DEFAULT.lowered("int8") == DEFAULT
+    assert DEFAULT_THRESHOLDS.for_computation_in("float16").relative["float32"] == 1e-2
+    assert DEFAULT_THRESHOLDS.for_computation_in("bfloat16").relative["float16"] == 5e-2
+    assert DEFAULT_THRESHOLDS.for_computation_in("int8") == DEFAULT_THRESHOLDS
     asked = read_thresholds({"float32": "1e-6"})
-    assert asked.lowered("float16").relative == {**DEFAULT.relative, "float32": 1e-6, "float64": 1e-2}
+    assert asked.for_computation_in("float16").relative == {**DEFAULT_THRESHOLDS.relative, "float32": 1e-6, "float64": 1e-2}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -99,8 +99,8 @@ def test_a_constant_output_that_is_wrong_by_a_percent_is_wrong() -> None:
 def test_the_least_range_is_that_of_what_was_computed_in() -> None:
     wanted, got = np.float32([0.5, 0.5000001]), np.float32([0.5, 0.501])
     assert not one(wanted, got).within
-    assert one(wanted, got, DEFAULT.lowered("float16")).within
-    assert not one(wanted, wanted * np.float32(1.01), DEFAULT.lowered("float16")).within
+    assert one(wanted, got, DEFAULT_THRESHOLDS.for_computation_in("float16")).within
+    assert not one(wanted, wanted * np.float32(1.01), DEFAULT_THRESHOLDS.for_computation_in("float16")).within
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_which_tensors_are_quantized() -> None:
       same = Identity(pixels)
       i = ArgMax(x)
     }""")
-    assert quantized_tensors(model) == {"q", "t", "out"}
+    assert find_quantized_tensors(model) == {"q", "t", "out"}
 
 
 def test_which_tensors_are_quantized_behind_a_function() -> None:
@@ -155,5 +155,5 @@ def test_which_tensors_are_quantized_behind_a_function() -> None:
         [helper.make_tensor("s", TensorProto.FLOAT, [], [0.1]), helper.make_tensor("z", i8, [], [0])],
     )
     model = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=8)
-    assert {"x", "v", "y"} <= quantized_tensors(model)
-    assert not {"s", "z"} & quantized_tensors(model)
+    assert {"x", "v", "y"} <= find_quantized_tensors(model)
+    assert not {"s", "z"} & find_quantized_tensors(model)

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from byoc import zoo
-from byoc.zoo.classics import Classics
+from byoc.zoo.classics import ClassicModels
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", params=[entry.name for entry in Classics().entries()])
+@pytest.fixture(scope="session", params=[entry.name for entry in ClassicModels().entries()])
 def trial(request: pytest.FixtureRequest) -> Iterator[Trial]:
     """Run one model; pytest orders tests by this fixture, so one model is in memory at a time."""
     name: str = request.param

@@ -8,14 +8,14 @@ from hashlib import sha256
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-from byoc.zoo.table import Package, Row, Trained
+from byoc.zoo.table import WheelPackage, TrainedRow, TrainedModel
 
 Failure = str | BaseException
 
 
-def model(name: str, content: bytes, requirement: str = "pack==1", **changes: object) -> Trained:
+def model(name: str, content: bytes, requirement: str = "pack==1", **changes: object) -> TrainedModel:
     """Return a row of a table for a file `NAME.onnx` of a wheel."""
-    row = Row(
+    row = TrainedRow(
         family="test",
         file=f"inside/{name}.onnx",
         bytes=len(content),
@@ -23,7 +23,7 @@ def model(name: str, content: bytes, requirement: str = "pack==1", **changes: ob
         nodes=1,
         inputs={},
     ).model_copy(update=changes)
-    return Trained(name, requirement, Package(licence="MIT", bytes=1000, models={name: row}), row)
+    return TrainedModel(name, requirement, WheelPackage(licence="MIT", bytes=1000, models={name: row}), row)
 
 
 def wheel(members: Mapping[str | ZipInfo, bytes]) -> bytes:

@@ -15,7 +15,7 @@ from support import LIGHT, parse
 from byoc import zoo
 from byoc.errors import InputError
 from byoc.zoo import catalog, classics
-from byoc.zoo.table import table
+from byoc.zoo.table import read_trained_table
 
 TINY = zoo.ZooEntry("tiny", "test", "here", "MIT", "none", 1)
 
@@ -61,14 +61,14 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_all_are_listed_by_name_and_none_twice() -> None:
-    names = [entry.name for entry in zoo.entries()]
+    names = [entry.name for entry in zoo.list_entries()]
     assert names == sorted(set(names))
-    assert {*LIGHT, *table()} <= set(names)
-    assert zoo.problems() == ()
+    assert {*LIGHT, *read_trained_table()} <= set(names)
+    assert zoo.find_problems() == ()
 
 
 def test_an_entry_says_where_the_model_is_from() -> None:
-    entries = {entry.name: entry for entry in zoo.entries()}
+    entries = {entry.name: entry for entry in zoo.list_entries()}
     assert entries["squeezenet"] == zoo.ZooEntry(
         name="squeezenet",
         family="convolutional classifier",
@@ -91,16 +91,16 @@ def test_an_entry_says_where_the_model_is_from() -> None:
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_the_number_of_nodes_is_the_model_s(name: str) -> None:
-    (entry,) = (entry for entry in zoo.entries() if entry.name == name)
-    light = zoo.structure(name).graph.node
+    (entry,) = (entry for entry in zoo.list_entries() if entry.name == name)
+    light = zoo.load_structure(name).graph.node
     assert entry.nodes == sum(node.op_type != "ConstantOfShape" for node in light)
 
 
-@pytest.mark.parametrize("function", [zoo.load, zoo.path, zoo.sample_inputs])
+@pytest.mark.parametrize("function", [zoo.load, zoo.find_path, zoo.sample_inputs])
 def test_an_unknown_name_lists_the_nearest_and_all(function: Callable[[str], object]) -> None:
     with pytest.raises(InputError) as caught:
         function("squeeznet")
-    names = ", ".join(entry.name for entry in zoo.entries())
+    names = ", ".join(entry.name for entry in zoo.list_entries())
     assert str(caught.value) == (
         f"zoo: no model named 'squeeznet' (did you mean squeezenet?); available: {names}"
     )
@@ -108,7 +108,7 @@ def test_an_unknown_name_lists_the_nearest_and_all(function: Callable[[str], obj
 
 def test_an_unknown_structure_lists_the_light_ones() -> None:
     with pytest.raises(InputError) as caught:
-        zoo.structure("squeeznet")
+        zoo.load_structure("squeeznet")
     assert str(caught.value) == (
         "zoo: no light model named 'squeeznet' (did you mean squeezenet?); available: "
         + ", ".join(LIGHT)
@@ -119,37 +119,37 @@ def test_an_onnx_without_light_models_is_named_as_such(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(classics, "_FOLDER", tmp_path / "absent")
-    assert "yunet" in {entry.name for entry in zoo.entries()}
-    assert "the light models: the installed onnx" in zoo.problems()[0]
+    assert "yunet" in {entry.name for entry in zoo.list_entries()}
+    assert "the light models: the installed onnx" in zoo.find_problems()[0]
     with pytest.raises(InputError, match=r"carries no light models in .*absent"):
         zoo.load("squeezenet")
 
 
 def test_a_package_may_bring_models(plug: Callable[..., None]) -> None:
     plug(Tiny)
-    assert TINY in zoo.entries()
+    assert TINY in zoo.list_entries()
     assert zoo.load("tiny").graph.node[0].op_type == "Relu"
     assert zoo.sample_inputs("tiny", 3)["x"].tolist() == [3, 3]
-    assert zoo.path("tiny") is None
+    assert zoo.find_path("tiny") is None
 
 
 def test_two_of_one_name_are_an_error_that_names_both(plug: Callable[..., None]) -> None:
     plug(Rival)
     both = "the light models and extra of an unknown distribution"
     sentence = f"zoo: {both} both bring a model named 'squeezenet'"
-    for function in (zoo.load, zoo.path, zoo.sample_inputs):
+    for function in (zoo.load, zoo.find_path, zoo.sample_inputs):
         with pytest.raises(InputError) as caught:
             function("squeezenet")
         assert str(caught.value) == sentence
     with pytest.raises(InputError, match="both bring"):
-        zoo.entries()
+        zoo.list_entries()
     assert zoo.load("tiny").graph.node
 
 
 def test_a_broken_package_does_not_take_the_others_down(plug: Callable[..., None]) -> None:
     plug(Broken, Tiny)
-    assert TINY in zoo.entries()
-    assert zoo.problems() == ("extra of an unknown distribution: ZeroDivisionError: oh",)
+    assert TINY in zoo.list_entries()
+    assert zoo.find_problems() == ("extra of an unknown distribution: ZeroDivisionError: oh",)
     with pytest.raises(InputError, match=r"could not look in extra of .*: ZeroDivisionError: oh"):
         zoo.load("nothing")
 

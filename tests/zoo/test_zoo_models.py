@@ -15,7 +15,7 @@ def test_the_checker_accepts_it(trial: Any) -> None:
 
 
 def test_the_structure_is_the_original(trial: Any) -> None:
-    original = zoo.structure(trial.name)
+    original = zoo.load_structure(trial.name)
     kept = [node for node in original.graph.node if node.op_type != "ConstantOfShape"]
     assert [_anonymous(node) for node in trial.model.graph.node] == [_anonymous(n) for n in kept]
     assert list(trial.model.opset_import) == list(original.opset_import)
@@ -30,7 +30,7 @@ def test_every_node_has_a_name_of_its_own(trial: Any) -> None:
 
 def test_the_image_is_the_only_input(trial: Any) -> None:
     (image,) = trial.model.graph.input
-    assert image.name in {value.name for value in zoo.structure(trial.name).graph.input}
+    assert image.name in {value.name for value in zoo.load_structure(trial.name).graph.input}
     assert image.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     assert _dims(image) == [1, 3, 224, 224]
 

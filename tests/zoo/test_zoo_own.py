@@ -39,21 +39,21 @@ def mine(tmp_path: Path, config: Path) -> Path:
 
 
 def test_every_onnx_file_below_is_a_model(mine: Path) -> None:
-    found = [entry for entry in zoo.entries() if entry.name.startswith("mine/")]
+    found = [entry for entry in zoo.list_entries() if entry.name.startswith("mine/")]
     assert [(entry.name, entry.source) for entry in found] == [
         ("mine/deep/er/net", str(mine / "deep" / "er" / "net.onnx")),
         ("mine/net.v1", str(mine / "net.v1.onnx")),
     ]
     assert all(entry.present and entry.nodes is None for entry in found)
     assert zoo.load("mine/net.v1") == model()
-    assert zoo.path("mine/net.v1") == mine / "net.v1.onnx"
+    assert zoo.find_path("mine/net.v1") == mine / "net.v1.onnx"
 
 
 def test_external_data_is_found_beside_the_file(mine: Path) -> None:
     onnx.save(model(), mine / "big.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     (weight,) = zoo.load("mine/big").graph.initializer
     assert numpy_helper.to_array(weight).tolist() == [0, 1, 2, 3]
-    path = zoo.path("mine/big")
+    path = zoo.find_path("mine/big")
     assert path is not None
     assert (path.parent / "w.bin").is_file()
 
@@ -88,15 +88,15 @@ def test_a_folder_may_lie_beside_the_file_or_in_the_home_folder(
         folder.mkdir()
         onnx.save(model(), folder / "m.onnx")
     config.write_text("zoo:\n  a: near\n  b: ~/far\n", "utf-8")
-    assert zoo.path("a/m") == config.parent / "near" / "m.onnx"
-    assert zoo.path("b/m") == tmp_path / "far" / "m.onnx"
+    assert zoo.find_path("a/m") == config.parent / "near" / "m.onnx"
+    assert zoo.find_path("b/m") == tmp_path / "far" / "m.onnx"
 
 
 def test_a_folder_that_is_gone_hides_no_other_model(config: Path, tmp_path: Path) -> None:
     config.write_text(f"zoo: {{gone: {tmp_path}/gone}}\n", "utf-8")
     sentence = f"{config}: zoo.gone: there is no folder '{tmp_path}/gone'"
     assert zoo.load("squeezenet").graph.node
-    assert sentence in zoo.problems()[0]
+    assert sentence in zoo.find_problems()[0]
     with pytest.raises(InputError) as caught:
         zoo.load("gone/m")
     assert sentence in str(caught.value)
@@ -116,7 +116,7 @@ def test_a_folder_that_is_gone_hides_no_other_model(config: Path, tmp_path: Path
 )
 def test_a_wrong_configuration_is_named(text: str, problem: str, config: Path) -> None:
     config.write_text(text, "utf-8")
-    for function in (zoo.entries, lambda: zoo.load("squeezenet")):
+    for function in (zoo.list_entries, lambda: zoo.load("squeezenet")):
         with pytest.raises(InputError) as caught:
             function()
         assert str(caught.value).startswith(str(config))
@@ -131,4 +131,4 @@ def test_without_a_home_folder_the_light_models_are_there(monkeypatch: pytest.Mo
         monkeypatch.delenv(variable)
     monkeypatch.setattr(Path, "home", nowhere)
     assert zoo.load("squeezenet").graph.node
-    assert "the trained models: zoo: there is no home folder here" in zoo.problems()[0]
+    assert "the trained models: zoo: there is no home folder here" in zoo.find_problems()[0]

@@ -15,7 +15,7 @@ from byoc import zoo
 from byoc.errors import InputError
 from byoc.graph.walk import walk_graphs
 from byoc.zoo import catalog, trained
-from byoc.zoo.table import table
+from byoc.zoo.table import read_trained_table
 from byoc.zoo.wheels import OUT_OF_REACH
 
 Cli = Callable[..., Ran]
@@ -23,8 +23,8 @@ SMALL = ["swift_f0", "yunet"]
 
 
 def test_the_table_holds_twenty_and_each_says_all() -> None:
-    assert len(table()) == 20
-    for entry in table().values():
+    assert len(read_trained_table()) == 20
+    for entry in read_trained_table().values():
         name, version = entry.requirement.split("==")
         assert name
         assert version[0].isdigit()
@@ -35,10 +35,10 @@ def test_the_table_holds_twenty_and_each_says_all() -> None:
         assert entry.package.licence in {"Apache-2.0", "BSD-2-Clause", "MIT"}
 
 
-@pytest.mark.parametrize("name", sorted(table()))
+@pytest.mark.parametrize("name", sorted(read_trained_table()))
 def test_the_inputs_are_seeded_and_finite(name: str) -> None:
     first, again, other = (zoo.sample_inputs(name, seed) for seed in (0, 0, 1))
-    for key, feed in table()[name].row.inputs.items():
+    for key, feed in read_trained_table()[name].row.inputs.items():
         assert (first[key].shape, str(first[key].dtype)) == (feed.shape, feed.type)
         assert np.isfinite(first[key]).all()
         assert np.array_equal(first[key], again[key])
@@ -59,12 +59,12 @@ def two(monkeypatch: pytest.MonkeyPatch) -> FakePip:
 
 
 def test_a_model_is_fetched_on_first_use(two: FakePip) -> None:
-    path = zoo.path("a")
+    path = zoo.find_path("a")
     assert path is not None
     assert path.read_bytes() == b"first"
-    assert zoo.path("a") == path
+    assert zoo.find_path("a") == path
     assert len(two.commands) == 1
-    assert {e.name: e.present for e in zoo.entries() if e.name in "ac"} == {"a": True, "c": False}
+    assert {e.name: e.present for e in zoo.list_entries() if e.name in "ac"} == {"a": True, "c": False}
 
 
 def test_one_that_cannot_be_had_is_an_input_error(two: FakePip) -> None:
@@ -132,7 +132,7 @@ def test_two_small_ones_are_really_fetched_and_run(home: Path) -> None:
     assert list(zoo.fetch(SMALL)) == [replace(r, outcome="already there") for r in results]
     for name in SMALL:
         nodes = [node for graph in walk_graphs(zoo.load(name).graph) for node in graph.node]
-        assert sum(node.op_type != "Constant" for node in nodes) == table()[name].row.nodes
-        session = onnxruntime.InferenceSession(str(zoo.path(name)), providers=["CPUExecutionProvider"])
+        assert sum(node.op_type != "Constant" for node in nodes) == read_trained_table()[name].row.nodes
+        session = onnxruntime.InferenceSession(str(zoo.find_path(name)), providers=["CPUExecutionProvider"])
         outputs = session.run(None, zoo.sample_inputs(name))
         assert all(value.size and np.isfinite(value).all() for value in outputs)

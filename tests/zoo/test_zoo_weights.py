@@ -9,8 +9,8 @@ import pytest
 
 from byoc import zoo
 from byoc.errors import InputError
-from byoc.zoo.roles import Wiring, spread_of
-from byoc.zoo.weights import Spread, seed_of, uniform
+from byoc.zoo.roles import WeightGraph, choose_spread
+from byoc.zoo.weights import UniformSpread, derive_seed, draw_uniform
 
 
 @pytest.mark.parametrize(
@@ -33,20 +33,20 @@ def test_values_are_what_the_raw_bits_say() -> None:
     halves = [(word >> shift) & 0xFFFF for word in words for shift in (0, 16, 32, 48)]
     signed = [half - (1 << 16 if half >= 1 << 15 else 0) for half in halves]
     expected = [3.0 + 0.5 * half / (1 << 15) for half in signed]
-    values = uniform(7, (2, 3), Spread(3.0, 0.5))
+    values = draw_uniform(7, (2, 3), UniformSpread(3.0, 0.5))
     assert values.shape == (2, 3)
     assert values.ravel().tolist() == pytest.approx(expected[:6], abs=3e-7)
 
 
 def test_a_longer_draw_continues_a_shorter_one() -> None:
     chunk = 4 << 17
-    long = uniform(1, (2 * chunk + 5,), Spread(0.0, 1.0))
-    assert np.array_equal(uniform(1, (chunk + 1,), Spread(0.0, 1.0)), long[: chunk + 1])
+    long = draw_uniform(1, (2 * chunk + 5,), UniformSpread(0.0, 1.0))
+    assert np.array_equal(draw_uniform(1, (chunk + 1,), UniformSpread(0.0, 1.0)), long[: chunk + 1])
     assert not np.array_equal(long[:chunk], long[chunk : 2 * chunk])
 
 
 def test_values_fill_the_spread() -> None:
-    values = uniform(2, (1000, 1000), Spread(1.0, 0.2))
+    values = draw_uniform(2, (1000, 1000), UniformSpread(1.0, 0.2))
     assert values.min() >= np.float32(0.8)
     assert values.max() <= np.float32(1.2)
     assert values.mean() == pytest.approx(1.0, abs=1e-3)
@@ -54,8 +54,8 @@ def test_values_fill_the_spread() -> None:
 
 
 def test_seeds_tell_names_apart() -> None:
-    assert seed_of("a", "bc") != seed_of("ab", "c")
-    assert seed_of("a", "bc") == seed_of("a", "bc")
+    assert derive_seed("a", "bc") != derive_seed("ab", "c")
+    assert derive_seed("a", "bc") == derive_seed("a", "bc")
 
 
 def test_a_kernel_is_scaled_by_its_fan_in() -> None:
@@ -67,20 +67,20 @@ def test_a_kernel_is_scaled_by_its_fan_in() -> None:
         b = Gemm(a, wide, bias)
     """
     wiring = _wiring(text)
-    assert spread_of("kernel", (8, 2, 3, 3), wiring).reach == pytest.approx(sqrt(3 / 18))
-    assert spread_of("tall", (10, 50), wiring).reach == pytest.approx(sqrt(3 / 50))
-    assert spread_of("wide", (10, 50), wiring).reach == pytest.approx(sqrt(3 / 10))
-    assert spread_of("bias", (50,), wiring).centre == 0
+    assert choose_spread("kernel", (8, 2, 3, 3), wiring).reach == pytest.approx(sqrt(3 / 18))
+    assert choose_spread("tall", (10, 50), wiring).reach == pytest.approx(sqrt(3 / 50))
+    assert choose_spread("wide", (10, 50), wiring).reach == pytest.approx(sqrt(3 / 10))
+    assert choose_spread("bias", (50,), wiring).centre == 0
 
 
 def test_a_relu_before_a_kernel_doubles_its_variance() -> None:
     wiring = _wiring("r = Relu(image) d, mask = Dropout(r) x = Conv(d, kernel)")
-    assert spread_of("kernel", (8, 2, 3, 3), wiring).reach == pytest.approx(sqrt(2 * 3 / 18))
+    assert choose_spread("kernel", (8, 2, 3, 3), wiring).reach == pytest.approx(sqrt(2 * 3 / 18))
 
 
 def test_a_residual_branch_adds_little() -> None:
     wiring = _wiring("x = Conv(image, kernel) n = BatchNormalization(x,s,b,m,v) y = Sum(n, image)")
-    assert spread_of("kernel", (8, 2, 1, 1), wiring).reach < sqrt(3 / 2) / 2
+    assert choose_spread("kernel", (8, 2, 1, 1), wiring).reach < sqrt(3 / 2) / 2
 
 
 def test_use_decides_and_not_the_name() -> None:
@@ -89,16 +89,16 @@ def test_use_decides_and_not_the_name() -> None:
         u = Unsqueeze<axes = [1, 2]>(b)
         y = Mul(n, u)
     """)
-    near_one = [spread_of(name, (3,), wiring).centre for name in ("bias", "weight", "b")]
-    near_zero = [spread_of(name, (3,), wiring).centre for name in ("variance", "mean")]
+    near_one = [choose_spread(name, (3,), wiring).centre for name in ("bias", "weight", "b")]
+    near_zero = [choose_spread(name, (3,), wiring).centre for name in ("variance", "mean")]
     assert near_one == [1, 1, 1]
     assert near_zero == [0, 0]
 
 
 def test_an_unknown_use_is_refused() -> None:
     with pytest.raises(InputError, match="slope is input 1 of PRelu: no rule for its values"):
-        spread_of("slope", (3,), _wiring("y = PRelu(image, slope)"))
+        choose_spread("slope", (3,), _wiring("y = PRelu(image, slope)"))
 
 
-def _wiring(body: str) -> Wiring:
-    return Wiring.of(onnx.parser.parse_graph(f"g (float[1,3,8,8] image) => (float y) {{ {body} }}"))
+def _wiring(body: str) -> WeightGraph:
+    return WeightGraph.from_graph(onnx.parser.parse_graph(f"g (float[1,3,8,8] image) => (float y) {{ {body} }}"))

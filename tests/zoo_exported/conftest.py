@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from byoc.zoo.exported import Exported
+from byoc.zoo.exported import ExportedStructures
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Trial:
     outputs: tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]
 
 
-@pytest.fixture(scope="module", params=[entry.name for entry in Exported().entries()])
+@pytest.fixture(scope="module", params=[entry.name for entry in ExportedStructures().entries()])
 def trial(request: pytest.FixtureRequest) -> Iterator[Trial]:
     """Run one model; pytest orders tests by this fixture, so one model is in memory at a time."""
     name: str = request.param
-    exported = Exported()
+    exported = ExportedStructures()
     model = exported.load(name)
     session = _session(model)
     first, second = (_run(session, exported.sample_inputs(name, seed)) for seed in (0, 1))

@@ -9,12 +9,12 @@ import pytest
 
 import byoc
 from byoc.errors import InputError
-from byoc.zoo.generated import Generated
-from byoc.zoo.transformer import transformer
+from byoc.zoo.generated import GeneratedTransformers
+from byoc.zoo.transformer import make_transformer
 
 
 def test_the_small_one_is_valid_and_all_its_shapes_are_known() -> None:
-    model = Generated().load("transformer_1k")
+    model = GeneratedTransformers().load("transformer_1k")
     onnx.checker.check_model(model, full_check=True)
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
     shapes = [value.type.tensor_type.shape.dim for value in inferred.graph.value_info]
@@ -22,10 +22,10 @@ def test_the_small_one_is_valid_and_all_its_shapes_are_known() -> None:
     assert all(dim.dim_value > 0 for shape in shapes for dim in shape)
 
 
-@pytest.mark.parametrize("entry", Generated().entries(), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", GeneratedTransformers().entries(), ids=lambda entry: entry.name)
 def test_it_has_the_nodes_that_its_name_says(entry: byoc.zoo.ZooEntry) -> None:
     start = time.perf_counter()
-    model = Generated().load(entry.name)
+    model = GeneratedTransformers().load(entry.name)
     assert time.perf_counter() - start < 20  # about 1 on an idle machine
     assert len(model.graph.node) == entry.nodes
     assert entry.nodes == pytest.approx(1000 * int(entry.name.split("_")[1][:-1]), rel=0.03)
@@ -34,7 +34,7 @@ def test_it_has_the_nodes_that_its_name_says(entry: byoc.zoo.ZooEntry) -> None:
 
 @pytest.mark.parametrize(("layers", "hidden"), [(1, 16), (5, 64), (30, 32)])
 def test_the_signal_stays_in_range(layers: int, hidden: int) -> None:
-    model = transformer(layers, hidden)
+    model = make_transformer(layers, hidden)
     onnx.checker.check_model(model, full_check=True)
     assert len(model.graph.node) == 33 * layers + 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -46,27 +46,27 @@ def test_the_signal_stays_in_range(layers: int, hidden: int) -> None:
 
 
 def test_neighbouring_layers_differ() -> None:
-    stored = {tensor.name: tensor.raw_data for tensor in transformer(8).graph.initializer}
+    stored = {tensor.name: tensor.raw_data for tensor in make_transformer(8).graph.initializer}
     assert len({stored[f"w{weights}.q.kernel"] for weights in range(4)}) == 4
 
 
 def test_samples_suit_the_model() -> None:
-    ((name, array),) = Generated().sample_inputs("transformer_1k", 3).items()
+    ((name, array),) = GeneratedTransformers().sample_inputs("transformer_1k", 3).items()
     assert (name, array.shape, array.dtype) == ("x", (1, 16, 64), np.float32)
-    assert not np.array_equal(array, Generated().sample_inputs("transformer_1k", 4)["x"])
+    assert not np.array_equal(array, GeneratedTransformers().sample_inputs("transformer_1k", 4)["x"])
 
 
 def test_it_can_be_partitioned() -> None:
-    planned = byoc.partition(transformer(4), "dla")
+    planned = byoc.partition(make_transformer(4), "dla")
     assert planned.report["predicted"]["seconds"] > 0
 
 
 @pytest.mark.parametrize(("layers", "hidden"), [(0, 64), (1, 24), (1, 0)])
 def test_what_cannot_be_made_is_refused(layers: int, hidden: int) -> None:
     with pytest.raises(InputError, match=f"no transformer has {layers} layers, {hidden} wide"):
-        transformer(layers, hidden)
+        make_transformer(layers, hidden)
 
 
 def test_an_unknown_name_lists_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean transformer_10k"):
-        Generated().load("transformer_10")
+        GeneratedTransformers().load("transformer_10")

@@ -21,7 +21,7 @@ _MOST_NODES = 20_000
 def main(names: Sequence[str]) -> int:
     """Print the table, and return the exit code."""
     failed = 0
-    chosen = names or [e.name for e in zoo.entries() if (e.nodes or 0) <= _MOST_NODES]
+    chosen = names or [e.name for e in zoo.list_entries() if (e.nodes or 0) <= _MOST_NODES]
     sys.stdout.write(
         f"{'model':<22}{'placement':<15}{'nodes':>7}{'regions':>9}{'error':>10}{'seconds':>9}\n"
     )

@@ -18,7 +18,7 @@ from byoc.placement.strategies.all_supported import AllSupported
 from byoc.rules.load import load_rules
 from byoc.stages import State
 from byoc.verify.compare import Verification
-from byoc.verify.run import NotVerifiableError, verify
+from byoc.verify.run import NotVerifiableError, verify_bundle
 
 COSTS = (
     "kind: roofline\nname: near\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\nlink: {bandwidth: .inf}\n"
@@ -57,7 +57,7 @@ def rows(name: str) -> Iterator[Row]:
             outcome = emit(state).verification
             if isinstance(outcome, str):
                 raise NotVerifiableError(outcome)
-            again: Verification = verify(open_bundle(here / "b"), model)
+            again: Verification = verify_bundle(open_bundle(here / "b"), model)
             error = max((output.relative for output in again.outputs), default=0.0)
         size = sum(len(index.nodes) - len(index.constant_nodes) for index in model.index.walk())
         yield Row(name, strategy.name, size, len(plan.regions), error, time.monotonic() - start)

@@ -11,66 +11,66 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
 from onnx.defs import OpSchema
 
-from byoc.boundary.casting.rounding import twin
-from byoc.graph.attributes import open_dtypes, schema_of
-from byoc.graph.bodies import body_input_types
-from byoc.graph.types import DTYPES, NUMBERS, read_type
+from byoc.boundary.casting.rounding import round_tensor
+from byoc.graph.attributes import get_allowed_dtypes, get_schema
+from byoc.graph.bodies import infer_body_input_types
+from byoc.graph.types import DTYPES, DTYPE_NUMBERS, read_type
 from byoc.graph.walk import is_onnx
 
 FLOAT = "float32"
 Dtypes = Mapping[str, str]
 """Tensors to their data types; those that are not known, or are no tensors, are left out."""
 
-_FIXED = {f"tensor({name})": name for name in NUMBERS} | {"tensor(float)": FLOAT}
+_FIXED = {f"tensor({name})": name for name in DTYPE_NUMBERS} | {"tensor(float)": FLOAT}
 _FIXED["tensor(double)"] = "float64"
 
 
 @dataclass(frozen=True)
-class Schemas:
+class OperatorSchemas:
     """Operator schemas at the versions that a model imports; `opsets` are those versions by domain."""
 
     opsets: Mapping[str, int]
 
-    def of(self, node: NodeProto) -> OpSchema | None:
+    def find(self, node: NodeProto) -> OpSchema | None:
         """Return the schema of a node's operator, or None if ONNX has none."""
         domain = "" if is_onnx(node) else node.domain
-        return schema_of(node.op_type, domain, self.opsets.get(domain, 1))
+        return get_schema(node.op_type, domain, self.opsets.get(domain, 1))
 
-    def inputs(self, node: NodeProto) -> list[str]:
+    def input_types(self, node: NodeProto) -> list[str]:
         """Return the type or type variable of each input, empty without a schema."""
-        schema = self.of(node)
-        return list(_types(schema.inputs if schema else (), len(node.input)))
+        schema = self.find(node)
+        return list(_formal_types(schema.inputs if schema else (), len(node.input)))
 
-    def outputs(self, node: NodeProto) -> list[str]:
+    def output_types(self, node: NodeProto) -> list[str]:
         """Return the type or type variable of each output, empty without a schema."""
-        schema = self.of(node)
-        return list(_types(schema.outputs if schema else (), len(node.output)))
+        schema = self.find(node)
+        return list(_formal_types(schema.outputs if schema else (), len(node.output)))
 
-    def may_be(self, node: NodeProto, type_str: str, dtype: str) -> bool:
+    def allows(self, node: NodeProto, type_str: str, dtype: str) -> bool:
         """Return whether tensors of a type variable may have a data type.
 
         For an operator that ONNX does not define all may: the rule file says that the accelerator has
         it.
         """
-        schema = self.of(node)
-        return schema is None or dtype in open_dtypes(schema, type_str)
+        schema = self.find(node)
+        return schema is None or dtype in get_allowed_dtypes(schema, type_str)
 
-    def has_tensors_alone(self, node: NodeProto) -> bool:
+    def has_only_tensors(self, node: NodeProto) -> bool:
         """Return whether all parameters of a node are tensors, none a sequence or a map."""
-        schema = self.of(node)
+        schema = self.find(node)
         if schema is None:
             return True
         parameters = (schema.inputs, len(node.input)), (schema.outputs, len(node.output))
         formals = (formal for formals_of_side, count in parameters for formal in formals_of_side[:count])
         return all(any(kind.startswith("tensor(") for kind in formal.types) for formal in formals)
 
-    def inferred(self, node: NodeProto, known: Dtypes) -> dict[str, str]:
+    def infer_outputs(self, node: NodeProto, known: Dtypes) -> dict[str, str]:
         """Return the data types of a node's outputs by ONNX's inference; empty if that fails."""
-        schema = self.of(node)
+        schema = self.find(node)
         if schema is None:
             return {}
         kinds = {
-            name: helper.make_tensor_type_proto(NUMBERS[dtype], None) for name, dtype in known.items()
+            name: helper.make_tensor_type_proto(DTYPE_NUMBERS[dtype], None) for name, dtype in known.items()
         }
         imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
         try:
@@ -79,19 +79,19 @@ class Schemas:
             return {}
         return _tensor_dtypes(found)
 
-    def output(self, node: NodeProto, position: int, known: Dtypes) -> str | None:
+    def infer_output(self, node: NodeProto, position: int, known: Dtypes) -> str | None:
         """Return the data type of an output of a node, or None if it is not known."""
-        schema = self.of(node)
+        schema = self.find(node)
         if schema is None:
             return next((known[name] for name in node.input if name in known), None)
-        type_str = self.outputs(node)[position]
+        type_str = self.output_types(node)[position]
         if type_str in _FIXED:
             return _FIXED[type_str]
-        same = zip(self.inputs(node), node.input, strict=True)
+        same = zip(self.input_types(node), node.input, strict=True)
         bound = next((known[name] for t, name in same if t == type_str and name in known), None)
-        return bound or self.inferred(node, _asked(node, known)).get(node.output[position])
+        return bound or self.infer_outputs(node, _inference_inputs(node, known)).get(node.output[position])
 
-    def shortened(
+    def shorten_output(
         self, node: NodeProto, output: str, known: Dtypes, dtype: str
     ) -> tuple[NodeProto, str] | None:
         """Return a node changed to make an output in `dtype`, and the output's resulting data type.
@@ -101,12 +101,12 @@ class Schemas:
         an extent: their float32 results are more precise, and onnxruntime does not have all of them in
         float16. `known` has the types of the inputs as they would be.
         """
-        schema = self.of(node)
-        known = _asked(node, known)
-        for changed in _changes(node, schema, dtype) if schema is not None else ():
-            if self.inferred(changed, known).get(output) == dtype:
+        schema = self.find(node)
+        known = _inference_inputs(node, known)
+        for changed in _changed_copies(node, schema, dtype) if schema is not None else ():
+            if self.infer_outputs(changed, known).get(output) == dtype:
                 return changed, dtype
-        found = self.inferred(node, known).get(output)
+        found = self.infer_outputs(node, known).get(output)
         return (node, found) if found is not None and found != dtype else None
 
 
@@ -115,7 +115,7 @@ def is_fixed(type_str: str) -> bool:
     return type_str in _FIXED
 
 
-def _types(formals: Sequence[OpSchema.FormalParameter], count: int) -> Iterator[str]:
+def _formal_types(formals: Sequence[OpSchema.FormalParameter], count: int) -> Iterator[str]:
     for position in range(count):
         if not formals:
             yield ""
@@ -124,14 +124,14 @@ def _types(formals: Sequence[OpSchema.FormalParameter], count: int) -> Iterator[
         yield formal.type_str
 
 
-def _asked(node: NodeProto, known: Dtypes) -> Dtypes:
+def _inference_inputs(node: NodeProto, known: Dtypes) -> Dtypes:
     """Return the types that a node's inference needs: all known ones for a node with bodies."""
     if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
         return dict(known)
     return {name: known[name] for name in node.input if name in known}
 
 
-def _changes(node: NodeProto, schema: OpSchema, dtype: str) -> Iterator[NodeProto]:
+def _changed_copies(node: NodeProto, schema: OpSchema, dtype: str) -> Iterator[NodeProto]:
     """Yield copies of a node with one attribute changed that may determine a float32 output."""
     attributes = {attribute.name: attribute for attribute in node.attribute}
     for name, formal in schema.attributes.items():
@@ -141,9 +141,9 @@ def _changes(node: NodeProto, schema: OpSchema, dtype: str) -> Iterator[NodeProt
             old = attribute.t if attribute is not None else zero
             if old.data_type != TensorProto.FLOAT:
                 continue
-            new = helper.make_attribute(name, twin(old, old.name, dtype)[0])
+            new = helper.make_attribute(name, round_tensor(old, old.name, dtype)[0])
         elif (schema.name, name) == ("Cast", "to"):
-            new = helper.make_attribute(name, NUMBERS[dtype])
+            new = helper.make_attribute(name, DTYPE_NUMBERS[dtype])
         else:
             continue
         changed = deepcopy(node)
@@ -160,10 +160,10 @@ def set_attribute(node: NodeProto, attribute: AttributeProto) -> None:
     node.attribute.add().CopyFrom(attribute)
 
 
-def body_dtypes(node: NodeProto, body: GraphProto, around: Dtypes) -> dict[str, str]:
+def infer_body_dtypes(node: NodeProto, body: GraphProto, around: Dtypes) -> dict[str, str]:
     """Return the data types stated in a body, and those of its inputs that follow from its node's."""
-    kinds = {name: helper.make_tensor_type_proto(NUMBERS[t], None) for name, t in around.items()}
-    found = body_input_types(node, body, {name: kinds[name] for name in node.input if name in kinds})
+    kinds = {name: helper.make_tensor_type_proto(DTYPE_NUMBERS[t], None) for name, t in around.items()}
+    found = infer_body_input_types(node, body, {name: kinds[name] for name in node.input if name in kinds})
     stated = {v.name: v.type for v in (*body.value_info, *body.output, *body.input)}
     found.update((name, kind) for name, kind in stated.items() if read_type(kind) is not None)
     result = _tensor_dtypes(found)

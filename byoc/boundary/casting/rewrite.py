@@ -7,42 +7,42 @@ from copy import deepcopy
 import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, numpy_helper
 
-from byoc.boundary.casting.choose import Chooser
-from byoc.boundary.casting.dtypes import FLOAT, Dtypes, body_dtypes
-from byoc.boundary.casting.frame import Frame, Naming, Value, constant_node
-from byoc.boundary.casting.outside import Outside
-from byoc.boundary.casting.rounding import twin
-from byoc.boundary.casting.variants import refer
-from byoc.graph.names import fresh
-from byoc.graph.types import DTYPES, NUMBERS
-from byoc.graph.walk import bodies, is_onnx, own_names, walk_graphs
+from byoc.boundary.casting.choose import ShortTypeChooser
+from byoc.boundary.casting.dtypes import FLOAT, Dtypes, infer_body_dtypes
+from byoc.boundary.casting.frame import CastFrame, Naming, CastValue, make_constant_node
+from byoc.boundary.casting.outside import HostCasts
+from byoc.boundary.casting.rounding import round_tensor
+from byoc.boundary.casting.variants import restore_references
+from byoc.graph.names import make_unique_name
+from byoc.graph.types import DTYPES, DTYPE_NUMBERS
+from byoc.graph.walk import walk_bodies, is_onnx, list_own_names, walk_graphs
 
 
-class Rewriter:
+class CastRewriter:
     """Rewrites the nodes of a region; `naming` names tensors inside bodies."""
 
-    def __init__(self, chooser: Chooser, naming: Naming, outside: Outside) -> None:
+    def __init__(self, chooser: ShortTypeChooser, naming: Naming, outside: HostCasts) -> None:
         """Remember everything that is common to the nodes of a region."""
         self.chooser = chooser
         self.dtype = chooser.dtype
         self.naming = naming
-        self.note = outside.note
+        self.note = outside.note_clipped
         self.variants = outside.variants
 
     def run(
-        self, frame: Frame, nodes: Sequence[NodeProto], known: Dtypes, short: Sequence[bool]
+        self, frame: CastFrame, nodes: Sequence[NodeProto], known: Dtypes, short: Sequence[bool]
     ) -> None:
         """Add copies of nodes to a frame; those that are `short` compute in the short type."""
         for node, narrow in zip(nodes, short, strict=True):
-            stored = _stored(node) if is_onnx(node) else None
+            stored = _constant_tensor(node) if is_onnx(node) else None
             if stored is not None:
-                self._constant(frame, node, stored)
-            elif self.chooser.function(node) is not None:
-                self._call(frame, deepcopy(node), known, narrow)
+                self._add_constant(frame, node, stored)
+            elif self.chooser.find_function(node) is not None:
+                self._rewrite_call(frame, deepcopy(node), known, narrow)
             else:
-                self._node(frame, node, known, narrow)
+                self._rewrite_node(frame, node, known, narrow)
 
-    def _constant(self, frame: Frame, node: NodeProto, tensor: TensorProto) -> None:
+    def _add_constant(self, frame: CastFrame, node: NodeProto, tensor: TensorProto) -> None:
         """Register a Constant, which is inserted when it is read, in each type in which it is read."""
         name = node.output[0]
 
@@ -51,50 +51,50 @@ class Rewriter:
                 frame.nodes.append(node)
                 return name
             new = frame.naming(f"{name}_{dtype}", name, dtype)
-            short, beyond = twin(tensor, new, dtype)
+            short, beyond = round_tensor(tensor, new, dtype)
             self.note(name, beyond)
-            frame.nodes.append(constant_node(new, short))
+            frame.nodes.append(make_constant_node(new, short))
             return new
 
-        frame.values[name] = Value(frame, FLOAT, {}, make)
+        frame.values[name] = CastValue(frame, FLOAT, {}, make)
 
-    def _node(self, frame: Frame, source: NodeProto, known: Dtypes, narrow: bool) -> None:
+    def _rewrite_node(self, frame: CastFrame, source: NodeProto, known: Dtypes, narrow: bool) -> None:
         schemas = self.chooser.schemas
         node = deepcopy(source)
-        made = self._made(node, known) if narrow else None
+        made = self._short_output_dtypes(node, known) if narrow else None
         narrow = made is not None
-        for i, type_str in enumerate(schemas.inputs(source)):
-            takes = narrow and schemas.may_be(source, type_str, self.dtype)
-            node.input[i] = frame.read(source.input[i], self._type(source.input[i], known, takes))
-        for body in bodies(node):
-            self._body(frame, source, body, known, narrow)
+        for i, type_str in enumerate(schemas.input_types(source)):
+            takes = narrow and schemas.allows(source, type_str, self.dtype)
+            node.input[i] = frame.read(source.input[i], self._choose_dtype(source.input[i], known, takes))
+        for body in walk_bodies(node):
+            self._rewrite_body(frame, source, body, known, narrow)
         for i, name in enumerate(source.output):
             if name:
                 dtype = known.get(name)
                 node.output[i] = frame.define(name, dtype, made[i] if made is not None else dtype)
         frame.nodes.append(node)
 
-    def _made(self, node: NodeProto, known: Dtypes) -> list[str | None] | None:
+    def _short_output_dtypes(self, node: NodeProto, known: Dtypes) -> list[str | None] | None:
         """Return a node's output types with short inputs, or None if the node cannot have these.
 
         An attribute of the node that determines an output type is changed.
         """
         schemas = self.chooser.schemas
-        reads = list(zip(node.input, schemas.inputs(node), strict=True))
+        reads = list(zip(node.input, schemas.input_types(node), strict=True))
         would_be = {
-            name: self._type(name, known, schemas.may_be(node, type_str, self.dtype))
+            name: self._choose_dtype(name, known, schemas.allows(node, type_str, self.dtype))
             for name, type_str in reads
         }
         types = {name: dtype for name, dtype in would_be.items() if dtype is not None}
         bound = {type_str for name, type_str in reads if known.get(name) == FLOAT}
-        free = schemas.of(node) is not None and not any(True for _ in bodies(node))
+        free = schemas.find(node) is not None and not any(True for _ in walk_bodies(node))
         result = []
-        for name, type_str in zip(node.output, schemas.outputs(node), strict=True):
+        for name, type_str in zip(node.output, schemas.output_types(node), strict=True):
             dtype = known.get(name)
-            if name and dtype == FLOAT and schemas.may_be(node, type_str, self.dtype):
+            if name and dtype == FLOAT and schemas.allows(node, type_str, self.dtype):
                 dtype = self.dtype
                 if free and type_str not in bound:
-                    found = schemas.shortened(node, name, types, self.dtype)
+                    found = schemas.shorten_output(node, name, types, self.dtype)
                     if found is None:
                         return None
                     node.CopyFrom(found[0])
@@ -102,47 +102,47 @@ class Rewriter:
             result.append(dtype)
         return result
 
-    def _type(self, name: str, known: Dtypes, takes: bool) -> str | None:
+    def _choose_dtype(self, name: str, known: Dtypes, takes: bool) -> str | None:
         dtype = known.get(name)
         return self.dtype if takes and dtype == FLOAT else dtype
 
-    def _body(
+    def _rewrite_body(
         self,
-        around: Frame,
+        around: CastFrame,
         node: NodeProto,
         body: GraphProto,
         known: Dtypes,
         narrow: bool,
     ) -> None:
         """Rewrite a body in place; its inputs and outputs are short if its node is."""
-        frame = Frame(self.naming if around.renames else around.naming, around)
+        frame = CastFrame(self.naming if around.renames else around.naming, around)
         nodes = list(body.node)
-        own = body_dtypes(node, body, known)
-        inner = self.chooser.known(nodes, ChainMap(own, dict(known)))
+        own = infer_body_dtypes(node, body, known)
+        inner = self.chooser.infer_dtypes(nodes, ChainMap(own, dict(known)))
         for value in body.input:
-            dtype = self._type(value.name, inner, narrow)
-            frame.values[value.name] = Value(frame, inner.get(value.name), {dtype: value.name})
+            dtype = self._choose_dtype(value.name, inner, narrow)
+            frame.values[value.name] = CastValue(frame, inner.get(value.name), {dtype: value.name})
             if dtype == self.dtype and inner.get(value.name) == FLOAT:
-                value.type.tensor_type.elem_type = NUMBERS[dtype]
-        self._initializers(frame, body)
+                value.type.tensor_type.elem_type = DTYPE_NUMBERS[dtype]
+        self._add_initializers(frame, body)
         outputs = [value.name for value in body.output if inner.get(value.name) == FLOAT]
         short = [False] * len(nodes)
         if narrow:
             short, _ = self.chooser.choose(nodes, inner, outputs)
         self.run(frame, nodes, inner, short)
         for value in body.output:
-            dtype = self._type(value.name, inner, narrow)
+            dtype = self._choose_dtype(value.name, inner, narrow)
             if dtype != inner.get(value.name):
-                value.type.tensor_type.elem_type = NUMBERS[self.dtype]
+                value.type.tensor_type.elem_type = DTYPE_NUMBERS[self.dtype]
             value.name = frame.read(value.name, dtype)
-        now = frame.dtypes()
+        now = frame.current_dtypes()
         for value in body.value_info:
             if now.get(value.name) == self.dtype:
-                value.type.tensor_type.elem_type = NUMBERS[self.dtype]
+                value.type.tensor_type.elem_type = DTYPE_NUMBERS[self.dtype]
         del body.node[:]
         body.node.extend(frame.nodes)
 
-    def _initializers(self, frame: Frame, body: GraphProto) -> None:
+    def _add_initializers(self, frame: CastFrame, body: GraphProto) -> None:
         """Register the initializers of a body; float32 ones are added back in the types read."""
         inputs = {value.name for value in body.input}
         stored = [t for t in body.initializer if t.name not in inputs]
@@ -153,7 +153,7 @@ class Rewriter:
                 new = tensor
                 if dtype == self.dtype:
                     name = frame.naming(f"{tensor.name}_{dtype}", tensor.name, dtype)
-                    new, beyond = twin(tensor, name, dtype, self.variants.folder)
+                    new, beyond = round_tensor(tensor, name, dtype, self.variants.folder)
                     self.note(tensor.name, beyond)
                 body.initializer.append(new)
                 return new.name
@@ -165,40 +165,40 @@ class Rewriter:
             name = tensor.name
             dtype = DTYPES[tensor.data_type]
             if dtype == FLOAT:
-                frame.values[name] = Value(frame, dtype, {}, maker(deepcopy(tensor)))
+                frame.values[name] = CastValue(frame, dtype, {}, maker(deepcopy(tensor)))
             else:
-                frame.values[name] = Value(frame, dtype, {dtype: name})
+                frame.values[name] = CastValue(frame, dtype, {dtype: name})
         del body.initializer[:]
         body.initializer.extend(copies)
 
-    def _call(self, frame: Frame, node: NodeProto, known: Dtypes, narrow: bool) -> None:
+    def _rewrite_call(self, frame: CastFrame, node: NodeProto, known: Dtypes, narrow: bool) -> None:
         """Add a call of a model's function, which is rewritten for this call."""
-        function = self.chooser.function(node)
+        function = self.chooser.find_function(node)
         assert function is not None
-        inside, inner = self.chooser.inside(node, function, known)
+        inside, inner = self.chooser.expand_call(node, function, known)
         outputs = [name for name in function.output if inner.get(name) == FLOAT]
         short, read_short = [False] * len(inside), set[str]()
         if narrow:
             short, read_short = self.chooser.choose(inside, inner, outputs)
-        body = Frame(_own_naming(function))
+        body = CastFrame(_function_naming(function))
         for formal in function.input:
             dtype = inner.get(formal)
             now = self.dtype if dtype == FLOAT and formal in read_short else dtype
-            body.values[formal] = Value(body, dtype, {now: formal})
+            body.values[formal] = CastValue(body, dtype, {now: formal})
         self.run(body, inside, inner, short)
         made = []
         for name in function.output:
             value = body.find(name)
-            has = narrow and (value is None or self.dtype in value.names or value.stored is not None)
-            made.append(self._type(name, inner, has))
+            has = narrow and (value is None or self.dtype in value.names or value.make_constant is not None)
+            made.append(self._choose_dtype(name, inner, has))
         new = deepcopy(function)
         names = [body.read(name, dtype) for name, dtype in zip(function.output, made, strict=True)]
         del new.node[:], new.output[:]
         new.output.extend(names)
         new.node.extend(body.nodes)
-        refer(new, function, node)
+        restore_references(new, function, node)
         for i, (name, formal) in enumerate(zip(list(node.input), function.input, strict=False)):
-            node.input[i] = frame.read(name, self._type(name, known, formal in read_short))
+            node.input[i] = frame.read(name, self._choose_dtype(name, known, formal in read_short))
         for i, (name, dtype) in enumerate(zip(list(node.output), made, strict=False)):
             if name:
                 node.output[i] = frame.define(name, known.get(name), dtype or known.get(name))
@@ -206,17 +206,17 @@ class Rewriter:
         frame.nodes.append(node)
 
 
-def _own_naming(function: FunctionProto) -> Naming:
+def _function_naming(function: FunctionProto) -> Naming:
     """Return a naming function for a function's new tensors, deterministic for equal rewrites."""
     nodes = list(function.node)
-    graphs = [inner for node in nodes for body in bodies(node) for inner in walk_graphs(body)]
-    taken = {*function.input, *function.output, *(name for graph in graphs for name in own_names(graph))}
+    graphs = [inner for node in nodes for body in walk_bodies(node) for inner in walk_graphs(body)]
+    taken = {*function.input, *function.output, *(name for graph in graphs for name in list_own_names(graph))}
     taken.update(name for node in nodes for name in (*node.input, *node.output))
 
-    return lambda name, of, dtype: fresh(name, taken)
+    return lambda name, of, dtype: make_unique_name(name, taken)
 
 
-def _stored(node: NodeProto) -> TensorProto | None:
+def _constant_tensor(node: NodeProto) -> TensorProto | None:
     """Return the float32 tensor that a Constant node holds, or None."""
     if node.op_type != "Constant":
         return None

@@ -7,12 +7,12 @@ from pathlib import Path
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from byoc.boundary.casting.dtypes import set_attribute
-from byoc.graph.walk import bodies
+from byoc.graph.walk import walk_bodies
 
-Key = tuple[str, str]
+FunctionKey = tuple[str, str]
 
 
-class Variants:
+class FunctionVariants:
     """The rewritten functions of a model; `folder` is the directory of external data.
 
     An unchanged function keeps its name. So does a rewritten one if all calls of the original use it;
@@ -23,7 +23,7 @@ class Variants:
         """Remember the names of a model's functions."""
         self.folder = folder
         self._taken = {(f.domain, f.name) for f in model.functions}
-        self._made: dict[tuple[Key, bytes], FunctionProto] = {}
+        self._made: dict[tuple[FunctionKey, bytes], FunctionProto] = {}
 
     def add(self, function: FunctionProto, new: FunctionProto, dtype: str) -> str:
         """Add a rewritten function and return the name under which it can be called."""
@@ -40,7 +40,7 @@ class Variants:
             self._made[key] = new
         return self._made[key].name
 
-    def finish(self, model: ModelProto, nodes: Sequence[NodeProto], regions: Collection[Key]) -> None:
+    def finish(self, model: ModelProto, nodes: Sequence[NodeProto], regions: Collection[FunctionKey]) -> None:
         """Add the new functions to the model, and drop the originals that are no longer called.
 
         `nodes` are those of the graphs and of the `regions`' functions.
@@ -49,25 +49,25 @@ class Variants:
             return
         model.functions.extend(self._made.values())
         others = [f for f in model.functions if (f.domain, f.name) not in regions]
-        called = _called(nodes) | {key for f in others for key in _called(f.node)}
+        called = _called_functions(nodes) | {key for f in others for key in _called_functions(f.node)}
         replaced = {key for key, _ in self._made} - called
         for i in reversed(range(len(model.functions))):
             if (model.functions[i].domain, model.functions[i].name) in replaced:
                 del model.functions[i]
 
 
-def _called(nodes: Iterable[NodeProto]) -> set[Key]:
+def _called_functions(nodes: Iterable[NodeProto]) -> set[FunctionKey]:
     """Return the domain and operator of nodes and of all nodes in their bodies."""
-    found = set[Key]()
+    found = set[FunctionKey]()
     pending = list(nodes)
     while pending:
         node = pending.pop()
         found.add((node.domain, node.op_type))
-        pending.extend(inner for body in bodies(node) for inner in body.node)
+        pending.extend(inner for body in walk_bodies(node) for inner in body.node)
     return found
 
 
-def refer(new: FunctionProto, function: FunctionProto, call: NodeProto) -> None:
+def restore_references(new: FunctionProto, function: FunctionProto, call: NodeProto) -> None:
     """Restore a rewritten function's references to the attributes of its call.
 
     If rewriting changed a value, the call gets the new one. Nodes are matched by their outputs.

@@ -4,20 +4,20 @@ from collections.abc import Sequence
 
 from onnx import GraphProto
 
-from byoc.boundary.border import Border
-from byoc.boundary.edit import Editing
-from byoc.boundary.transposes.constants import Room
-from byoc.boundary.transposes.facts import Facts
-from byoc.boundary.transposes.forms import choose
-from byoc.boundary.transposes.frames import frames
-from byoc.boundary.transposes.merge import merge
-from byoc.boundary.transposes.permutation import Order
-from byoc.boundary.transposes.rename import Calls
-from byoc.boundary.transposes.rewrite import rewrite
-from byoc.graph.layout import Layout
+from byoc.boundary.border import RegionBoundary
+from byoc.boundary.edit import ModelEditor
+from byoc.boundary.transposes.constants import RewriteContext
+from byoc.boundary.transposes.facts import GraphTensors
+from byoc.boundary.transposes.forms import choose_forms
+from byoc.boundary.transposes.frames import find_layout_graph
+from byoc.boundary.transposes.merge import merge_steps
+from byoc.boundary.transposes.permutation import AxisOrder
+from byoc.boundary.transposes.rename import RegionCalls
+from byoc.boundary.transposes.rewrite import rewrite_graph
+from byoc.graph.layout import TensorLayout
 
 
-def fewer(edit: Editing, borders: Sequence[Border]) -> None:
+def minimize_transposes(edit: ModelEditor, boundaries: Sequence[RegionBoundary]) -> None:
     """Remove Transposes of layouts from the host's graphs; the model is edited in place.
 
     In each graph, and for each layout in turn, every operator that can run on transposed tensors does so
@@ -29,9 +29,9 @@ def fewer(edit: Editing, borders: Sequence[Border]) -> None:
     the same numbers in either order. A reduction of floats that adds or multiplies is not moved, since
     it would round differently in another order.
     """
-    calls = Calls(edit)
-    layouts = dict.fromkeys(b.wants.activations for b in borders if b.wants.activations is not None)
-    turns = {layout: turn for layout in layouts if (turn := _turn(layout)) is not None}
+    calls = RegionCalls(edit)
+    layouts = dict.fromkeys(b.format.activations for b in boundaries if b.format.activations is not None)
+    turns = {layout: turn for layout in layouts if (turn := _layout_order(layout)) is not None}
     if not layouts:
         return
     for scope in edit.scopes:
@@ -39,15 +39,15 @@ def fewer(edit: Editing, borders: Sequence[Border]) -> None:
             continue
         replaced: set[str] = set()
         for layout, turn in turns.items():
-            room = Room(edit, scope, Facts(edit, scope, borders), calls)
-            found = frames(scope, room.facts, turn, calls.given())
+            room = RewriteContext(edit, scope, GraphTensors(edit, scope, boundaries), calls)
+            found = find_layout_graph(scope, room.tensors, turn, calls.find_outputs())
             if found is not None:
-                forms = choose(scope, found, room.facts.bytes)
-                replaced |= rewrite(room, found, forms, (layout.plain_axes, str(layout)))
-        merge(Room(edit, scope, Facts(edit, scope, borders), calls), replaced)
+                forms = choose_forms(scope, found, room.tensors.estimate_bytes)
+                replaced |= rewrite_graph(room, found, forms, (layout.plain_axes, str(layout)))
+        merge_steps(RewriteContext(edit, scope, GraphTensors(edit, scope, boundaries), calls), replaced)
 
 
-def _turn(layout: Layout) -> Order | None:
+def _layout_order(layout: TensorLayout) -> AxisOrder | None:
     """Return the permutation from ONNX's order into a layout, None if there is no such."""
     if layout.blocks or layout.is_plain:
         return None

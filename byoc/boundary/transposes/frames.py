@@ -11,58 +11,58 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from byoc.boundary.edit import Scope
-from byoc.boundary.transposes.facts import Facts
-from byoc.boundary.transposes.permutation import Order, inverse, order_of
-from byoc.boundary.transposes.ports import Ports, ports
-from byoc.graph.marks import LAYOUT, mark_of
+from byoc.boundary.transposes.facts import GraphTensors
+from byoc.boundary.transposes.permutation import AxisOrder, invert_order, read_order
+from byoc.boundary.transposes.ports import MovablePorts, find_ports
+from byoc.graph.marks import LAYOUT, get_purpose
 from byoc.graph.walk import is_onnx
 
 
 @dataclass(frozen=True)
-class Link:
+class TransposeLink:
     """A Transpose into the layout (`step` 1) or back (-1), by its node's number."""
 
     number: int
     step: int
-    ours: bool
+    is_own: bool
 
 
 @dataclass(frozen=True, eq=False)
-class Frames:
+class LayoutGraph:
     """The part of a graph that is connected with a layout; nodes are identified by their numbers."""
 
-    order: Order
-    frame: Mapping[str, int]
+    order: AxisOrder
+    form: Mapping[str, int]
     """The form in which the model has a tensor, for those that matter."""
     value: Mapping[str, str]
     """The first of the names that stand for the same value, by name."""
     links: frozenset[int]
     """Transposes that are nothing but another form of a value."""
-    movable: Mapping[int, Ports]
+    movable: Mapping[int, MovablePorts]
     """Nodes that can run in either form."""
-    turning: Mapping[int, Order]
+    other_transposes: Mapping[int, AxisOrder]
     """Other Transposes at tensors that matter, which can read either form and make either form."""
-    shapes: frozenset[int]
+    shape_nodes: frozenset[int]
     """Shape operators, which can read either form."""
 
 
-def frames(
-    scope: Scope, facts: Facts, order: Order, given: frozenset[str] = frozenset()
-) -> Frames | None:
+def find_layout_graph(
+    scope: Scope, facts: GraphTensors, order: AxisOrder, region_outputs: frozenset[str] = frozenset()
+) -> LayoutGraph | None:
     """Find the part of a graph that is connected with a layout, None if byoc converts nothing there.
 
     It includes everything connected with a Transpose of byoc's by movable operators, the user's own
     Transposes included; one that fits no form is in `turning`. `given` names the outputs of regions.
     """
-    finder = _Finder(scope, facts, order, given)
-    if not any(link.ours for link in finder.found.values()):
+    finder = _LayoutGraphFinder(scope, facts, order, region_outputs)
+    if not any(link.is_own for link in finder.found.values()):
         return None
     finder.spread()
-    return finder.result()
+    return finder.build()
 
 
-class _Finder:
-    def __init__(self, scope: Scope, facts: Facts, order: Order, given: frozenset[str]) -> None:
+class _LayoutGraphFinder:
+    def __init__(self, scope: Scope, facts: GraphTensors, order: AxisOrder, given: frozenset[str]) -> None:
         self.nodes: Sequence[NodeProto] = scope.nodes
         self.facts = facts
         self.order = order
@@ -70,18 +70,18 @@ class _Finder:
         self.frame: dict[str, int] = {}
         self.used: set[int] = set()
         self.opaque: set[int] = set()
-        self.movable: dict[int, Ports] = {}
+        self.movable: dict[int, MovablePorts] = {}
         self.asked: set[int] = set()
         self.turns = {
             i: turn
             for i, node in enumerate(self.nodes)
             if node.op_type == "Transpose"
-            and (turn := order_of(node, facts.rank(node.input[0]))) is not None
+            and (turn := read_order(node, facts.find_rank(node.input[0]))) is not None
             and len(turn) == len(order)
         }
-        back = inverse(order)
+        back = invert_order(order)
         self.found = {
-            i: Link(i, 1 if turn == order else -1, mark_of(self.nodes[i]) == LAYOUT)
+            i: TransposeLink(i, 1 if turn == order else -1, get_purpose(self.nodes[i]) == LAYOUT)
             for i, turn in self.turns.items()
             if turn in (order, back)
         }
@@ -94,17 +94,17 @@ class _Finder:
 
     def spread(self) -> None:
         """Assign forms to everything connected with a Transpose of byoc's, and to nothing else."""
-        pending = deque(link for link in self.found.values() if link.ours)
+        pending = deque(link for link in self.found.values() if link.is_own)
         while pending:
             link = pending.popleft()
             if link.number in self.used or link.number in self.opaque:
                 continue
-            for name in self._through(link):
+            for name in self._use_link(link):
                 pending.extend(
                     self.found[i] for i in self.around[name] if i in self.found and i != link.number
                 )
 
-    def _through(self, link: Link) -> list[str]:
+    def _use_link(self, link: TransposeLink) -> list[str]:
         """Use a link if its ends fit the forms, and return the names that received a form."""
         node = self.nodes[link.number]
         source, target = node.input[0], node.output[0]
@@ -119,9 +119,9 @@ class _Finder:
             self.opaque.add(link.number)
             return []
         self.used.add(link.number)
-        return [*self._flood(source, before), *self._flood(target, made)]
+        return [*self._spread_form(source, before), *self._spread_form(target, made)]
 
-    def _flood(self, start: str, frame: int) -> list[str]:
+    def _spread_form(self, start: str, frame: int) -> list[str]:
         """Assign a form to a tensor and to all tensors that movable operators connect with it."""
         if start in self.frame:
             return []
@@ -129,28 +129,28 @@ class _Finder:
         reached = [start]
         for name in reached:  # grows while it is walked
             for i in self.around.get(name, ()):
-                for other in self._joined(i, name):
+                for other in self._connected_names(i, name):
                     if other not in self.frame:
                         self.frame[other] = frame
                         reached.append(other)
         return reached
 
-    def _joined(self, number: int, name: str) -> Iterator[str]:
+    def _connected_names(self, number: int, name: str) -> Iterator[str]:
         """Yield the tensors that must share a tensor's form, since a node moves with all of them."""
         if number in self.turns:
             return
         if number not in self.asked:
             self.asked.add(number)
-            found = ports(self.nodes[number], self.facts, len(self.order))
+            found = find_ports(self.nodes[number], self.facts, len(self.order))
             if found is not None:
                 self.movable[number] = found
         if number in self.movable:
             node, found = self.nodes[number], self.movable[number]
-            names = [*(node.input[i] for i in found.data), *(node.output[i] for i in found.made)]
+            names = [*(node.input[i] for i in found.inputs), *(node.output[i] for i in found.outputs)]
             if name in names:
                 yield from names
 
-    def result(self) -> Frames:
+    def build(self) -> LayoutGraph:
         value: dict[str, str] = {}
         for i in sorted(self.used):
             source, target = self.nodes[i].input[0], self.nodes[i].output[0]
@@ -161,7 +161,7 @@ class _Finder:
         movable = {
             i: found
             for i, found in sorted(self.movable.items())
-            if self.nodes[i].input[found.data[0]] in self.frame
+            if self.nodes[i].input[found.inputs[0]] in self.frame
         }
         turning = {
             i: turn
@@ -174,4 +174,4 @@ class _Finder:
             for i, node in enumerate(self.nodes)
             if node.op_type == "Shape" and is_onnx(node) and node.input[0] in self.frame
         )
-        return Frames(self.order, self.frame, value, frozenset(self.used), movable, turning, shapes)
+        return LayoutGraph(self.order, self.frame, value, frozenset(self.used), movable, turning, shapes)

@@ -6,39 +6,39 @@ from typing import TypeVar
 
 from onnx import NodeProto, TypeProto, helper
 
-from byoc.graph.attributes import written
+from byoc.graph.attributes import get_stated_attributes
 from byoc.graph.walk import is_onnx
 
-Order = tuple[int, ...]
+AxisOrder = tuple[int, ...]
 T = TypeVar("T")
 
 
-def identity(rank: int) -> Order:
+def identity_order(rank: int) -> AxisOrder:
     """Return the order that changes nothing."""
     return tuple(range(rank))
 
 
-def inverse(order: Order) -> Order:
+def invert_order(order: AxisOrder) -> AxisOrder:
     """Return the order that reverts another."""
     return tuple(order.index(axis) for axis in range(len(order)))
 
 
-def then(first: Order, second: Order) -> Order:
+def compose_orders(first: AxisOrder, second: AxisOrder) -> AxisOrder:
     """Return the order that is equivalent to two orders in succession."""
     return tuple(first[axis] for axis in second)
 
 
-def moved(order: Order, items: Sequence[T]) -> list[T]:
+def permute(order: AxisOrder, items: Sequence[T]) -> list[T]:
     """Return items given per axis (extents, pads) in the axis order of a transposed tensor."""
     return [items[axis] for axis in order]
 
 
-def axis_after(order: Order, axis: int) -> int:
+def permute_axis(order: AxisOrder, axis: int) -> int:
     """Return the position of an axis, which may count from the end, in a transposed tensor."""
     return order.index(axis % len(order))
 
 
-def transposed_type(kind: TypeProto | None, order: Order) -> TypeProto | None:
+def transpose_type(kind: TypeProto | None, order: AxisOrder) -> TypeProto | None:
     """Return the type of a transposed tensor, or None if the rank is not known."""
     if kind is None or len(kind.tensor_type.shape.dim) != len(order):
         return None
@@ -48,17 +48,17 @@ def transposed_type(kind: TypeProto | None, order: Order) -> TypeProto | None:
     return result
 
 
-def order_of(node: NodeProto, rank: int | None) -> Order | None:
+def read_order(node: NodeProto, rank: int | None) -> AxisOrder | None:
     """Return the axis order of a Transpose, or None for another node or an unknown rank."""
     if node.op_type != "Transpose" or not is_onnx(node):
         return None
-    perm = written(node).get("perm")
+    perm = get_stated_attributes(node).get("perm")
     if perm is not None:
         return tuple(perm)
     return tuple(reversed(range(rank))) if rank is not None else None
 
 
-def set_attribute(node: NodeProto, name: str, value: int | Sequence[int]) -> None:
+def set_attribute_value(node: NodeProto, name: str, value: int | Sequence[int]) -> None:
     """Set an attribute of a node, replacing one of the same name."""
     kept = [attribute for attribute in node.attribute if attribute.name != name]
     del node.attribute[:]

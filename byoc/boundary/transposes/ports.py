@@ -9,38 +9,38 @@ from typing import Any
 
 from onnx import NodeProto
 
-from byoc.boundary.transposes.facts import Facts
-from byoc.boundary.transposes.permutation import Order, axis_after, moved
-from byoc.graph.attributes import written
+from byoc.boundary.transposes.facts import GraphTensors
+from byoc.boundary.transposes.permutation import AxisOrder, permute_axis, permute
+from byoc.graph.attributes import get_stated_attributes
 from byoc.graph.walk import is_onnx
 
-_FIRST = """
+_UNARY_NAMES = """
     Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh
     DynamicQuantizeLinear Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu
     Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt
     Swish Tan Tanh ThresholdedRelu
 """
 # Their first input has the layout, and their first output; others are scalars.
-UNARY = frozenset(_FIRST.split())
-_BROADCASTING = """
+UNARY = frozenset(_UNARY_NAMES.split())
+_BROADCASTING_NAMES = """
     Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual
     Max Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor
 """
-BROADCASTING = frozenset(_BROADCASTING.split())
-_REDUCTIONS = """
+BROADCASTING = frozenset(_BROADCASTING_NAMES.split())
+_REDUCTION_NAMES = """
     ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
     ReduceSumSquare
 """
-REDUCTIONS = frozenset(_REDUCTIONS.split())
+REDUCTIONS = frozenset(_REDUCTION_NAMES.split())
 # The others add or multiply, and floats come out otherwise in the last bits where the order is another.
 _ORDERLESS = frozenset({"ReduceMax", "ReduceMin"})
 # Operators along one axis that an attribute names: its default.
-_AXIS = {"Split": 0, "ArgMax": 0, "ArgMin": 0, "LpNormalization": -1, "Hardmax": -1}
+_DEFAULT_AXIS = {"Split": 0, "ArgMax": 0, "ArgMin": 0, "LpNormalization": -1, "Hardmax": -1}
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 
 
 @dataclass(frozen=True)
-class Change:
+class PortChange:
     """The attributes and constant inputs that a node needs once its tensors are transposed.
 
     `numbers` has lists of integers by the position of their input.
@@ -50,212 +50,212 @@ class Change:
     numbers: dict[int, list[int]]
 
 
-_NOTHING = Change({}, {})
+_NO_CHANGE = PortChange({}, {})
 
 
 @dataclass(frozen=True)
-class Ports:
+class MovablePorts:
     """The inputs and outputs of a node, by position, that are transposed when the node moves.
 
     `constants` are inputs that are transposed at compile time. `change` returns the node's further
     changes for an order of the axes.
     """
 
-    data: tuple[int, ...]
+    inputs: tuple[int, ...]
     constants: tuple[int, ...]
-    made: tuple[int, ...]
-    change: Callable[[Order], Change] = lambda order: _NOTHING
+    outputs: tuple[int, ...]
+    change: Callable[[AxisOrder], PortChange] = lambda order: _NO_CHANGE
 
 
-def ports(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+def find_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
     """Return the ports of a node on tensors of a rank, or None if it cannot move."""
     if not is_onnx(node):
         return None
     op = node.op_type
     if op in BROADCASTING:
-        return _broadcasting(node, facts, rank)
+        return _broadcasting_ports(node, facts, rank)
     if op in UNARY:
-        return _unary(node, facts, rank)
+        return _unary_ports(node, facts, rank)
     if op in REDUCTIONS:
-        return _reduction(node, facts, rank)
-    if op in _AXIS or op in _SOFTMAX:
-        return _along(node, facts, rank)
+        return _reduction_ports(node, facts, rank)
+    if op in _DEFAULT_AXIS or op in _SOFTMAX:
+        return _along_axis_ports(node, facts, rank)
     special = _SPECIAL.get(op)
     return special(node, facts, rank) if special is not None else None
 
 
-def _all_made(node: NodeProto, facts: Facts, rank: int) -> bool:
-    return all(facts.rank(name) == rank for name in node.output if name)
+def _outputs_have_rank(node: NodeProto, facts: GraphTensors, rank: int) -> bool:
+    return all(facts.find_rank(name) == rank for name in node.output if name)
 
 
-def _written_outputs(node: NodeProto) -> tuple[int, ...]:
+def _used_outputs(node: NodeProto) -> tuple[int, ...]:
     return tuple(i for i, name in enumerate(node.output) if name)
 
 
-def _unary(
-    node: NodeProto, facts: Facts, rank: int, change: Callable[[Order], Change] = lambda order: _NOTHING
-) -> Ports | None:
+def _unary_ports(
+    node: NodeProto, facts: GraphTensors, rank: int, change: Callable[[AxisOrder], PortChange] = lambda order: _NO_CHANGE
+) -> MovablePorts | None:
     """Return the ports of an operator whose first input and first output have the layout."""
-    if facts.rank(node.input[0]) != rank or facts.rank(node.output[0]) != rank:
+    if facts.find_rank(node.input[0]) != rank or facts.find_rank(node.output[0]) != rank:
         return None
-    return Ports((0,), (), (0,), change)
+    return MovablePorts((0,), (), (0,), change)
 
 
-def _broadcasting(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+def _broadcasting_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
     """Return the ports of an operator whose inputs broadcast to the shape of its output."""
     modern = facts.edit.opset >= 7  # before, they broadcast along an axis that an attribute gives
     data, constants = [], []
     for i, name in enumerate(node.input):
-        has = facts.rank(name)
+        has = facts.find_rank(name)
         if not name or has is None or has > rank:
             return None
         if facts.is_constant(name) and (modern or has == rank):
             constants.append(i)
         elif has == rank:
             data.append(i)
-        elif not facts.is_single(name) or (not modern and "axis" in written(node)):
+        elif not facts.is_single(name) or (not modern and "axis" in get_stated_attributes(node)):
             return None
-    if not data or not _all_made(node, facts, rank):
+    if not data or not _outputs_have_rank(node, facts, rank):
         return None
     split = [i for i in constants if not facts.is_single(node.input[i])]
-    return Ports(tuple(data), tuple(split), (0,))
+    return MovablePorts(tuple(data), tuple(split), (0,))
 
 
-def _along(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+def _along_axis_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
     """Return the ports of an operator that works along one axis."""
     op = node.op_type
-    attributes = written(node)
+    attributes = get_stated_attributes(node)
     if op in _SOFTMAX and facts.edit.opset < 13:  # which flattened what is before and after the axis
         return None
-    if attributes.get("keepdims", 1) != 1 or facts.rank(node.input[0]) != rank:
+    if attributes.get("keepdims", 1) != 1 or facts.find_rank(node.input[0]) != rank:
         return None
-    if not _all_made(node, facts, rank):
+    if not _outputs_have_rank(node, facts, rank):
         return None
-    axis = attributes.get("axis", _AXIS.get(op, -1))
-    return Ports((0,), (), _written_outputs(node), _axis(axis))
+    axis = attributes.get("axis", _DEFAULT_AXIS.get(op, -1))
+    return MovablePorts((0,), (), _used_outputs(node), _change_axis(axis))
 
 
-def _axis(axis: int) -> Callable[[Order], Change]:
-    return lambda order: Change({"axis": axis_after(order, axis)}, {})
+def _change_axis(axis: int) -> Callable[[AxisOrder], PortChange]:
+    return lambda order: PortChange({"axis": permute_axis(order, axis)}, {})
 
 
-def _reduction(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+def _reduction_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
     """Return the ports of a reduction whose result does not depend on the order of the elements.
 
     The reduction must keep its dimensions (`keepdims`).
     """
-    opset, attributes = facts.edit.opset, written(node)
+    opset, attributes = facts.edit.opset, get_stated_attributes(node)
     if attributes.get("keepdims", 1) != 1:
         return None
     as_input = opset >= (13 if node.op_type == "ReduceSum" else 18)
-    axes = _listed(facts, node, 1) if as_input else attributes.get("axes", [])
+    axes = _constant_integers(facts, node, 1) if as_input else attributes.get("axes", [])
     none = axes == [] and bool(attributes.get("noop_with_empty_axes", 0))
     if axes is None or not (none or _is_orderless(node, facts)):
         return None
     if not axes:  # all of them, or none
-        return _unary(node, facts, rank)
+        return _unary_ports(node, facts, rank)
     if as_input:
-        return _unary(node, facts, rank, lambda order: Change({}, {1: _axes(order, axes)}))
-    return _unary(node, facts, rank, lambda order: Change({"axes": _axes(order, axes)}, {}))
+        return _unary_ports(node, facts, rank, lambda order: PortChange({}, {1: _permute_sorted(order, axes)}))
+    return _unary_ports(node, facts, rank, lambda order: PortChange({"axes": _permute_sorted(order, axes)}, {}))
 
 
-def _is_orderless(node: NodeProto, facts: Facts) -> bool:
+def _is_orderless(node: NodeProto, facts: GraphTensors) -> bool:
     """Return whether a reduction gives the same bits for any order of its elements."""
-    kind = facts.type_of(node.input[0])
+    kind = facts.find_type(node.input[0])
     exact = kind is not None and "int" in kind.dtype
     return node.op_type in _ORDERLESS or (exact and node.op_type in {"ReduceSum", "ReduceProd"})
 
 
-def _listed(facts: Facts, node: NodeProto, position: int) -> list[int] | None:
+def _constant_integers(facts: GraphTensors, node: NodeProto, position: int) -> list[int] | None:
     """Return the integers of an input: empty if it is left out, None if they are not known."""
     if len(node.input) <= position or not node.input[position]:
         return []
-    value = facts.value(node.input[position])
+    value = facts.find_value(node.input[position])
     return None if value is None else [int(number) for number in value.reshape(-1)]
 
 
-def _axes(order: Order, axes: list[int]) -> list[int]:
-    return sorted(axis_after(order, axis) for axis in axes)
+def _permute_sorted(order: AxisOrder, axes: list[int]) -> list[int]:
+    return sorted(permute_axis(order, axis) for axis in axes)
 
 
-def _concat(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
-    attributes = written(node)
+def _concat_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
+    attributes = get_stated_attributes(node)
     if "axis" not in attributes and facts.edit.opset >= 4:
         return None
-    if any(facts.rank(name) != rank for name in node.input) or not _all_made(node, facts, rank):
+    if any(facts.find_rank(name) != rank for name in node.input) or not _outputs_have_rank(node, facts, rank):
         return None
     constants = tuple(i for i, name in enumerate(node.input) if facts.is_constant(name))
     data = tuple(i for i in range(len(node.input)) if i not in constants)
-    return Ports(data, constants, (0,), _axis(attributes.get("axis", 1))) if data else None
+    return MovablePorts(data, constants, (0,), _change_axis(attributes.get("axis", 1))) if data else None
 
 
-def _pad(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
-    attributes, opset = written(node), facts.edit.opset
+def _pad_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
+    attributes, opset = get_stated_attributes(node), facts.edit.opset
     if opset < 11:
         key = "pads" if opset >= 2 else "paddings"
         pads = attributes.get(key)
         if pads is None or len(pads) != 2 * rank:
             return None
-        return _unary(node, facts, rank, lambda order: Change({key: _pads(order, pads)}, {}))
-    axes, listed = _listed(facts, node, 3), _listed(facts, node, 1)
+        return _unary_ports(node, facts, rank, lambda order: PortChange({key: _permute_pads(order, pads)}, {}))
+    axes, listed = _constant_integers(facts, node, 3), _constant_integers(facts, node, 1)
     if axes:
-        return _unary(node, facts, rank, lambda order: Change({}, {3: _each(order, axes)}))
+        return _unary_ports(node, facts, rank, lambda order: PortChange({}, {3: _permute_axes(order, axes)}))
     if axes is None or listed is None or len(listed) != 2 * rank:
         return None
-    return _unary(node, facts, rank, lambda order: Change({}, {1: _pads(order, listed)}))
+    return _unary_ports(node, facts, rank, lambda order: PortChange({}, {1: _permute_pads(order, listed)}))
 
 
-def _pads(order: Order, pads: list[int]) -> list[int]:
+def _permute_pads(order: AxisOrder, pads: list[int]) -> list[int]:
     """Return pads, all beginnings and then all ends, for transposed axes."""
     half = len(order)
-    return [*moved(order, pads[:half]), *moved(order, pads[half:])]
+    return [*permute(order, pads[:half]), *permute(order, pads[half:])]
 
 
-def _slice(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
-    attributes = written(node)
+def _slice_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
+    attributes = get_stated_attributes(node)
     if facts.edit.opset < 10:
         axes = attributes.get("axes", list(range(len(attributes.get("starts", [])))))
-        return _unary(node, facts, rank, lambda o: Change({"axes": _each(o, axes)}, {}))
-    listed = _listed(facts, node, 3)
+        return _unary_ports(node, facts, rank, lambda o: PortChange({"axes": _permute_axes(o, axes)}, {}))
+    listed = _constant_integers(facts, node, 3)
     if listed == []:
-        starts = facts.type_of(node.input[1])
+        starts = facts.find_type(node.input[1])
         listed = list(range(starts.elements)) if starts is not None and starts.elements else None
     if listed is None:
         return None
-    return _unary(node, facts, rank, lambda order: Change({}, {3: _each(order, listed)}))
+    return _unary_ports(node, facts, rank, lambda order: PortChange({}, {3: _permute_axes(order, listed)}))
 
 
-def _each(order: Order, axes: list[int]) -> list[int]:
-    return [axis_after(order, axis) for axis in axes]
+def _permute_axes(order: AxisOrder, axes: list[int]) -> list[int]:
+    return [permute_axis(order, axis) for axis in axes]
 
 
-def _quantize(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+def _quantize_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
     """Return the ports of QuantizeLinear and DequantizeLinear with one scale or one per slice."""
-    if written(node).get("block_size", 0):
+    if get_stated_attributes(node).get("block_size", 0):
         return None
     scale = node.input[1]
-    if facts.rank(scale) == 0 or facts.is_single(scale):
-        return _unary(node, facts, rank)
-    if facts.rank(scale) != 1 or facts.edit.opset < 13:
+    if facts.find_rank(scale) == 0 or facts.is_single(scale):
+        return _unary_ports(node, facts, rank)
+    if facts.find_rank(scale) != 1 or facts.edit.opset < 13:
         return None
-    return _unary(node, facts, rank, _axis(written(node).get("axis", 1)))
+    return _unary_ports(node, facts, rank, _change_axis(get_stated_attributes(node).get("axis", 1)))
 
 
-def _dropout(node: NodeProto, facts: Facts, rank: int) -> Ports | None:
+def _dropout_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
     """Return the ports of a Dropout that does not train."""
-    training = facts.value(node.input[2]) if len(node.input) > 2 and node.input[2] else False
+    training = facts.find_value(node.input[2]) if len(node.input) > 2 and node.input[2] else False
     if facts.edit.opset < 7 or training is None or bool(training):
         return None
-    if facts.rank(node.input[0]) != rank or not _all_made(node, facts, rank):
+    if facts.find_rank(node.input[0]) != rank or not _outputs_have_rank(node, facts, rank):
         return None
-    return Ports((0,), (), _written_outputs(node))
+    return MovablePorts((0,), (), _used_outputs(node))
 
 
-_SPECIAL: dict[str, Callable[[NodeProto, Facts, int], Ports | None]] = {
-    "Concat": _concat,
-    "Pad": _pad,
-    "Slice": _slice,
-    "QuantizeLinear": _quantize,
-    "DequantizeLinear": _quantize,
-    "Dropout": _dropout,
+_SPECIAL: dict[str, Callable[[NodeProto, GraphTensors, int], MovablePorts | None]] = {
+    "Concat": _concat_ports,
+    "Pad": _pad_ports,
+    "Slice": _slice_ports,
+    "QuantizeLinear": _quantize_ports,
+    "DequantizeLinear": _quantize_ports,
+    "Dropout": _dropout_ports,
 }

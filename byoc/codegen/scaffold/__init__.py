@@ -13,7 +13,7 @@ from keyword import iskeyword
 from pathlib import Path
 
 from byoc.errors import InputError
-from byoc.plugins import ANNOTATIONS, CODEGENS, COST_MODELS, distribution, files, installed
+from byoc.plugins import ANNOTATIONS, CODEGENS, COST_MODELS, get_distribution, find_files, list_installed
 
 TEMPLATE = Path(__file__).parent / "template"
 
@@ -30,27 +30,27 @@ def new_codegen(name: str, folder: Path) -> list[Path]:
     Returns the files, relative to the folder, in order. Raises InputError for a name that is malformed
     or taken, and for a folder that exists or cannot be written; nothing is left behind then.
     """
-    words = _words(name)
+    words = _check_words(name)
     if folder.exists() or folder.is_symlink():
         raise InputError(f"{folder}: exists already, and is left as it is (--into DIR names another)")
     if not folder.parent.is_dir():
         raise InputError(f"{folder}: cannot be written: there is no folder '{folder.parent}'")
     try:
-        return _written(words, folder)
+        return _write_package(words, folder)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from error
 
 
-def rendered(name: str) -> dict[str, str]:
+def render_package(name: str) -> dict[str, str]:
     """Return the contents of a codegen's package by relative path, in order. Does not check `name`."""
-    return _rendered(_spelled(name))
+    return _render(_placeholder_words(name))
 
 
-def _written(words: Mapping[str, str], folder: Path) -> list[Path]:
+def _write_package(words: Mapping[str, str], folder: Path) -> list[Path]:
     with tempfile.TemporaryDirectory(prefix=".byoc-", dir=folder.parent) as workspace:
         fresh = Path(workspace) / "new"
         paths = []
-        for path, content in _rendered(words).items():
+        for path, content in _render(words).items():
             (fresh / path).parent.mkdir(parents=True, exist_ok=True)
             (fresh / path).write_text(content, encoding="utf-8")
             paths.append(Path(path))
@@ -58,42 +58,42 @@ def _written(words: Mapping[str, str], folder: Path) -> list[Path]:
     return paths
 
 
-def _rendered(words: Mapping[str, str]) -> dict[str, str]:
+def _render(words: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for template in sorted(TEMPLATE.rglob(f"*{_SUFFIX}")):
         path = template.relative_to(TEMPLATE).as_posix().removesuffix(_SUFFIX)
-        found[_filled(path, words)] = _filled(template.read_text(encoding="utf-8"), words)
+        found[_fill_template(path, words)] = _fill_template(template.read_text(encoding="utf-8"), words)
     return found
 
 
-def _filled(text: str, words: Mapping[str, str]) -> str:
+def _fill_template(text: str, words: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda match: words[match[1]], text)
 
 
-def _words(name: str) -> dict[str, str]:
+def _check_words(name: str) -> dict[str, str]:
     """Return the values of the placeholders. Raises InputError for a malformed or taken name."""
     if not _NAME.fullmatch(name) or len(name) > _MOST_CHARACTERS:
         raise InputError(
             f"{name!r}: the name of a codegen is made of lower-case letters and digits, in parts joined "
             f"by - or _, begins with a letter, and has at most {_MOST_CHARACTERS} characters: my-npu"
         )
-    words = _spelled(name)
+    words = _placeholder_words(name)
     module = words["module"]
     if name in _RESERVED or iskeyword(module) or module in sys.stdlib_module_names:
         raise InputError(f"{name}: the name is reserved: Python or byoc has a meaning for it")
-    codegens = installed(CODEGENS)
+    codegens = list_installed(CODEGENS)
     if name in codegens:
-        there = distribution(codegens[name])
+        there = get_distribution(codegens[name])
         raise InputError(f"{name}: {there} brings a codegen of this name")
     for group, what in ((ANNOTATIONS, "rule file"), (COST_MODELS, "cost model")):
-        for file in files(group)[0].get(name, {}).values():
-            raise InputError(f"{name}: {distribution(file.point)} brings a {what} of this name")
+        for file in find_files(group)[0].get(name, {}).values():
+            raise InputError(f"{name}: {get_distribution(file.point)} brings a {what} of this name")
     if find_spec(module) is not None:
         raise InputError(f"{name}: a Python package '{module}' is installed already")
     return words
 
 
-def _spelled(name: str) -> dict[str, str]:
+def _placeholder_words(name: str) -> dict[str, str]:
     parts = re.split(r"[_-]", name)
     return {
         "name": name,

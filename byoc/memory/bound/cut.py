@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from math import inf
 from time import monotonic
 
-from byoc.memory.live import Live
-from byoc.memory.order.segments import Item, Segment, segments
-from byoc.memory.problem import Problem
+from byoc.memory.live import LiveRanges
+from byoc.memory.order.segments import SegmentItem, Segment, split_segments
+from byoc.memory.problem import ArenaProblem
 
-ENDLESS = 1 << 100
+UNLIMITED = 1 << 100
 """A capacity that no cut may hold; sums of bytes stay far below it."""
 
 
-class Network:
+class LiveBytesNetwork:
     """A flow network: node 0 is the source, node 1 the sink, and arcs have integer capacities.
 
     Maximum flow by Dinic (Soviet Mathematics Doklady 11, 1970), in integers of any size.
@@ -31,12 +31,12 @@ class Network:
         self._head: list[int] = []
         self._left: list[int] = []
 
-    def node(self) -> int:
+    def add_node(self) -> int:
         """Add a node and return it."""
         self._arcs.append([])
         return len(self._arcs) - 1
 
-    def arc(self, tail: int, head: int, capacity: int) -> None:
+    def add_arc(self, tail: int, head: int, capacity: int) -> None:
         """Add an arc."""
         for start, end, room in ((tail, head, capacity), (head, tail, 0)):
             self._arcs[start].append(len(self._head))
@@ -94,25 +94,25 @@ class Network:
 _SOURCE, _SINK = 0, 1
 
 
-def cut_at(problem: Problem, step: int) -> int:
+def find_cut_at(problem: ArenaProblem, step: int) -> int:
     """Return the fewest bytes that can be live while the step runs, in any order."""
-    segment = next(s for s in segments(problem) if step < s.start + s.count)
-    return least_at(segment, step - segment.start)
+    segment = next(s for s in split_segments(problem) if step < s.start + s.count)
+    return find_least_bytes_at(segment, step - segment.start)
 
 
-def witness(lives: Live, at_least: int) -> int | None:
+def find_witness(lives: LiveRanges, at_least: int) -> int | None:
     """Return a step at which every order needs at least `at_least` bytes, None if no cut proves it.
 
     Only steps that need as much in the given order are candidates.
     """
-    for segment in segments(lives.problem):
+    for segment in split_segments(lives.problem):
         for step, _ in _highest_first(lives, segment, at_least):
-            if least_at(segment, step) >= at_least:
+            if find_least_bytes_at(segment, step) >= at_least:
                 return segment.start + step
     return None
 
 
-def cut_bound(lives: Live, at_least: int = 0, deadline: float = inf) -> tuple[int, int | None]:
+def find_cut_bound(lives: LiveRanges, at_least: int = 0, deadline: float = inf) -> tuple[int, int | None]:
     """Return the largest cut over all steps, in bytes, and its step.
 
     Only cuts above `at_least` are searched; without one the step is None. A step never needs more than
@@ -120,17 +120,17 @@ def cut_bound(lives: Live, at_least: int = 0, deadline: float = inf) -> tuple[in
     the largest cut so far is returned.
     """
     found: tuple[int, int | None] = (at_least, None)
-    for segment in segments(lives.problem):
+    for segment in split_segments(lives.problem):
         for step, here in _highest_first(lives, segment, at_least + 1):
             if here <= found[0] or monotonic() > deadline:
                 break
-            needed = least_at(segment, step)
+            needed = find_least_bytes_at(segment, step)
             if needed > found[0]:
                 found = (needed, segment.start + step)
     return found
 
 
-def _highest_first(lives: Live, segment: Segment, at_least: int) -> Iterator[tuple[int, int]]:
+def _highest_first(lives: LiveRanges, segment: Segment, at_least: int) -> Iterator[tuple[int, int]]:
     """Yield steps of a segment that need at least `at_least` bytes in the given order, largest first."""
     # Every order runs the steps of a segment at the positions of that segment.
     positions = range(segment.start, segment.start + segment.count)
@@ -140,69 +140,69 @@ def _highest_first(lives: Live, segment: Segment, at_least: int) -> Iterator[tup
         yield lives.order[at] - segment.start, lives.bytes_at[at]
 
 
-def least_at(segment: Segment, step: int) -> int:
+def find_least_bytes_at(segment: Segment, step: int) -> int:
     """Return the fewest bytes that can be live while a step of the segment runs."""
-    ancestors, descendants = _related(segment, step)
+    ancestors, descendants = _find_relatives(segment, step)
     never = descendants | 1 << step
     makes = [segment.items[i] for i in segment.makes[step]]
     more = segment.scratch[step] + sum(item.size for item in makes)
-    least = more + _fewest(segment, ancestors, never)
-    for item in (segment.items[i] for i in segment.over[step]):
+    least = more + _find_fewest_live_bytes(segment, ancestors, never)
+    for item in (segment.items[i] for i in segment.may_overwrite[step]):
         # The other readers have to have run where the step writes over the operand.
-        others = item.read & ~(1 << step)
-        if makes and not item.stays and not others & never:
-            ran = _closed(segment, ancestors | others)
-            least = min(least, more - item.size + _fewest(segment, ran, never))
+        others = item.reader_mask & ~(1 << step)
+        if makes and not item.outlives and not others & never:
+            ran = _with_ancestors(segment, ancestors | others)
+            least = min(least, more - item.size + _find_fewest_live_bytes(segment, ran, never))
     return least
 
 
-def _related(segment: Segment, step: int) -> tuple[int, int]:
+def _find_relatives(segment: Segment, step: int) -> tuple[int, int]:
     descendants = 0
-    for other, before in enumerate(segment.before):
+    for other, before in enumerate(segment.predecessors):
         if before & (descendants | 1 << step):
             descendants |= 1 << other
-    return _closed(segment, segment.before[step]), descendants
+    return _with_ancestors(segment, segment.predecessors[step]), descendants
 
 
-def _closed(segment: Segment, steps: int) -> int:
+def _with_ancestors(segment: Segment, steps: int) -> int:
     """Return a set of steps with all their ancestors."""
     for step in reversed(range(segment.count)):
         if steps >> step & 1:
-            steps |= segment.before[step]
+            steps |= segment.predecessors[step]
     return steps
 
 
-def _fewest(segment: Segment, ran: int, never: int) -> int:
+def _find_fewest_live_bytes(segment: Segment, ran: int, never: int) -> int:
     """Return the fewest bytes live if all of `ran` and none of `never` have run."""
-    network = Network()
+    network = LiveBytesNetwork()
     free = [s for s in range(segment.count) if not (ran | never) >> s & 1]
-    nodes = {step: network.node() for step in free}
+    nodes = {step: network.add_node() for step in free}
     for step in free:
         for other in free:
-            if segment.before[step] >> other & 1:
-                network.arc(nodes[step], nodes[other], ENDLESS)
-    sure = segment.base - sum(item.size for item in segment.items if not item.made)
+            if segment.predecessors[step] >> other & 1:
+                network.add_arc(nodes[step], nodes[other], UNLIMITED)
+    sure = segment.bytes_before - sum(item.size for item in segment.items if not item.maker_mask)
     for item in segment.items:
-        if item.made & never:
+        if item.maker_mask & never:
             continue
-        is_there = not item.made & ~ran
-        if item.stays or item.read & never:
+        is_there = not item.maker_mask & ~ran
+        if item.outlives or item.reader_mask & never:
             if is_there:
                 sure += item.size
             else:
-                network.arc(nodes[item.made.bit_length() - 1], _SINK, item.size)
-        elif item.read & ~ran:
-            maker = _SOURCE if is_there else nodes[item.made.bit_length() - 1]
-            _until_read(network, nodes, maker, item)
+                network.add_arc(nodes[item.maker_mask.bit_length() - 1], _SINK, item.size)
+        elif item.reader_mask & ~ran:
+            maker = _SOURCE if is_there else nodes[item.maker_mask.bit_length() - 1]
+            _add_lifetime_arcs(network, nodes, maker, item)
     return sure + network.maximum_flow()
 
 
-def _until_read(network: Network, nodes: dict[int, int], maker: int, item: Item) -> None:
-    readers = [node for step, node in nodes.items() if item.read >> step & 1]
+def _add_lifetime_arcs(network: LiveBytesNetwork, nodes: dict[int, int], maker: int, item: SegmentItem) -> None:
+    readers = [node for step, node in nodes.items() if item.reader_mask >> step & 1]
     if len(readers) == 1:
-        network.arc(maker, readers[0], item.size)
+        network.add_arc(maker, readers[0], item.size)
         return
-    hub = network.node()
-    network.arc(maker, hub, item.size)
+    hub = network.add_node()
+    network.add_arc(maker, hub, item.size)
     for reader in readers:
-        network.arc(hub, reader, ENDLESS)
+        network.add_arc(hub, reader, UNLIMITED)

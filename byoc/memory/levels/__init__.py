@@ -5,19 +5,19 @@ so that the fewest bytes move, with a lower bound for every plan in that order, 
 with their addresses. Only numbers, no ONNX.
 """
 
-from byoc.memory.levels.levels import Action, Levels, Load, Residency, Run, Store
-from byoc.memory.levels.planner import plan_levels
-from byoc.memory.levels.schedule import Access, Schedule, Turn
+from byoc.memory.levels.levels import Action, ScratchpadPlan, LoadAction, Residency, RunAction, StoreAction
+from byoc.memory.levels.planner import plan_scratchpad
+from byoc.memory.levels.schedule import Access, AccessSchedule, ScheduledStep
 
 __all__ = [
     "Access",
     "Action",
-    "Levels",
-    "Load",
+    "ScratchpadPlan",
+    "LoadAction",
     "Residency",
-    "Run",
-    "Schedule",
-    "Store",
-    "Turn",
-    "plan_levels",
+    "RunAction",
+    "AccessSchedule",
+    "StoreAction",
+    "ScheduledStep",
+    "plan_scratchpad",
 ]

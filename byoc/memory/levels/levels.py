@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from byoc.memory.levels.schedule import Schedule
+from byoc.memory.levels.schedule import AccessSchedule
 from byoc.memory.problem import Buffer
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadAction:
     """Copy of a whole buffer from system memory to an address of the scratchpad, for turn `needed`."""
 
     buffer: Buffer
@@ -16,7 +16,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Store:
+class StoreAction:
     """Copy of a whole buffer from an address of the scratchpad to its offset in system memory."""
 
     buffer: Buffer
@@ -24,7 +24,7 @@ class Store:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunAction:
     """Execution of a turn.
 
     `places` are addresses in the scratchpad, one for each access of the turn; None if the buffer is
@@ -33,12 +33,12 @@ class Run:
     """
 
     turn: int
-    places: tuple[int | None, ...]
+    addresses: tuple[int | None, ...]
     staging: int
     area: int = 0
 
 
-Action = Load | Store | Run
+Action = LoadAction | StoreAction | RunAction
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Residency:
 
 
 @dataclass(frozen=True)
-class Levels:
+class ScratchpadPlan:
     """A plan of a schedule for a scratchpad of `size` bytes.
 
     `homes` are offsets in system memory, None for a buffer that never goes there or, unless `counted`,
@@ -63,13 +63,13 @@ class Levels:
     and `unlimited` if it is of unlimited size.
     """
 
-    schedule: Schedule
+    schedule: AccessSchedule
     size: int
     actions: tuple[Action, ...]
     residencies: tuple[Residency, ...]
     homes: tuple[int | None, ...]
     arena: int
-    counted: bool
+    counts_boundary: bool
     loaded: int
     stored: int
     streamed: int
@@ -86,14 +86,14 @@ class Levels:
     @property
     def loads(self) -> int:
         """The number of whole buffers loaded."""
-        return sum(isinstance(action, Load) for action in self.actions)
+        return sum(isinstance(action, LoadAction) for action in self.actions)
 
     @property
     def stores(self) -> int:
         """The number of whole buffers stored."""
-        return sum(isinstance(action, Store) for action in self.actions)
+        return sum(isinstance(action, StoreAction) for action in self.actions)
 
     @property
-    def gap(self) -> float:
+    def relative_gap(self) -> float:
         """Bytes moved above the lower bound, relative to the bytes moved; 0 if the plan is proven."""
         return (self.moved - self.bound) / self.moved if self.moved else 0.0

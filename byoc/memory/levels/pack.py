@@ -8,7 +8,7 @@ _WORK = 4000
 
 
 @dataclass(frozen=True)
-class Block:
+class LiveBlock:
     """Bytes in use from turn `first` to turn `last`, both included."""
 
     first: int
@@ -16,22 +16,22 @@ class Block:
     size: int
 
 
-Offsets = Sequence[int | None]
+BlockOffsets = Sequence[int | None]
 """An offset for each block, None for one that finds no place."""
 
 
-def packed(
-    blocks: Sequence[Block], ceilings: Sequence[int], losses: Sequence[float] | None = None
-) -> Offsets:
+def pack_blocks(
+    blocks: Sequence[LiveBlock], ceilings: Sequence[int], losses: Sequence[float] | None = None
+) -> BlockOffsets:
     """Return offsets at which every block ends below the ceilings of its turns, if any are found.
 
     Otherwise blocks with the smallest losses are left out; `losses` are 1 for each block by default.
     Several sequences are tried; blocks without an offset move to the front of the next one.
     """
-    return _Packer(blocks, ceilings).packed(losses or [1.0] * len(blocks))
+    return _BlockPacker(blocks, ceilings).pack(losses or [1.0] * len(blocks))
 
 
-def lowest_free(spans: Iterable[tuple[int, int]], size: int) -> int:
+def find_lowest_gap(spans: Iterable[tuple[int, int]], size: int) -> int:
     """Return the lowest offset of `size` bytes that does not overlap the spans (begin, end)."""
     offset = 0
     for begin, end in sorted(span for span in spans if span[0] < span[1]):
@@ -41,15 +41,15 @@ def lowest_free(spans: Iterable[tuple[int, int]], size: int) -> int:
     return offset
 
 
-def peak(blocks: Sequence[Block]) -> int:
+def find_peak(blocks: Sequence[LiveBlock]) -> int:
     """Return the most bytes in use at any turn, a lower bound on any packing."""
     return max((sum(b.size for b in blocks if b.first <= a.first <= b.last) for a in blocks), default=0)
 
 
-class _Packer:
+class _BlockPacker:
     """First fit of blocks below their ceilings, in several sequences."""
 
-    def __init__(self, blocks: Sequence[Block], ceilings: Sequence[int]) -> None:
+    def __init__(self, blocks: Sequence[LiveBlock], ceilings: Sequence[int]) -> None:
         self.blocks = blocks
         self.ceilings = [min(ceilings[b.first : b.last + 1]) for b in blocks]
         self.beside = [
@@ -67,12 +67,12 @@ class _Packer:
         )
         yield sorted(numbers, key=lambda n: (blocks[n].first, -blocks[n].last, n))
 
-    def packed(self, losses: Sequence[float]) -> Offsets:
-        best: Offsets = [None] * len(self.blocks)
+    def pack(self, losses: Sequence[float]) -> BlockOffsets:
+        best: BlockOffsets = [None] * len(self.blocks)
         least = sum(losses)
         for order in self.orders():
             for _ in range(max(3, _WORK // max(1, len(order)))):
-                offsets = self.tried(order)
+                offsets = self.place(order)
                 left = [n for n in order if offsets[n] is None]
                 if (loss := sum(losses[n] for n in left)) < least or not left:
                     best, least = offsets, loss
@@ -84,7 +84,7 @@ class _Packer:
                 order = [front, *(n for n in order if n != front)]  # noqa: PLW2901 - the next try
         return best
 
-    def tried(self, order: Sequence[int]) -> Offsets:
+    def place(self, order: Sequence[int]) -> BlockOffsets:
         """Return offsets, with each block in sequence at the lowest one free in all its turns."""
         offsets: list[int | None] = [None] * len(self.blocks)
         for number in order:
@@ -93,7 +93,7 @@ class _Packer:
                 for n in self.beside[number]
                 if (o := offsets[n]) is not None
             )
-            offset = lowest_free(beside, self.blocks[number].size)
+            offset = find_lowest_gap(beside, self.blocks[number].size)
             if offset + self.blocks[number].size <= self.ceilings[number]:
                 offsets[number] = offset
         return offsets

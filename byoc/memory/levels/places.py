@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from byoc.memory.levels.choice import Choice, occupied, staging, taken_over
+from byoc.memory.levels.choice import ResidencyChoice, count_occupied, count_staging, find_residency_overwrites
 from byoc.memory.levels.levels import Residency
-from byoc.memory.levels.pack import Block, packed
-from byoc.memory.levels.schedule import Schedule
+from byoc.memory.levels.pack import LiveBlock, pack_blocks
+from byoc.memory.levels.schedule import AccessSchedule
 from byoc.memory.problem import Buffer
 
 Stay = tuple[Buffer, int, int]
@@ -14,7 +14,7 @@ Stay = tuple[Buffer, int, int]
 
 
 @dataclass(frozen=True)
-class Unit:
+class ResidencyChain:
     """Residencies that share an address, each buffer overwriting the one before it.
 
     `earliest` is the first turn before which the first buffer can be loaded; its own turn if it is made
@@ -35,12 +35,12 @@ class Unit:
         """The last turn of the last residency."""
         return self.stays[-1][2]
 
-    def block(self, first: int) -> Block:
+    def to_block(self, first: int) -> LiveBlock:
         """Return the block of bytes if the unit is resident from that turn on."""
-        return Block(first, self.last, self.size)
+        return LiveBlock(first, self.last, self.size)
 
 
-def units(schedule: Schedule, choice: Choice, prefetch: int = 0) -> Sequence[Unit]:
+def build_chains(schedule: AccessSchedule, choice: ResidencyChoice, prefetch: int = 0) -> Sequence[ResidencyChain]:
     """Return the residencies of a choice, joined if one buffer overwrites another.
 
     A loaded buffer can be resident up to `prefetch` turns earlier, after the turn of its previous
@@ -50,45 +50,45 @@ def units(schedule: Schedule, choice: Choice, prefetch: int = 0) -> Sequence[Uni
     earliest: dict[tuple[Buffer, int], int] = {}
     for buffer, keep in enumerate(choice):
         events = schedule.events[buffer]
-        for first, last in keep.stays():
+        for first, last in keep.list_stays():
             start = events[first].turn
             chains[buffer, first] = [(buffer, start, events[last].turn)]
             before = events[first - 1].turn + 1 if first else 0
             loaded = schedule.has_content(buffer, first)
             earliest[buffer, first] = max(before, start - prefetch) if loaded else start
-    over = taken_over(schedule, choice)
+    over = find_residency_overwrites(schedule, choice)
     for written in sorted(over, key=lambda b: -schedule.events[b][0].turn):  # the last ones first
         read = over[written]
-        *_, (first, _) = choice[read].stays()
+        *_, (first, _) = choice[read].list_stays()
         chains[read, first] += chains.pop((written, 0))
-    return [Unit(tuple(chain), schedule.sizes[key[0]], earliest[key]) for key, chain in chains.items()]
+    return [ResidencyChain(tuple(chain), schedule.sizes[key[0]], earliest[key]) for key, chain in chains.items()]
 
 
-Depths = Mapping[tuple[Stay, ...], int]
+ChainDepths = Mapping[tuple[Stay, ...], int]
 """For the residencies of a unit how many bytes lie above it, up to the end of the scratchpad."""
 
-Areas = tuple[int, ...]
+StagingAreas = tuple[int, ...]
 """For each turn the address at which its staging begins."""
 
 
-def residencies(
-    schedule: Schedule, size: int, choice: Choice, known: tuple[Depths, Areas], prefetch: int
-) -> tuple[tuple[Residency, ...], Areas]:
+def assign_addresses(
+    schedule: AccessSchedule, size: int, choice: ResidencyChoice, known: tuple[ChainDepths, StagingAreas], prefetch: int
+) -> tuple[tuple[Residency, ...], StagingAreas]:
     """Return an address for each residency in a scratchpad of `size` bytes, and the staging areas.
 
     `known` are addresses that fit. A loaded buffer is resident up to `prefetch` turns earlier if its
     address is free then; addresses that allow all prefetching that fits by bytes are preferred.
     """
-    all_units = units(schedule, choice, prefetch)
-    staged = staging(schedule, choice)
-    areas: Areas = (0,) * len(staged)
+    all_units = build_chains(schedule, choice, prefetch)
+    staged = count_staging(schedule, choice)
+    areas: StagingAreas = (0,) * len(staged)
     ceilings = [size - bytes_ for bytes_ in staged]
-    firsts = _wished(all_units, [int(bytes_) for bytes_ in occupied(schedule, choice)], size)
-    offsets = [offset for offset in _packed(all_units, firsts, ceilings) if offset is not None]
+    firsts = _earliest_turns(all_units, [int(bytes_) for bytes_ in count_occupied(schedule, choice)], size)
+    offsets = [offset for offset in _pack_chains(all_units, firsts, ceilings) if offset is not None]
     if len(offsets) < len(all_units):
         firsts = [unit.first for unit in all_units]
         offsets, areas = [known[0][unit.stays] for unit in all_units], known[1]
-    firsts = _earlier(all_units, firsts, offsets, staged_at(size, staged, areas))
+    firsts = _load_earlier(all_units, firsts, offsets, find_staging_spans(size, staged, areas))
     found = []
     for unit, first, offset in zip(all_units, firsts, offsets, strict=True):
         address = size - offset - unit.size
@@ -97,18 +97,18 @@ def residencies(
     return tuple(sorted(found, key=lambda r: (r.first, r.address, r.last))), areas
 
 
-def staged_at(size: int, staged: Sequence[int], areas: Areas) -> list[tuple[int, int]]:
+def find_staging_spans(size: int, staged: Sequence[int], areas: StagingAreas) -> list[tuple[int, int]]:
     """Return for each turn the span of its staging, counted from the end of the scratchpad."""
     return [(size - a - bytes_, size - a) for a, bytes_ in zip(areas, staged, strict=True)]
 
 
-def _packed(
-    all_units: Sequence[Unit], firsts: Sequence[int], ceilings: Sequence[int]
+def _pack_chains(
+    all_units: Sequence[ResidencyChain], firsts: Sequence[int], ceilings: Sequence[int]
 ) -> Sequence[int | None]:
-    return packed([u.block(first) for u, first in zip(all_units, firsts, strict=True)], ceilings)
+    return pack_blocks([u.to_block(first) for u, first in zip(all_units, firsts, strict=True)], ceilings)
 
 
-def _wished(all_units: Sequence[Unit], used: list[int], size: int) -> list[int]:
+def _earliest_turns(all_units: Sequence[ResidencyChain], used: list[int], size: int) -> list[int]:
     """Return for each unit the turn to load it before, as early as the sums of bytes allow."""
     firsts = []
     for unit in all_units:
@@ -120,8 +120,8 @@ def _wished(all_units: Sequence[Unit], used: list[int], size: int) -> list[int]:
     return firsts
 
 
-def _earlier(
-    all_units: Sequence[Unit],
+def _load_earlier(
+    all_units: Sequence[ResidencyChain],
     firsts: Sequence[int],
     offsets: Sequence[int],
     staged: Sequence[tuple[int, int]],

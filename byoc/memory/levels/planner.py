@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from time import monotonic
 
 from byoc.errors import InputError
-from byoc.memory.levels.actions import actions, homes
-from byoc.memory.levels.choice import Choice, grown, moved, nothing_kept, occupied, smallest, traffic
-from byoc.memory.levels.fit import Fit, fitted
-from byoc.memory.levels.levels import Levels
-from byoc.memory.levels.places import residencies
-from byoc.memory.levels.program import Solution, fewest_bytes
-from byoc.memory.levels.schedule import Schedule
+from byoc.memory.levels.actions import build_actions, assign_homes
+from byoc.memory.levels.choice import ResidencyChoice, grow_choice, count_moved_bytes, keep_nothing, count_occupied, find_smallest_choice, find_traffic
+from byoc.memory.levels.fit import AddressedChoice, fit_addresses
+from byoc.memory.levels.levels import ScratchpadPlan
+from byoc.memory.levels.places import assign_addresses
+from byoc.memory.levels.program import ResidencySolution, minimize_traffic
+from byoc.memory.levels.schedule import AccessSchedule
 
 # The part of the time that is for what is to be kept; the rest is for places.
 _OF_CHOICE = 0.6
@@ -18,14 +18,14 @@ _OF_CHOICE = 0.6
 _LESS = (32, 12, 6)
 
 
-def plan_levels(
-    schedule: Schedule,
+def plan_scratchpad(
+    schedule: AccessSchedule,
     size: int,
     *,
     prefetch: int = 1,
-    counted: bool = True,
+    counts_boundary: bool = True,
     seconds: float = 5.0,
-) -> Levels:
+) -> ScratchpadPlan:
     """Return the plan for a scratchpad of `size` bytes that moves the fewest bytes found.
 
     A buffer is loaded up to `prefetch` turns before it is needed, as early as its address is free. With
@@ -35,85 +35,85 @@ def plan_levels(
     """
     room = size - size % schedule.alignment
     until = monotonic() + seconds
-    solution = fewest_bytes(schedule, room, seconds * _OF_CHOICE)
-    fit = _fitted(schedule, room, solution, until)
+    solution = minimize_traffic(schedule, room, seconds * _OF_CHOICE)
+    fit = _find_addressed_choice(schedule, room, solution, until)
     if solution.is_impossible or fit is None:
-        raise InputError(_too_small(schedule, size))
+        raise InputError(_explain_too_small(schedule, size))
     choice = fit.choice
-    stays, areas = residencies(schedule, room, choice, (fit.depths, fit.areas), prefetch)
-    done = actions(schedule, choice, stays, areas)
-    places, arena = homes(schedule, done, counted)
-    moves = [traffic(schedule, buffer, each) for buffer, each in enumerate(choice)]
+    stays, areas = assign_addresses(schedule, room, choice, (fit.depths, fit.areas), prefetch)
+    done = build_actions(schedule, choice, stays, areas)
+    places, arena = assign_homes(schedule, done, counts_boundary)
+    moves = [find_traffic(schedule, buffer, each) for buffer, each in enumerate(choice)]
     sizes = schedule.sizes
-    return Levels(
+    return ScratchpadPlan(
         schedule=schedule,
         size=size,
         actions=tuple(done),
         residencies=stays,
         homes=places,
         arena=arena,
-        counted=counted,
+        counts_boundary=counts_boundary,
         loaded=sum(size * len(m.loads) for size, m in zip(sizes, moves, strict=True)),
         stored=sum(size * len(m.stores) for size, m in zip(sizes, moves, strict=True)),
         streamed=sum(m.streamed for m in moves),
         bound=solution.bound,
         is_exact=solution.is_exact,
-        unkept=moved(schedule, nothing_kept(schedule)),
-        unlimited=_unlimited(schedule),
+        unkept=count_moved_bytes(schedule, keep_nothing(schedule)),
+        unlimited=_bytes_without_limit(schedule),
     )
 
 
-def _fitted(schedule: Schedule, room: int, first: Solution, until: float) -> Fit | None:
+def _find_addressed_choice(schedule: AccessSchedule, room: int, first: ResidencySolution, until: float) -> AddressedChoice | None:
     """Return the best choice found that has addresses.
 
     If the optimal choice has no addresses, choices for less room are tried as well: they leave room to
     place buffers, and the rest of it is filled.
     """
-    best = _better(
-        None, [fitted(schedule, room, choice, until) for choice in _choices(schedule, room, first)]
+    best = _pick_best(
+        None, [fit_addresses(schedule, room, choice, until) for choice in _initial_choices(schedule, room, first)]
     )
     if best is None or not first.is_exact:
         return best
     for part in _LESS:
         left = until - monotonic()
-        if best is None or moved(schedule, best.choice) <= first.bound or left <= 0:
+        if best is None or count_moved_bytes(schedule, best.choice) <= first.bound or left <= 0:
             break
-        solution = fewest_bytes(schedule, room - room // part, left)
+        solution = minimize_traffic(schedule, room - room // part, left)
         if solution.choice is not None:
-            best = _better(best, [fitted(schedule, room, solution.choice, until, fill=True)])
+            best = _pick_best(best, [fit_addresses(schedule, room, solution.choice, until, fill=True)])
     return best
 
 
-def _choices(schedule: Schedule, room: int, solution: Solution) -> list[Choice]:
+def _initial_choices(schedule: AccessSchedule, room: int, solution: ResidencySolution) -> list[ResidencyChoice]:
     """Return the choices to begin with: the optimal one, or a greedy one if the solver was stopped."""
     if solution.choice is not None and solution.is_exact:
         return [solution.choice]
-    found = [grown(schedule, room, smallest(schedule))]
+    found = [grow_choice(schedule, room, find_smallest_choice(schedule))]
     if solution.choice is not None:
-        found.append(grown(schedule, room, solution.choice))
-    return [min(found, key=lambda choice: moved(schedule, choice))]
+        found.append(grow_choice(schedule, room, solution.choice))
+    return [min(found, key=lambda choice: count_moved_bytes(schedule, choice))]
 
 
-def _better(best: Fit | None, others: Iterable[Fit | None]) -> Fit | None:
+def _pick_best(best: AddressedChoice | None, others: Iterable[AddressedChoice | None]) -> AddressedChoice | None:
     fits = [fit for fit in (best, *others) if fit is not None]
-    return min(fits, key=lambda fit: moved(fit.schedule, fit.choice), default=None)
+    return min(fits, key=lambda fit: count_moved_bytes(fit.schedule, fit.choice), default=None)
 
 
-def _unlimited(schedule: Schedule) -> int:
+def _bytes_without_limit(schedule: AccessSchedule) -> int:
     """Return the bytes that move if everything fits."""
     everything = sum(schedule.sizes) + max(
-        (_most(schedule, n) for n in range(len(schedule.turns))), default=0
+        (_most_staging(schedule, n) for n in range(len(schedule.turns))), default=0
     )
-    return fewest_bytes(schedule, everything, 1.0).bound
+    return minimize_traffic(schedule, everything, 1.0).bound
 
 
-def _most(schedule: Schedule, turn: int) -> int:
+def _most_staging(schedule: AccessSchedule, turn: int) -> int:
     """Return the staging of a turn at most."""
     return schedule.turns[turn].staging + sum(a.staging for a in schedule.turns[turn].accesses)
 
 
-def _too_small(schedule: Schedule, size: int) -> str:
-    used = occupied(schedule, smallest(schedule))
+def _explain_too_small(schedule: AccessSchedule, size: int) -> str:
+    used = count_occupied(schedule, find_smallest_choice(schedule))
     turn = int(used.argmax())
     name = schedule.turns[turn].name
     return f"scratchpad: {size} bytes are too few, {name} (step {turn}) needs {used[turn]}"

@@ -26,7 +26,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Turn:
+class ScheduledStep:
     """A step at its position in the order, with one access for each buffer.
 
     `staging` are bytes of the scratchpad needed in any case: weights, accumulators, tiles. `over` are
@@ -37,21 +37,21 @@ class Turn:
     name: str
     accesses: tuple[Access, ...]
     staging: int = 0
-    over: tuple[tuple[Buffer, Buffer], ...] = ()
+    may_overwrite: tuple[tuple[Buffer, Buffer], ...] = ()
 
 
 @dataclass(frozen=True)
-class Event:
+class AccessEvent:
     """An access, the turn it belongs to, and its position among the accesses of that turn."""
 
     turn: int
-    place: int
+    position: int
     access: Access
     streamed: int
 
 
 @dataclass(frozen=True)
-class Schedule:
+class AccessSchedule:
     """Numbered buffers, and turns in order.
 
     `sizes` and all `staging` are in bytes, already rounded up to `alignment`. `inputs` are in system
@@ -61,34 +61,34 @@ class Schedule:
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
-    turns: tuple[Turn, ...]
+    turns: tuple[ScheduledStep, ...]
     inputs: frozenset[Buffer] = field(default_factory=frozenset)
     outputs: frozenset[Buffer] = field(default_factory=frozenset)
     alignment: int = 1
 
     def __post_init__(self) -> None:
         """Check the schedule."""
-        if complaint := next(_complaints(self), None):
+        if complaint := next(_find_complaints(self), None):
             raise InputError(complaint)
 
     @cached_property
-    def events(self) -> Sequence[Sequence[Event]]:
+    def events(self) -> Sequence[Sequence[AccessEvent]]:
         """For each buffer its accesses in order."""
-        events: list[list[Event]] = [[] for _ in self.sizes]
+        events: list[list[AccessEvent]] = [[] for _ in self.sizes]
         for number, turn in enumerate(self.turns):
             for place, access in enumerate(turn.accesses):
                 size = self.sizes[access.buffer]
                 streamed = size if access.streamed is None else access.streamed
-                events[access.buffer].append(Event(number, place, access, streamed))
+                events[access.buffer].append(AccessEvent(number, place, access, streamed))
         return events
 
     @cached_property
-    def takeovers(self) -> Sequence[tuple[int, Buffer, Buffer]]:
+    def overwrites(self) -> Sequence[tuple[int, Buffer, Buffer]]:
         """(turn, written, read): buffers that can overwrite another one at its last access."""
         return [
             (number, written, read)
             for number, turn in enumerate(self.turns)
-            for written, read in turn.over
+            for written, read in turn.may_overwrite
             if read not in self.outputs
             and self.events[read][-1].turn == number
             and self.events[written][0].turn == number
@@ -100,7 +100,7 @@ class Schedule:
         return event > 0 or buffer in self.inputs
 
 
-def _complaints(schedule: Schedule) -> Iterator[str]:
+def _find_complaints(schedule: AccessSchedule) -> Iterator[str]:
     if len(schedule.names) != len(schedule.sizes):
         yield f"schedule: {len(schedule.names)} names for {len(schedule.sizes)} buffers"
         return
@@ -110,7 +110,7 @@ def _complaints(schedule: Schedule) -> Iterator[str]:
         return
     made = set(schedule.inputs)
     for turn in schedule.turns:
-        yield from _turn_complaints(schedule, turn, made)
+        yield from _find_turn_complaints(schedule, turn, made)
         made.update(access.buffer for access in turn.accesses if access.writes)
     for buffer in sorted(schedule.outputs - made):
         yield f"schedule: {schedule.names[buffer]} is an output, and no turn writes it"
@@ -119,7 +119,7 @@ def _complaints(schedule: Schedule) -> Iterator[str]:
             yield f"schedule: {name} is of {size} bytes, no positive multiple of {schedule.alignment}"
 
 
-def _turn_complaints(schedule: Schedule, turn: Turn, made: set[Buffer]) -> Iterator[str]:
+def _find_turn_complaints(schedule: AccessSchedule, turn: ScheduledStep, made: set[Buffer]) -> Iterator[str]:
     touched = [access.buffer for access in turn.accesses]
     for buffer in touched:
         if not 0 <= buffer < len(schedule.sizes):
@@ -137,7 +137,7 @@ def _turn_complaints(schedule: Schedule, turn: Turn, made: set[Buffer]) -> Itera
     if turn.staging < 0 or turn.staging % schedule.alignment:
         yield f"turn {turn.name}: staging of {turn.staging} bytes is no multiple of {schedule.alignment}"
     makes = {access.buffer for access in turn.accesses if access.writes}
-    for over, under in turn.over:
+    for over, under in turn.may_overwrite:
         if not {over, under} <= set(touched) or schedule.sizes[over] != schedule.sizes[under]:
             yield f"turn {turn.name}: over: two buffers of the turn, of the same size, are needed"
         elif over not in makes or under in makes:

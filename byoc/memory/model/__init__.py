@@ -8,18 +8,18 @@ from byoc.memory.model.build import (
     CONVENTIONS,
     Convention,
     MemoryModel,
-    convention_named,
-    memory_problem,
-    read_memory,
+    get_convention,
+    read_problem,
+    read_memory_model,
 )
-from byoc.memory.model.stages import quantized_groups
+from byoc.memory.model.stages import find_quantized_groups
 
 __all__ = [
     "CONVENTIONS",
     "Convention",
     "MemoryModel",
-    "convention_named",
-    "memory_problem",
-    "quantized_groups",
-    "read_memory",
+    "get_convention",
+    "read_problem",
+    "find_quantized_groups",
+    "read_memory_model",
 ]

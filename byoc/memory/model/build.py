@@ -7,15 +7,15 @@ from functools import cached_property
 
 from onnx import ModelProto
 
-from byoc.errors import InputError, nearest
+from byoc.errors import InputError, suggest_nearest
 from byoc.graph.index import GraphIndex
-from byoc.graph.load import prepare
-from byoc.graph.walk import bodies, describe
-from byoc.memory.model.links import Row, Rows
-from byoc.memory.model.operators import Functions, is_view, needs, outputs_made
-from byoc.memory.model.stages import staged
-from byoc.memory.model.tensors import Tensors
-from byoc.memory.problem import Buffer, Problem, Step
+from byoc.graph.load import prepare_model
+from byoc.graph.walk import walk_bodies, describe_node
+from byoc.memory.model.links import BufferRow, ConcatRows
+from byoc.memory.model.operators import FunctionTable, is_view, find_origins, written_outputs
+from byoc.memory.model.stages import build_stages
+from byoc.memory.model.tensors import TensorSizes
+from byoc.memory.problem import Buffer, ArenaProblem, ArenaStep
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ CONVENTIONS = {
 """A is that of ONNC's study (inputs and aliases left out), B adds inputs, C aliases, D Concats."""
 
 
-def convention_named(name: str) -> Convention:
+def get_convention(name: str) -> Convention:
     """Return a convention by its letter. Raises InputError for an unknown one."""
     if name not in CONVENTIONS:
-        near = nearest(name, CONVENTIONS)
+        near = suggest_nearest(name, CONVENTIONS)
         raise InputError(f"no convention is named '{name}'{near}: there are {', '.join(CONVENTIONS)}")
     return CONVENTIONS[name]
 
@@ -76,27 +76,27 @@ class MemoryModel:
     count.
     """
 
-    problem: Problem
+    problem: ArenaProblem
     convention: Convention
     nodes: tuple[tuple[int, ...], ...]
-    rows: Mapping[str, Row]
-    tensors: tuple[tuple[str, ...], ...]
+    buffers_of: Mapping[str, BufferRow]
+    tensors_of: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
 
 
-def memory_problem(
+def read_problem(
     model: ModelProto | GraphIndex,
     convention: Convention = CONVENTIONS["C"],
     alignment: int = 1,
     groups: Sequence[Sequence[int]] = (),
-) -> Problem:
+) -> ArenaProblem:
     """Return the arena planning problem of a model, with the arguments and errors of `read_memory`."""
     if isinstance(model, ModelProto):
-        model = prepare(model, model.graph.name or "model").index
-    return read_memory(model, convention, alignment, groups).problem
+        model = prepare_model(model, model.graph.name or "model").index
+    return read_memory_model(model, convention, alignment, groups).problem
 
 
-def read_memory(
+def read_memory_model(
     index: GraphIndex,
     convention: Convention = CONVENTIONS["C"],
     alignment: int = 1,
@@ -119,26 +119,26 @@ def read_memory(
     """
     if alignment < 1:
         raise ValueError(f"alignment is {alignment}, but must be at least 1 byte")
-    tensors = Tensors(index, source)
-    builder = _Builder(tensors, convention, alignment, Rows(tensors, alignment))
+    tensors = TensorSizes(index, source)
+    builder = _MemoryModelBuilder(tensors, convention, alignment, ConcatRows(tensors, alignment))
     builder.add_inputs()
-    for nodes in staged(index, tensors.constant_nodes, groups):
+    for nodes in build_stages(index, tensors.constant_nodes, groups):
         builder.add(nodes)
     return builder.finish()
 
 
 @dataclass
-class _Builder:
+class _MemoryModelBuilder:
     """Creates buffers and steps from the steps of a graph, in order."""
 
-    tensors: Tensors
+    tensors: TensorSizes
     convention: Convention
     alignment: int
-    joins: Rows
-    rows: dict[str, Row] = field(default_factory=dict)
+    concat_rows: ConcatRows
+    rows: dict[str, BufferRow] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ArenaStep] = field(default_factory=list)
     nodes: list[tuple[int, ...]] = field(default_factory=list)
 
     @property
@@ -150,27 +150,27 @@ class _Builder:
         for name in self.index.inputs:
             if name in stored:
                 continue
-            self.tensors.bytes(name)
+            self.tensors.count_bytes(name)
             if self.convention.inputs and self.index.is_used(name):
-                self._new(name)
+                self._add_buffer(name)
 
     def add(self, nodes: tuple[int, ...]) -> None:
         """Add the step of some nodes, or only another name for the buffers if it is a view."""
-        made = self._made(nodes)
-        shared = self._shared(nodes, made)
+        made = self._outer_outputs(nodes)
+        shared = self._shared_buffers(nodes, made)
         if shared is not None:
             if shared:
                 self.rows[made[0]] = shared
             made = made[1:]
             if not made:
                 return
-        read = self._read(nodes)
+        read = self._data_inputs(nodes)
         reads = tuple(dict.fromkeys(b for name in read for b in self.rows.get(name, ())))
-        makes = tuple(self._new(name) for name in made)
-        over = self._over(nodes, made, read) if shared is None else ()
+        makes = tuple(self._add_buffer(name) for name in made)
+        over = self._find_overwrites(nodes, made, read) if shared is None else ()
         node = self.index.nodes[nodes[-1]]
         name = node.name or next(filter(None, node.output), node.op_type)
-        self.steps.append(Step(name, reads, makes, over))
+        self.steps.append(ArenaStep(name, reads, makes, over))
         self.nodes.append(nodes)
 
     def finish(self) -> MemoryModel:
@@ -181,42 +181,42 @@ class _Builder:
             for buffer in row:
                 held[buffer].append(name)
         inputs = frozenset(b for name in index.inputs for b in self.rows.get(name, ()))
-        problem = Problem(
+        problem = ArenaProblem(
             names=tuple(self.names),
             sizes=tuple(self.sizes),
-            steps=tuple(self._possible()),
+            steps=tuple(self._steps_without_row_overwrites()),
             inputs=inputs,
             outputs=frozenset(b for name in outputs for b in self.rows[name]),
-            links=self.joins.links,
+            links=self.concat_rows.links,
             alignment=self.alignment,
         )
         return MemoryModel(
             problem=problem,
             convention=self.convention,
             nodes=tuple(self.nodes),
-            rows=self.rows,
-            tensors=tuple(map(tuple, held)),
-            notes=tuple(self._notes()),
+            buffers_of=self.rows,
+            tensors_of=tuple(map(tuple, held)),
+            notes=tuple(self._describe_uncounted()),
         )
 
-    def _possible(self) -> Iterator[Step]:
+    def _steps_without_row_overwrites(self) -> Iterator[ArenaStep]:
         """Yield the steps without overwriting between adjacent buffers of one row."""
-        row_of = {buffer: row for row in self.joins.links for buffer in row}
+        row_of = {buffer: row for row in self.concat_rows.links for buffer in row}
         for step in self.steps:
-            beside = row_of.get(step.makes[0], ()) if step.makes else ()
-            yield replace(step, over=tuple(b for b in step.over if b not in beside))
+            beside = row_of.get(step.writes[0], ()) if step.writes else ()
+            yield replace(step, over=tuple(b for b in step.may_overwrite if b not in beside))
 
-    def _new(self, name: str) -> Buffer:
-        size = self.tensors.bytes(name)
+    def _add_buffer(self, name: str) -> Buffer:
+        size = self.tensors.count_bytes(name)
         self.rows[name] = (len(self.names),)
         self.names.append(name)
         self.sizes.append(-(-size // self.alignment) * self.alignment)
         return self.rows[name][0]
 
-    def _made(self, nodes: Sequence[int]) -> list[str]:
+    def _outer_outputs(self, nodes: Sequence[int]) -> list[str]:
         """Return the tensors made and read by other nodes as well, the first output in front."""
         index, inside = self.index, set(nodes)
-        names = [name for node in nodes for name in outputs_made(index, index.nodes[node])]
+        names = [name for node in nodes for name in written_outputs(index, index.nodes[node])]
         return [
             name
             for name in names
@@ -225,12 +225,12 @@ class _Builder:
             or not inside.issuperset(index.consumers[name])
         ]
 
-    def _read(self, nodes: Sequence[int]) -> list[str]:
+    def _data_inputs(self, nodes: Sequence[int]) -> list[str]:
         own = {name for node in nodes for name in self.index.nodes[node].output}
         names = dict.fromkeys(name for node in nodes for name in self.index.reads[node])
         return [name for name in names if name not in own and not self.tensors.is_constant(name)]
 
-    def _shared(self, nodes: Sequence[int], made: Sequence[str]) -> Row | None:
+    def _shared_buffers(self, nodes: Sequence[int], made: Sequence[str]) -> BufferRow | None:
         """Return existing buffers that hold the first output of a single node, None if there are none.
 
         A view of a tensor that does not count has a buffer of its own, as has one whose shape is data.
@@ -239,21 +239,21 @@ class _Builder:
         if len(nodes) > 1 or not made or made[0] != node.output[0]:
             return None
         if self.convention.views and is_view(self.index, node):
-            return self.rows.get(node.input[0]) if self._read(nodes) == [node.input[0]] else None
-        return self.joins.join(node, self.rows) if self.convention.concat else None
+            return self.rows.get(node.input[0]) if self._data_inputs(nodes) == [node.input[0]] else None
+        return self.concat_rows.join(node, self.rows) if self.convention.concat else None
 
-    def _over(
+    def _find_overwrites(
         self, nodes: Sequence[int], made: Sequence[str], read: Sequence[str]
     ) -> tuple[Buffer, ...]:
         """Return buffers read element by element, and only for the first tensor made."""
         if not self.convention.in_place or not made:
             return ()
-        found = needs([self.index.nodes[node] for node in nodes], self._functions)
+        found = find_origins([self.index.nodes[node] for node in nodes], self._functions)
         first, *rest = (found[name] for name in made)
         otherwise = first.other.union(*(each.same | each.other for each in rest))
         unfit = {buffer for name in otherwise for buffer in self.rows.get(name, ())}
         unfit.update(buffer for name in self.index.outputs for buffer in self.rows.get(name, ()))
-        size, elements = self.tensors.bytes(made[0]), self.tensors.elements(made[0])
+        size, elements = self.tensors.count_bytes(made[0]), self.tensors.count_elements(made[0])
         return tuple(
             dict.fromkeys(
                 self.rows[name][0]
@@ -261,15 +261,15 @@ class _Builder:
                 if name in first.same
                 and len(self.rows.get(name, ())) == 1
                 and self.rows[name][0] not in unfit
-                and (self.tensors.bytes(name), self.tensors.elements(name)) == (size, elements)
+                and (self.tensors.count_bytes(name), self.tensors.count_elements(name)) == (size, elements)
             )
         )
 
     @cached_property
-    def _functions(self) -> Functions:
+    def _functions(self) -> FunctionTable:
         return {(f.domain, f.name, f.overload): f for f in self.index.proto.functions}
 
-    def _notes(self) -> list[str]:
+    def _describe_uncounted(self) -> list[str]:
         """Return notes on outputs known before a run, and on bodies and functions."""
         notes = [
             f"the output '{name}' is stored, or computed of constants or shapes, and is not counted"
@@ -278,8 +278,8 @@ class _Builder:
         ]
         calls: Counter[str] = Counter()
         for node in (self.index.nodes[number] for nodes in self.nodes for number in nodes):
-            if any(True for _ in bodies(node)):
-                notes.append(f"{describe(node)} is one step: what its bodies need is not counted")
+            if any(True for _ in walk_bodies(node)):
+                notes.append(f"{describe_node(node)} is one step: what its bodies need is not counted")
             elif (node.domain, node.op_type, node.overload) in self._functions:
                 calls[node.op_type] += 1
         if calls:

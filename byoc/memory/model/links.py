@@ -5,34 +5,34 @@ from math import prod
 
 from onnx import NodeProto
 
-from byoc.graph.attributes import written
-from byoc.graph.types import bits
+from byoc.graph.attributes import get_stated_attributes
+from byoc.graph.types import count_bits
 from byoc.graph.walk import is_onnx
-from byoc.memory.model.tensors import Tensors
+from byoc.memory.model.tensors import TensorSizes
 from byoc.memory.problem import Buffer
 
-Row = tuple[Buffer, ...]
+BufferRow = tuple[Buffer, ...]
 
 
-class Rows:
+class ConcatRows:
     """Rows of buffers that have to be adjacent, collected from Concats.
 
     A buffer is in one row only. A row may become part of a longer one if a Concat reads the result of
     another, but only as a whole.
     """
 
-    def __init__(self, tensors: Tensors, alignment: int) -> None:
+    def __init__(self, tensors: TensorSizes, alignment: int) -> None:
         """Start without any row."""
         self._tensors = tensors
         self._alignment = alignment
-        self._row_of: dict[Buffer, Row] = {}
+        self._row_of: dict[Buffer, BufferRow] = {}
 
     @property
-    def links(self) -> tuple[Row, ...]:
+    def links(self) -> tuple[BufferRow, ...]:
         """All rows, in the order in which their first buffers were made."""
         return tuple(sorted(set(self._row_of.values())))
 
-    def join(self, node: NodeProto, rows: Mapping[str, Row]) -> Row | None:
+    def join(self, node: NodeProto, rows: Mapping[str, BufferRow]) -> BufferRow | None:
         """Return the row that a Concat's result consists of, None if it cannot be computed in place.
 
         `rows` gives the buffers of each tensor that has some. A result that nobody reads takes no bytes,
@@ -46,7 +46,7 @@ class Rows:
             return None
         if not all(self._is_free(piece) for piece in pieces if piece):
             return None
-        ends = [self._tensors.bytes(name) for name in node.input[:-1]]
+        ends = [self._tensors.count_bytes(name) for name in node.input[:-1]]
         if any(size % self._alignment for size in ends):
             return None  # the next would begin where this one ends, and not at a multiple of it
         if not self._tensors.index.is_used(node.output[0]):
@@ -55,7 +55,7 @@ class Rows:
             self._row_of.update((buffer, joined) for buffer in joined)
         return joined
 
-    def _is_free(self, piece: Row) -> bool:
+    def _is_free(self, piece: BufferRow) -> bool:
         """Tell whether some buffers are in no row yet, or are a complete row."""
         return self._row_of.get(piece[0], piece) == piece and all(
             len(piece) > 1 or buffer not in self._row_of for buffer in piece
@@ -64,7 +64,7 @@ class Rows:
     def _is_contiguous(self, node: NodeProto) -> bool:
         """Tell whether each operand of a Concat is one range of whole bytes in its result."""
         kind = self._tensors.types.get(node.output[0])
-        if kind is None or not kind.shape or bits(kind.dtype) % 8:
+        if kind is None or not kind.shape or count_bits(kind.dtype) % 8:
             return False
-        axis = int(written(node).get("axis", 1)) % len(kind.shape)
+        axis = int(get_stated_attributes(node).get("axis", 1)) % len(kind.shape)
         return prod(dim if isinstance(dim, int) else 0 for dim in kind.shape[:axis]) == 1

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from onnx import FunctionProto, NodeProto
 from onnx.defs import OpSchema
 
-from byoc.graph.attributes import written
+from byoc.graph.attributes import get_stated_attributes
 from byoc.graph.index import GraphIndex
-from byoc.graph.values import constant_value
-from byoc.graph.walk import captured, is_onnx
+from byoc.graph.values import get_constant_value
+from byoc.graph.walk import list_node_captures, is_onnx
 
 VIEWS = {
     "Reshape": "the elements stay in their order, whatever the shape",
@@ -49,9 +49,9 @@ def is_view(index: GraphIndex, node: NodeProto) -> bool:
     return node.op_type != "Dropout" or not _trains(index, node)
 
 
-def outputs_made(index: GraphIndex, node: NodeProto) -> list[str]:
+def written_outputs(index: GraphIndex, node: NodeProto) -> list[str]:
     """Return the outputs that a node writes, without optional ones that nothing reads."""
-    schema = index.schema(node)
+    schema = index.get_schema(node)
     optional = {
         name
         for name, formal in zip(node.output, schema.outputs if schema else (), strict=False)
@@ -76,20 +76,20 @@ _PLAIN = frozenset(_POINTWISE.split())
 
 
 def _trains(index: GraphIndex, node: NodeProto) -> bool:
-    opset = index.opset(node)
+    opset = index.get_opset(node)
     if opset < _IS_TEST:
-        return not written(node).get("is_test", 0)
+        return not get_stated_attributes(node).get("is_test", 0)
     if opset < _TRAINING_MODE or len(node.input) < 3 or not node.input[2]:
         return False
-    value = constant_value(index, node.input[2])
+    value = get_constant_value(index, node.input[2])
     return value is None or bool(value.any())
 
 
-Functions = Mapping[tuple[str, str, str], FunctionProto]
+FunctionTable = Mapping[tuple[str, str, str], FunctionProto]
 
 
 @dataclass(frozen=True)
-class Needs:
+class TensorOrigin:
     """The origin of a tensor: outer tensors read element by element (`same`), and the other ones.
 
     An operator never makes fewer elements than an operand it reads element by element, so a tensor with
@@ -100,40 +100,40 @@ class Needs:
     other: frozenset[str] = field(default_factory=frozenset)
 
 
-def needs(nodes: Sequence[NodeProto], functions: Functions) -> dict[str, Needs]:
+def find_origins(nodes: Sequence[NodeProto], functions: FunctionTable) -> dict[str, TensorOrigin]:
     """Return the origin of each tensor that some sorted nodes make.
 
     A function call is treated as the nodes of the function.
     """
-    found: dict[str, Needs] = {}
+    found: dict[str, TensorOrigin] = {}
     for node in nodes:
         function = functions.get((node.domain, node.op_type, node.overload))
         if function is not None:
-            inner = needs(list(function.node), functions)
+            inner = find_origins(list(function.node), functions)
             for name, formal in zip(node.output, function.output, strict=False):
-                found[name] = _called(node, function, inner.get(formal, Needs()), found)
+                found[name] = _origin_of_call(node, function, inner.get(formal, TensorOrigin()), found)
             continue
         pointwise = pointwise_inputs(node)
         given = [name if position in pointwise else "" for position, name in enumerate(node.input)]
-        others = [*(n for p, n in enumerate(node.input) if p not in pointwise), *captured(node)]
-        first, rest = _joined(given, others, found), _joined((), (*given, *others), found)
+        others = [*(n for p, n in enumerate(node.input) if p not in pointwise), *list_node_captures(node)]
+        first, rest = _join_origins(given, others, found), _join_origins((), (*given, *others), found)
         for position, name in enumerate(node.output):
             found[name] = rest if position else first
     return found
 
 
-def _joined(same: Iterable[str], other: Iterable[str], found: Mapping[str, Needs]) -> Needs:
-    one = [found.get(name, Needs(frozenset({name}))) for name in same if name]
-    two = [found.get(name, Needs(frozenset({name}))) for name in other if name]
+def _join_origins(same: Iterable[str], other: Iterable[str], found: Mapping[str, TensorOrigin]) -> TensorOrigin:
+    one = [found.get(name, TensorOrigin(frozenset({name}))) for name in same if name]
+    two = [found.get(name, TensorOrigin(frozenset({name}))) for name in other if name]
     alike = frozenset[str]().union(*(each.same for each in one))
     unlike = frozenset[str]().union(
         *(each.other for each in one), *(each.same | each.other for each in two)
     )
-    return Needs(alike - unlike, unlike)
+    return TensorOrigin(alike - unlike, unlike)
 
 
-def _called(call: NodeProto, function: FunctionProto, inner: Needs, found: Mapping[str, Needs]) -> Needs:
+def _origin_of_call(call: NodeProto, function: FunctionProto, inner: TensorOrigin, found: Mapping[str, TensorOrigin]) -> TensorOrigin:
     """Return the origin of an output of a call, in the names of the caller."""
     outer = dict(zip(function.input, call.input, strict=False))
     same = [outer.get(name, "") for name in inner.same]
-    return _joined(same, [outer.get(name, "") for name in inner.other], found)
+    return _join_origins(same, [outer.get(name, "") for name in inner.other], found)

@@ -16,36 +16,36 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from byoc.graph.index import GraphIndex
-from byoc.memory.model.operators import is_view, outputs_made
-from byoc.memory.model.rowwise import Look, Rule, rule_of, shuffled
-from byoc.memory.model.tensors import Tensors, settled
-from byoc.memory.stripes import ALL, SAME, Layer, Tensor
+from byoc.memory.model.operators import is_view, written_outputs
+from byoc.memory.model.rowwise import NodeView, RowRule, find_row_rule, is_channel_shuffle
+from byoc.memory.model.tensors import TensorSizes, with_inferred_extents
+from byoc.memory.stripes import ALL_ROWS, SAME_ROW, RowLayer, RowTensor
 
 
 @dataclass(frozen=True)
-class RowModel:
+class RowwiseModel:
     """The arguments of `stripe`, and their relation to the graph.
 
     `nodes` gives for each layer, by name, the nodes it computes. `storage` gives for each tensor in the
     arena the tensor among `tensors` that holds it.
     """
 
-    tensors: tuple[Tensor, ...]
-    layers: tuple[Layer, ...]
+    tensors: tuple[RowTensor, ...]
+    layers: tuple[RowLayer, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     nodes: Mapping[str, tuple[int, ...]]
-    storage: Mapping[str, str]
+    storage_of: Mapping[str, str]
 
 
-def row_model(index: GraphIndex, source: str = "model") -> RowModel:
+def read_row_model(index: GraphIndex, source: str = "model") -> RowwiseModel:
     """Return the row-wise layers of a graph whose extents are all known.
 
     Nodes that compute constants, or from shapes alone, are left out, as are inputs that nothing reads.
     Raises InputError, beginning with `source`, for a tensor of unknown size.
     """
-    index = settled(index)
-    reader = _Reader(index, Tensors(index, source))
+    index = with_inferred_extents(index)
+    reader = _RowModelReader(index, TensorSizes(index, source))
     for name in index.inputs:
         if index.is_used(name):
             reader.add_tensor(name)
@@ -54,7 +54,7 @@ def row_model(index: GraphIndex, source: str = "model") -> RowModel:
         if number not in reader.sizes.constant_nodes:
             reader.add(number)
     outputs = dict.fromkeys(reader.storage[name] for name in index.outputs if name in reader.storage)
-    return RowModel(
+    return RowwiseModel(
         tuple(reader.tensors.values()),
         tuple(reader.layers),
         inputs,
@@ -64,24 +64,24 @@ def row_model(index: GraphIndex, source: str = "model") -> RowModel:
     )
 
 
-class _Reader:
+class _RowModelReader:
     """Converts nodes to layers, in order."""
 
-    def __init__(self, index: GraphIndex, sizes: Tensors) -> None:
+    def __init__(self, index: GraphIndex, sizes: TensorSizes) -> None:
         self.index, self.sizes = index, sizes
-        self.tensors: dict[str, Tensor] = {}
-        self.layers: list[Layer] = []
+        self.tensors: dict[str, RowTensor] = {}
+        self.layers: list[RowLayer] = []
         self.nodes: dict[str, tuple[int, ...]] = {}
         self.storage: dict[str, str] = {}
         self.skipped: set[int] = set()
 
     def add_tensor(self, name: str) -> None:
         """Add a tensor with bytes of its own."""
-        size = self.sizes.bytes(name)
+        size = self.sizes.count_bytes(name)
         shape = self.index.types[name].shape or ()
         rows = shape[2] if len(shape) == 4 and shape[0] == 1 else 1
         rows = rows if isinstance(rows, int) and rows else 1
-        self.tensors[name] = Tensor(name, rows, size // rows)
+        self.tensors[name] = RowTensor(name, rows, size // rows)
         self.storage[name] = name
 
     def add(self, number: int) -> None:
@@ -90,20 +90,20 @@ class _Reader:
         if number in self.skipped:
             return
         data = tuple(name for name in self.index.reads[number] if name in self.storage)
-        look = Look(self.index, node, tuple(dict.fromkeys(data)))
-        shuffle = self._shuffle(look, number)
+        look = NodeView(self.index, node, tuple(dict.fromkeys(data)))
+        shuffle = self._find_shuffle(look, number)
         if shuffle:
             self.skipped.update(shuffle[1:])
             last = self.index.nodes[shuffle[-1]]
-            self._layer(shuffle, last, Rule(((node.input[0], SAME),)))
+            self._add_layer(shuffle, last, RowRule(((node.input[0], SAME_ROW),)))
         elif is_view(self.index, node) and data == (node.input[0],) and self._same_bytes(look, node):
             self.storage[node.output[0]] = self.storage[data[0]]
-            self._layer((number,), node, Rule(((data[0], SAME),)))  # of what it makes besides: a mask
+            self._add_layer((number,), node, RowRule(((data[0], SAME_ROW),)))  # of what it makes besides: a mask
         else:
-            whole = Rule(tuple((name, ALL) for name in look.data), "whole")
-            self._layer((number,), node, rule_of(look) or whole)
+            whole = RowRule(tuple((name, ALL_ROWS) for name in look.data), "whole")
+            self._add_layer((number,), node, find_row_rule(look) or whole)
 
-    def _shuffle(self, look: Look, number: int) -> tuple[int, ...]:
+    def _find_shuffle(self, look: NodeView, number: int) -> tuple[int, ...]:
         """Return the three nodes of a channel shuffle that begins here, if there is one."""
         numbers = [number]
         while len(numbers) < 3:
@@ -112,10 +112,10 @@ class _Reader:
             if len(readers) != 1 or made in self.index.outputs:
                 return ()
             numbers.append(readers[0])
-        found = shuffled(self.index, look, [self.index.nodes[n] for n in numbers])
+        found = is_channel_shuffle(self.index, look, [self.index.nodes[n] for n in numbers])
         return tuple(numbers) if found else ()
 
-    def _same_bytes(self, look: Look, node: NodeProto) -> bool:
+    def _same_bytes(self, look: NodeView, node: NodeProto) -> bool:
         """Tell whether a view's elements have the same order in memory as those it views."""
         source, made = look.shape(node.input[0]), look.shape(node.output[0])
         if source == made:
@@ -125,16 +125,16 @@ class _Reader:
             for name in (node.input[0], node.output[0])
         )
 
-    def _layer(self, numbers: Sequence[int], node: NodeProto, rule: Rule) -> None:
-        writes = [name for name in outputs_made(self.index, node) if name not in self.storage]
+    def _add_layer(self, numbers: Sequence[int], node: NodeProto, rule: RowRule) -> None:
+        writes = [name for name in written_outputs(self.index, node) if name not in self.storage]
         for name in writes:
             self.add_tensor(name)
         if not writes:
             return
         name = writes[0]
         reads = dict.fromkeys((self.storage[each], rows) for each, rows in rule.reads)
-        over = dict.fromkeys(self.storage[each] for each in rule.over)
+        over = dict.fromkeys(self.storage[each] for each in rule.may_overwrite)
         self.layers.append(
-            Layer(name, tuple(reads), tuple(writes), rule.mode, tuple(over), rule.scratch)
+            RowLayer(name, tuple(reads), tuple(writes), rule.mode, tuple(over), rule.scratch)
         )
         self.nodes[name] = tuple(numbers)

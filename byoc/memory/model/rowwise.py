@@ -14,27 +14,27 @@ from typing import Any
 
 from onnx import NodeProto
 
-from byoc.graph.facts import attribute_facts
+from byoc.graph.facts import collect_attribute_facts
 from byoc.graph.index import GraphIndex
-from byoc.graph.values import constant_value
+from byoc.graph.values import get_constant_value
 from byoc.graph.walk import is_onnx
 from byoc.memory.model.operators import is_view, pointwise_inputs
-from byoc.memory.stripes import ALL, SAME, Rows
-from byoc.memory.stripes.problem import Mode
+from byoc.memory.stripes import ALL_ROWS, SAME_ROW, OperandRows
+from byoc.memory.stripes.problem import LayerMode
 
 
 @dataclass(frozen=True)
-class Rule:
+class RowRule:
     """Row-wise execution of a node: `reads` and `over` are its inputs, by their names in the model."""
 
-    reads: tuple[tuple[str, Rows], ...]
-    mode: Mode = "rows"
-    over: tuple[str, ...] = ()
+    reads: tuple[tuple[str, OperandRows], ...]
+    mode: LayerMode = "rows"
+    may_overwrite: tuple[str, ...] = ()
     scratch: int = 0
 
 
 @dataclass(frozen=True)
-class Look:
+class NodeView:
     """A node, its inputs that are not constant, and the extents of tensors."""
 
     index: GraphIndex
@@ -44,7 +44,7 @@ class Look:
     @property
     def attributes(self) -> dict[str, Any]:
         """The attributes in effect."""
-        return attribute_facts(self.index, self.node)
+        return collect_attribute_facts(self.index, self.node)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the extents, empty for an unknown tensor."""
@@ -60,23 +60,23 @@ class Look:
         """Return a small constant input as a list."""
         if position >= len(self.node.input) or not self.node.input[position]:
             return None
-        value = constant_value(self.index, self.node.input[position])
+        value = get_constant_value(self.index, self.node.input[position])
         return None if value is None else list(value.reshape(-1).tolist())
 
 
-def rule_of(look: Look) -> Rule | None:
+def find_row_rule(look: NodeView) -> RowRule | None:
     """Return the row-wise execution of a node, None if it needs its operands completely."""
     node = look.node
     if not is_onnx(node) or not look.data or is_view(look.index, node):
         return None  # a view that moves bytes moves them all
     if pointwise_inputs(node):
-        return _pointwise(look)
+        return _pointwise_rule(look)
     images = [*look.data, *(name for name in node.output if name)]
     rule = _RULES.get(node.op_type)
     return rule(look) if rule is not None and all(map(look.is_image, images)) else None
 
 
-def _pointwise(look: Look) -> Rule | None:
+def _pointwise_rule(look: NodeView) -> RowRule | None:
     node, made = look.node, look.node.output[0]
     if any(node.output[1:]) or any(
         name not in look.data and _is_data(look, name) for name in node.input
@@ -90,20 +90,20 @@ def _pointwise(look: Look) -> Rule | None:
     }
     for name in look.data:
         if look.shape(name) == shape and name in pointwise:
-            reads.append((name, SAME))
+            reads.append((name, SAME_ROW))
             over += [name] if look.index.types[name].dtype == look.index.types[made].dtype else []
         elif height == 1 or (len(look.shape(name)) == 4 and look.shape(name)[2] == 1):
-            reads.append((name, ALL))
+            reads.append((name, ALL_ROWS))
         else:
             return None
-    return Rule(tuple(reads), over=tuple(over)) if over or reads else None
+    return RowRule(tuple(reads), may_overwrite=tuple(over)) if over or reads else None
 
 
-def _is_data(look: Look, name: str) -> bool:
+def _is_data(look: NodeView, name: str) -> bool:
     return bool(name) and not look.index.is_constant(name)
 
 
-def _window(look: Look) -> Rows | None:
+def _window_rows(look: NodeView) -> OperandRows | None:
     """Return the rows of a convolution or pooling, None if its attributes are not all known."""
     attributes, height = look.attributes, look.shape(look.data[0])[2]
     kernel = attributes.get("kernel_shape")
@@ -118,53 +118,53 @@ def _window(look: Look) -> Rows | None:
         before = (total + (padding == "SAME_LOWER")) // 2
     elif padding == "VALID":
         before = 0
-    return Rows(extent, stride, before)
+    return OperandRows(extent, stride, before)
 
 
-def _convolution(look: Look) -> Rule | None:
-    rows = _window(look)
+def _convolution_rule(look: NodeView) -> RowRule | None:
+    rows = _window_rows(look)
     if rows is None or look.data != (look.node.input[0],):
         return None
     weight, width = look.shape(look.node.input[1]), look.shape(look.node.output[0])[3]
     groups = look.attributes["group"]
     stride = look.attributes.get("strides", [1, 1])[1]
     if weight[1] == 1:  # depthwise: element by element, over all groups at once
-        need = convolution_scratch(width, weight[0], 1, 1)
+        need = count_convolution_scratch(width, weight[0], 1, 1)
     else:
-        need = convolution_scratch(width, weight[0] // groups, weight[1], stride)
-    return Rule(((look.data[0], rows),), scratch=need)
+        need = count_convolution_scratch(width, weight[0] // groups, weight[1], stride)
+    return RowRule(((look.data[0], rows),), scratch=need)
 
 
-def _pool(look: Look) -> Rule | None:
-    rows = _window(look)
+def _pool_rule(look: NodeView) -> RowRule | None:
+    rows = _window_rows(look)
     if rows is None or any(look.node.output[1:]):
         return None
     attributes, extents = look.attributes, list(look.shape(look.data[0])[2:])
     if look.shape(look.node.output[0])[2:] == (1, 1) and attributes["kernel_shape"] == extents:
         padded = attributes.get("auto_pad", "NOTSET") == "NOTSET" and any(attributes.get("pads", []))
-        return Rule(((look.data[0], rows),)) if padded else _global_pool(look)
-    return Rule(((look.data[0], rows),))
+        return RowRule(((look.data[0], rows),)) if padded else _global_pool_rule(look)
+    return RowRule(((look.data[0], rows),))
 
 
-def _global_pool(look: Look) -> Rule | None:
+def _global_pool_rule(look: NodeView) -> RowRule | None:
     channels = look.shape(look.data[0])[1]
-    return Rule(((look.data[0], SAME),), "reduction", scratch=reduction_scratch(channels))
+    return RowRule(((look.data[0], SAME_ROW),), "reduction", scratch=count_reduction_scratch(channels))
 
 
-def _row_by_row(look: Look) -> Rule | None:
-    return Rule(tuple(dict.fromkeys((name, SAME) for name in look.data)))
+def _row_by_row_rule(look: NodeView) -> RowRule | None:
+    return RowRule(tuple(dict.fromkeys((name, SAME_ROW) for name in look.data)))
 
 
-def _concat(look: Look) -> Rule | None:
+def _concat_rule(look: NodeView) -> RowRule | None:
     constant = len(look.data) < len(set(look.node.input))
-    return None if constant or look.attributes["axis"] % 4 not in (1, 3) else _row_by_row(look)
+    return None if constant or look.attributes["axis"] % 4 not in (1, 3) else _row_by_row_rule(look)
 
 
-def _split(look: Look) -> Rule | None:
-    return _row_by_row(look) if look.attributes.get("axis", 0) % 4 in (1, 3) else None
+def _split_rule(look: NodeView) -> RowRule | None:
+    return _row_by_row_rule(look) if look.attributes.get("axis", 0) % 4 in (1, 3) else None
 
 
-def _resize(look: Look) -> Rule | None:
+def _resize_rule(look: NodeView) -> RowRule | None:
     """Accept only whole-number repetition of pixels: every rule selects the same nearest pixel then."""
     attributes = look.attributes
     source, made = look.shape(look.data[0]), look.shape(look.node.output[0])
@@ -178,26 +178,26 @@ def _resize(look: Look) -> Rule | None:
     rule = (attributes.get("coordinate_transformation_mode"), attributes.get("nearest_mode"))
     if look.node.op_type == "Resize" and rule not in _REPEATING:
         return None
-    return Rule(((look.data[0], Rows(repeat=times[2])),)) if times[:2] == [1, 1] else None
+    return RowRule(((look.data[0], OperandRows(repeat=times[2])),)) if times[:2] == [1, 1] else None
 
 
 _REPEATING = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
 
-_RULES: dict[str, Callable[[Look], Rule | None]] = {
-    "Conv": _convolution,
-    "MaxPool": _pool,
-    "AveragePool": _pool,
-    "GlobalAveragePool": _global_pool,
-    "GlobalMaxPool": _global_pool,
-    "LRN": _row_by_row,
-    "Concat": _concat,
-    "Split": _split,
-    "Resize": _resize,
-    "Upsample": _resize,
+_RULES: dict[str, Callable[[NodeView], RowRule | None]] = {
+    "Conv": _convolution_rule,
+    "MaxPool": _pool_rule,
+    "AveragePool": _pool_rule,
+    "GlobalAveragePool": _global_pool_rule,
+    "GlobalMaxPool": _global_pool_rule,
+    "LRN": _row_by_row_rule,
+    "Concat": _concat_rule,
+    "Split": _split_rule,
+    "Resize": _resize_rule,
+    "Upsample": _resize_rule,
 }
 
 
-def shuffled(index: GraphIndex, look: Look, nodes: Sequence[NodeProto]) -> bool:
+def is_channel_shuffle(index: GraphIndex, look: NodeView, nodes: Sequence[NodeProto]) -> bool:
     """Tell whether Reshape, Transpose and Reshape only permute the channels of an image."""
     first, middle, last = nodes
     if [node.op_type for node in nodes] != ["Reshape", "Transpose", "Reshape"]:
@@ -205,7 +205,7 @@ def shuffled(index: GraphIndex, look: Look, nodes: Sequence[NodeProto]) -> bool:
     source, split, made = (
         look.shape(name) for name in (first.input[0], first.output[0], last.output[0])
     )
-    permutation = attribute_facts(index, middle).get("perm")
+    permutation = collect_attribute_facts(index, middle).get("perm")
     return (
         look.is_image(first.input[0])
         and source == made
@@ -222,17 +222,17 @@ _SCRATCH_LIMIT = 16 << 10
 _FLOAT_BYTES = 4
 
 
-def channels_at_once(width: int, channels: int) -> int:
+def count_channels_at_once(width: int, channels: int) -> int:
     """Return the number of channels whose rows of `width` elements fit the limit, at least one."""
     return min(max(_SCRATCH_LIMIT // max(width * _FLOAT_BYTES, 1), 1), channels)
 
 
-def convolution_scratch(width: int, out_channels: int, in_channels: int, stride: int) -> int:
+def count_convolution_scratch(width: int, out_channels: int, in_channels: int, stride: int) -> int:
     """Return the scratch bytes for a row of `width` elements of each channel of a group."""
-    gathered = channels_at_once(width, in_channels) if stride > 1 else 0
-    return (channels_at_once(width, out_channels) + gathered) * width * _FLOAT_BYTES
+    gathered = count_channels_at_once(width, in_channels) if stride > 1 else 0
+    return (count_channels_at_once(width, out_channels) + gathered) * width * _FLOAT_BYTES
 
 
-def reduction_scratch(channels: int) -> int:
+def count_reduction_scratch(channels: int) -> int:
     """Return the bytes for the sums or maxima of one row, before they join those of earlier rows."""
     return channels * _FLOAT_BYTES

@@ -5,12 +5,12 @@ from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 
 from byoc.graph.index import GraphIndex
-from byoc.graph.unshare import is_dequantize, is_float, is_quantize
-from byoc.graph.walk import describe
+from byoc.graph.unshare import is_dequantize, may_be_float, is_quantize
+from byoc.graph.walk import describe_node
 from byoc.memory.model.operators import pointwise_inputs
 
 
-def staged(
+def build_stages(
     index: GraphIndex, left_out: frozenset[int], groups: Iterable[Sequence[int]]
 ) -> list[tuple[int, ...]]:
     """Return the nodes of each step: the given groups, and every other node on its own.
@@ -24,15 +24,15 @@ def staged(
     for group in groups:
         nodes = tuple(sorted(set(group) - left_out))
         if taken.intersection(nodes):
-            raise ValueError(f"{describe(index.nodes[nodes[0]])} is in two groups")
+            raise ValueError(f"{describe_node(index.nodes[nodes[0]])} is in two groups")
         taken.update(nodes)
         if nodes:
             stages.append(nodes)
     stages += [(n,) for n in range(len(index.nodes)) if n not in taken and n not in left_out]
-    return _sorted(index, stages)
+    return _sort_stages(index, stages)
 
 
-def _sorted(index: GraphIndex, stages: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def _sort_stages(index: GraphIndex, stages: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Sort steps topologically, by the position of their last node where there is a choice."""
     of = {node: number for number, nodes in enumerate(stages) for node in nodes}
     before = [
@@ -40,7 +40,7 @@ def _sorted(index: GraphIndex, stages: Sequence[tuple[int, ...]]) -> list[tuple[
             of[maker]
             for node in nodes
             for name in index.reads[node]
-            if (maker := index.producer.get(name)) in of and of[maker] != number
+            if (maker := index.producers.get(name)) in of and of[maker] != number
         }
         for number, nodes in enumerate(stages)
     ]
@@ -49,7 +49,7 @@ def _sorted(index: GraphIndex, stages: Sequence[tuple[int, ...]]) -> list[tuple[
         sorter.prepare()
     except CycleError as error:
         stuck = next(stages[number] for number in error.args[1] if len(stages[number]) > 1)
-        name = describe(index.nodes[stuck[0]])
+        name = describe_node(index.nodes[stuck[0]])
         raise ValueError(f"the group of {name} waits for itself") from None
     order: list[tuple[int, ...]] = []
     ready: list[tuple[int, int]] = []
@@ -66,7 +66,7 @@ def _sorted(index: GraphIndex, stages: Sequence[tuple[int, ...]]) -> list[tuple[
 _NO_DATA = frozenset({"Shape", "Size"})
 
 
-def quantized_groups(index: GraphIndex) -> tuple[tuple[int, ...], ...]:
+def find_quantized_groups(index: GraphIndex) -> tuple[tuple[int, ...], ...]:
     """Return the nodes of each QDQ group of a graph, which an integer accelerator computes as one step.
 
     A group is an operator with the elementwise operators that alone read its results (an activation, the
@@ -75,13 +75,13 @@ def quantized_groups(index: GraphIndex) -> tuple[tuple[int, ...], ...]:
     several groups would need is in none; `byoc.graph.unshare` makes copies.
     """
     together: dict[int, list[int]] = {}
-    for number, root in _roots(index).items():
+    for number, root in _find_roots(index).items():
         together.setdefault(root, []).append(number)
-    found = (_group(index, nodes) for _, nodes in sorted(together.items()))
+    found = (_complete_group(index, nodes) for _, nodes in sorted(together.items()))
     return tuple(group for group in found if group)
 
 
-def _roots(index: GraphIndex) -> dict[int, int]:
+def _find_roots(index: GraphIndex) -> dict[int, int]:
     """Return for each computing node the last one computed together with it.
 
     Only the last one's results leave these nodes, so no path can leave them and come back.
@@ -102,7 +102,7 @@ def _roots(index: GraphIndex) -> dict[int, int]:
 
 def _is_followed(index: GraphIndex, name: str) -> bool:
     """Tell whether a tensor is read element by element only, and not by a caller."""
-    if name in index.outputs or not is_float(index, name):
+    if name in index.outputs or not may_be_float(index, name):
         return False
     for reader in index.consumers.get(name, ()):
         node = index.nodes[reader]
@@ -112,15 +112,15 @@ def _is_followed(index: GraphIndex, name: str) -> bool:
     return True
 
 
-def _group(index: GraphIndex, nodes: Sequence[int]) -> tuple[int, ...]:
+def _complete_group(index: GraphIndex, nodes: Sequence[int]) -> tuple[int, ...]:
     """Return some nodes with the quantization around them, empty if it is incomplete."""
     inside = set(nodes)
     made = {name for number in nodes for name in index.nodes[number].output if name}
     around: set[int] = set()
     for name in {name for number in nodes for name in index.reads[number]} - made:
-        if index.is_constant(name) or not is_float(index, name):
+        if index.is_constant(name) or not may_be_float(index, name):
             continue
-        maker = index.producer.get(name)
+        maker = index.producers.get(name)
         if maker is None or not is_dequantize(index.nodes[maker]) or name in index.outputs:
             return ()
         if not inside.issuperset(index.consumers[name]):
@@ -128,7 +128,7 @@ def _group(index: GraphIndex, nodes: Sequence[int]) -> tuple[int, ...]:
         around.add(maker)
     for name in made:
         readers = set(index.consumers.get(name, ())) - inside
-        if not is_float(index, name) or not (readers or name in index.outputs):
+        if not may_be_float(index, name) or not (readers or name in index.outputs):
             continue
         if name in index.outputs or not all(is_quantize(index.nodes[r]) for r in readers):
             return ()

@@ -17,20 +17,20 @@ from onnx import NodeProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from byoc.errors import InputError
-from byoc.graph.attributes import written
+from byoc.graph.attributes import get_stated_attributes
 from byoc.graph.copying import copy_without
-from byoc.graph.dims import symbols
+from byoc.graph.dims import list_symbolic_dims
 from byoc.graph.index import GraphIndex
 from byoc.graph.types import TensorType, read_type, write_type
-from byoc.graph.values import constant_value
-from byoc.graph.walk import bodies, is_onnx
+from byoc.graph.values import get_constant_value
+from byoc.graph.walk import walk_bodies, is_onnx
 
 # Where every extent is known they depend on nothing else.
 _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
 @dataclass(frozen=True, eq=False)
-class Tensors:
+class TensorSizes:
     """The tensors of a graph; `source` names the model in messages."""
 
     index: GraphIndex
@@ -39,7 +39,7 @@ class Tensors:
     @cached_property
     def types(self) -> Mapping[str, TensorType]:
         """The known types, with extents that follow from others."""
-        return settled_types(self.index)
+        return infer_extents(self.index)
 
     @cached_property
     def constant_nodes(self) -> frozenset[int]:
@@ -47,9 +47,9 @@ class Tensors:
         index = self.index
         found, known = set(index.constant_nodes), set[str]()
         for number, node in enumerate(index.nodes):
-            if number in found or not is_onnx(node) or node.op_type in RANDOM:
+            if number in found or not is_onnx(node) or node.op_type in RANDOM_OPERATORS:
                 continue
-            if any(True for _ in bodies(node)):
+            if any(True for _ in walk_bodies(node)):
                 continue
             reads = index.reads[number]
             if node.op_type not in _OF_SHAPES and (
@@ -63,34 +63,34 @@ class Tensors:
 
     def is_constant(self, name: str) -> bool:
         """Tell whether a tensor is stored, or computed from stored tensors alone."""
-        return self.index.is_constant(name) or self.index.producer.get(name) in self.constant_nodes
+        return self.index.is_constant(name) or self.index.producers.get(name) in self.constant_nodes
 
-    def elements(self, name: str) -> int:
+    def count_elements(self, name: str) -> int:
         """Return the number of elements. Raises InputError as `bytes` does."""
-        return self._known(name).elements or 0
+        return self._known_type(name).elements or 0
 
-    def bytes(self, name: str) -> int:
+    def count_bytes(self, name: str) -> int:
         """Return the bytes of a tensor, not rounded.
 
         Raises InputError for an unknown extent, and for strings, sequences, maps and optionals.
         """
-        return self._known(name).bytes or 0
+        return self._known_type(name).bytes or 0
 
-    def _known(self, name: str) -> TensorType:
+    def _known_type(self, name: str) -> TensorType:
         kind = self.types.get(name)
-        if kind is None and name in self.index.values:
-            value = (self.index.values[name].WhichOneof("value") or "value").removesuffix("_type")
+        if kind is None and name in self.index.type_protos:
+            value = (self.index.type_protos[name].WhichOneof("value") or "value").removesuffix("_type")
             raise InputError(f"{self.source}: '{name}' is a {value}, whose bytes only a run can tell")
         if kind is not None and kind.dtype == "string":
             raise InputError(f"{self.source}: '{name}' holds strings, whose bytes only a run can tell")
         if kind is None or kind.elements is None:
             said = "of an unknown type" if kind is None else str(kind)
-            raise InputError(f"{self.source}: '{name}' is {said}: {self._remedy(kind)}")
+            raise InputError(f"{self.source}: '{name}' is {said}: {self._suggest_dims(kind)}")
         return kind
 
-    def _remedy(self, kind: TensorType | None) -> str:
+    def _suggest_dims(self, kind: TensorType | None) -> str:
         dims = [dim for dim in (kind.shape or ()) if isinstance(dim, str)] if kind else []
-        named = symbols(self.index.proto)
+        named = list_symbolic_dims(self.index.proto)
         wanted = [dim for dim in dict.fromkeys(dims) if dim in named] or named
         if not wanted:
             return "an extent is not known before the model runs, and no --dim NAME=SIZE settles it"
@@ -101,42 +101,42 @@ class Tensors:
 Array = NDArray[Any]
 
 _MOST_ELEMENTS = 1024
-RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike"})
+RANDOM_OPERATORS = frozenset({"Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike"})
 """Operators that make other outputs of the same inputs each time."""
 
 
-def settled_types(index: GraphIndex) -> dict[str, TensorType]:
+def infer_extents(index: GraphIndex) -> dict[str, TensorType]:
     """Return the types of a graph's tensors, with the extents that follow from other extents."""
     types = dict(index.types)
     if all(kind.elements is not None for kind in types.values()):
         return types
     values: dict[str, Array] = {}
     for node in index.nodes:
-        if not is_onnx(node) or any(True for _ in bodies(node)):
+        if not is_onnx(node) or any(True for _ in walk_bodies(node)):
             continue
         given = {
-            name: value for name in node.input if (value := _value(index, values, name)) is not None
+            name: value for name in node.input if (value := _known_value(index, values, name)) is not None
         }
-        if any(_unknown(types, name) for name in node.output if name):
-            for name, kind in _inferred(index, node, types, given).items():
-                if name in node.output and _unknown(types, name):
+        if any(_is_unknown(types, name) for name in node.output if name):
+            for name, kind in _infer_types(index, node, types, given).items():
+                if name in node.output and _is_unknown(types, name):
                     types[name] = kind
-        values.update(_computed(index, node, types, given))
+        values.update(_compute_values(index, node, types, given))
     return types
 
 
-def settled(index: GraphIndex) -> GraphIndex:
+def with_inferred_extents(index: GraphIndex) -> GraphIndex:
     """Return an index of the same nodes with the types of `settled_types`.
 
     Stored tensors are constants there, even those a caller may override. The index itself is returned if
     nothing changes.
     """
-    types = settled_types(index)
+    types = infer_extents(index)
     stored = {tensor.name for tensor in index.graph.initializer}
-    defaults = [v.name for v in index.graph.input if v.name in stored] if index.overridable else []
+    defaults = [v.name for v in index.graph.input if v.name in stored] if index.has_default_inputs else []
     if not defaults and types == index.types:
         return index
-    values = {**index.values, **{name: write_type(kind) for name, kind in types.items()}}
+    values = {**index.type_protos, **{name: write_type(kind) for name, kind in types.items()}}
     if not defaults or index.body is not None:
         return replace(index, values=values)
     proto = copy_without(index.proto, "input")
@@ -144,21 +144,21 @@ def settled(index: GraphIndex) -> GraphIndex:
     return replace(index, proto=proto, values=values)
 
 
-def _unknown(types: Mapping[str, TensorType], name: str) -> bool:
+def _is_unknown(types: Mapping[str, TensorType], name: str) -> bool:
     return name not in types or types[name].elements is None
 
 
-def _value(index: GraphIndex, values: Mapping[str, Array], name: str) -> Array | None:
+def _known_value(index: GraphIndex, values: Mapping[str, Array], name: str) -> Array | None:
     if not name or name in values:
         return values.get(name)
-    return constant_value(index, name) if index.is_constant(name) else None
+    return get_constant_value(index, name) if index.is_constant(name) else None
 
 
-def _inferred(
+def _infer_types(
     index: GraphIndex, node: NodeProto, types: Mapping[str, TensorType], given: Mapping[str, Array]
 ) -> dict[str, TensorType]:
     """Infer the types of a node's outputs by ONNX from the types and values of its inputs."""
-    schema = index.schema(node)
+    schema = index.get_schema(node)
     if schema is None or any(name and name not in types for name in node.input):
         return {}
     try:
@@ -176,26 +176,26 @@ def _inferred(
     return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
-def _computed(
+def _compute_values(
     index: GraphIndex, node: NodeProto, types: Mapping[str, TensorType], given: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Return the values of a node's outputs if they are small and follow from shapes alone."""
-    if node.op_type == "Shape" and not _unknown(types, node.input[0]):
+    if node.op_type == "Shape" and not _is_unknown(types, node.input[0]):
         extents = np.array(types[node.input[0]].shape or (), np.int64)
-        part = written(node)
+        part = get_stated_attributes(node)
         return {node.output[0]: extents[part.get("start", 0) : part.get("end")]}
-    if node.op_type == "Size" and not _unknown(types, node.input[0]):
+    if node.op_type == "Size" and not _is_unknown(types, node.input[0]):
         return {node.output[0]: np.array(types[node.input[0]].elements, np.int64)}
-    if node.op_type in RANDOM or not node.input:
+    if node.op_type in RANDOM_OPERATORS or not node.input:
         return {}
     if not all(name in given or not name for name in node.input):
         return {}
-    if any(_unknown(types, n) or (types[n].elements or 0) > _MOST_ELEMENTS for n in node.output if n):
+    if any(_is_unknown(types, n) or (types[n].elements or 0) > _MOST_ELEMENTS for n in node.output if n):
         return {}
-    return _run(index, node, [given[name] for name in dict.fromkeys(node.input) if name])
+    return _evaluate_node(index, node, [given[name] for name in dict.fromkeys(node.input) if name])
 
 
-def _run(index: GraphIndex, node: NodeProto, inputs: Sequence[Array]) -> dict[str, Array]:
+def _evaluate_node(index: GraphIndex, node: NodeProto, inputs: Sequence[Array]) -> dict[str, Array]:
     names = [name for name in dict.fromkeys(node.input) if name]
     outputs = [name for name in node.output if name]
     graph = helper.make_graph(

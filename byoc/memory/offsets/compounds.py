@@ -4,20 +4,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from byoc.memory.live import Live
+from byoc.memory.live import LiveRanges
 from byoc.memory.problem import Buffer
 
 
 @dataclass(frozen=True)
-class Part:
+class CompoundPart:
     """Bytes `[at, at + size)` of a compound, live from position `first` to `last` of the order."""
 
-    at: int
+    offset: int
     size: int
     first: int
     last: int
 
-    def meets(self, other: "Part") -> bool:
+    def is_live_with(self, other: "CompoundPart") -> bool:
         """Tell whether both are live at some position."""
         return self.first <= other.last and other.first <= self.last
 
@@ -29,14 +29,14 @@ class Compound:
     If `step` is given, it is the scratch of that step.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[CompoundPart, ...]
     members: tuple[tuple[Buffer, int], ...] = ()
     step: int | None = None
 
     @property
     def size(self) -> int:
         """Bytes from the beginning to the end."""
-        return max(part.at + part.size for part in self.parts)
+        return max(part.offset + part.size for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ class Compounds:
     """All compounds of a problem, and the overwriting that is compatible with the links."""
 
     all: tuple[Compound, ...]
-    over: tuple[Buffer | None, ...]
+    overwrites: tuple[Buffer | None, ...]
 
 
-def compounds(lives: Live) -> Compounds:
+def build_compounds(lives: LiveRanges) -> Compounds:
     """Join buffers that have to move together.
 
     A buffer does not overwrite another if that contradicts a link, so that two live buffers would
     overlap. Raises ValueError if the links of the problem contradict each other.
     """
-    problem, over = lives.problem, list(lives.over)
-    bodies = _Bodies(lives)
+    problem, over = lives.problem, list(lives.overwrites)
+    bodies = _JoinedBuffers(lives)
     for row in problem.links:
         for left, right in pairwise(row):
             if not bodies.join(left, right, problem.sizes[left]):
@@ -64,17 +64,17 @@ def compounds(lives: Live) -> Compounds:
         if under is not None and not bodies.join(under, buffer, 0):
             over[buffer] = None
     scratch = (
-        Compound((Part(0, step.scratch, at, at),), step=number)
+        Compound((CompoundPart(0, step.scratch, at, at),), step=number)
         for at, number in enumerate(lives.order)
         if (step := problem.steps[number]).scratch
     )
-    return Compounds((*bodies.compounds(over), *scratch), tuple(over))
+    return Compounds((*bodies.build(over), *scratch), tuple(over))
 
 
-class _Bodies:
+class _JoinedBuffers:
     """A union-find structure with distances: for each buffer its body and its offset in the body."""
 
-    def __init__(self, lives: Live) -> None:
+    def __init__(self, lives: LiveRanges) -> None:
         self._lives = lives
         count = len(lives.problem.sizes)
         self._body = list(range(count))
@@ -100,32 +100,32 @@ class _Bodies:
         lives, sizes = self._lives, self._lives.problem.sizes
         if at_a >= at_b + sizes[b] or at_b >= at_a + sizes[a]:
             return False
-        if at_a == at_b and (lives.over[a] == b or lives.over[b] == a):
+        if at_a == at_b and (lives.overwrites[a] == b or lives.overwrites[b] == a):
             return False
         return lives.first[a] <= lives.last[b] and lives.first[b] <= lives.last[a]
 
-    def compounds(self, over: Sequence[Buffer | None]) -> Iterator[Compound]:
+    def build(self, over: Sequence[Buffer | None]) -> Iterator[Compound]:
         for members in self._members:
             if not members:
                 continue
             start = min(self._at[buffer] for buffer in members)
             placed = tuple((buffer, self._at[buffer] - start) for buffer in members)
-            parts = tuple(_merged(self._part(buffer, at) for buffer, at in placed))
-            yield Compound(parts or (Part(0, 0, 0, -1),), placed)
+            parts = tuple(_merge_parts(self._part(buffer, at) for buffer, at in placed))
+            yield Compound(parts or (CompoundPart(0, 0, 0, -1),), placed)
 
-    def _part(self, buffer: Buffer, at: int) -> Part:
+    def _part(self, buffer: Buffer, at: int) -> CompoundPart:
         lives = self._lives
-        return Part(at, lives.problem.sizes[buffer], lives.first[buffer], lives.last[buffer])
+        return CompoundPart(at, lives.problem.sizes[buffer], lives.first[buffer], lives.last[buffer])
 
 
-def _merged(parts: Iterable[Part]) -> Iterator[Part]:
+def _merge_parts(parts: Iterable[CompoundPart]) -> Iterator[CompoundPart]:
     """Merge parts at the same bytes whose live ranges touch."""
-    now: Part | None = None
-    for part in sorted(parts, key=lambda p: (p.at, p.size, p.first)):
+    now: CompoundPart | None = None
+    for part in sorted(parts, key=lambda p: (p.offset, p.size, p.first)):
         if not part.size:
             continue
-        if now and (now.at, now.size) == (part.at, part.size) and part.first <= now.last + 1:
-            now = Part(now.at, now.size, now.first, max(now.last, part.last))
+        if now and (now.offset, now.size) == (part.offset, part.size) and part.first <= now.last + 1:
+            now = CompoundPart(now.offset, now.size, now.first, max(now.last, part.last))
             continue
         if now:
             yield now

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from math import inf
 
-from byoc.memory.offsets.compounds import Compound, Part
+from byoc.memory.offsets.compounds import Compound, CompoundPart
 
 
-class Packing:
+class GreedyPacking:
     """Compounds with their conflicts."""
 
     def __init__(self, compounds: Sequence[Compound]) -> None:
@@ -21,17 +21,17 @@ class Packing:
         owned = [(part, number) for number, c in enumerate(self.compounds) for part in c.parts]
         owned.sort(key=lambda own: own[0].first)
         conflicts: list[list[tuple[int, int, int]]] = [[] for _ in self.compounds]
-        there: list[tuple[Part, int]] = []
+        there: list[tuple[CompoundPart, int]] = []
         for part, number in owned:
             there = [(p, n) for p, n in there if p.last >= part.first]
             for other, owner in there:
                 if owner != number and other.size and part.size:
-                    conflicts[number].append((owner, *_apart(part, other)))
-                    conflicts[owner].append((number, *_apart(other, part)))
+                    conflicts[number].append((owner, *_forbidden_distances(part, other)))
+                    conflicts[owner].append((number, *_forbidden_distances(other, part)))
             there.append((part, number))
         return conflicts
 
-    def placed(self, sequence: Iterable[int], best_fit: bool = False) -> list[int]:
+    def place(self, sequence: Iterable[int], best_fit: bool = False) -> list[int]:
         """Return offsets, with the compounds of `sequence` placed in that order, as low as possible.
 
         With `best_fit` each goes into the gap that leaves the least room above it.
@@ -53,7 +53,7 @@ class Packing:
                 for other, low, high in self.conflicts[number]
                 if (at := offsets[other]) is not None
             )
-            offset = _tightest(taken) if best_fit else _lowest(taken)
+            offset = _tightest_gap(taken) if best_fit else _lowest_gap(taken)
             offsets[number] = offset
             if offset + self.sizes[number] > goal:
                 above = number
@@ -90,11 +90,11 @@ class Packing:
         return sum(part.size * (part.last - part.first + 1) for part in self.compounds[number].parts)
 
 
-def _apart(mine: Part, other: Part) -> tuple[int, int]:
-    return other.at - mine.at - mine.size, other.at + other.size - mine.at
+def _forbidden_distances(mine: CompoundPart, other: CompoundPart) -> tuple[int, int]:
+    return other.offset - mine.offset - mine.size, other.offset + other.size - mine.offset
 
 
-def _lowest(taken: Iterable[tuple[int, int]]) -> int:
+def _lowest_gap(taken: Iterable[tuple[int, int]]) -> int:
     at = 0
     for low, high in taken:
         if at <= low:
@@ -103,7 +103,7 @@ def _lowest(taken: Iterable[tuple[int, int]]) -> int:
     return at
 
 
-def _tightest(taken: Iterable[tuple[int, int]]) -> int:
+def _tightest_gap(taken: Iterable[tuple[int, int]]) -> int:
     at, found = 0, None
     for low, high in taken:
         if at <= low and (found is None or low - at < found[0]):

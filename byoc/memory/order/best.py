@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
-from byoc.memory.bound.cut import least_at
-from byoc.memory.live import Live, live
-from byoc.memory.order.search import search
-from byoc.memory.order.segments import Backward, Forward, Segment, segments
-from byoc.memory.problem import Problem
+from byoc.memory.bound.cut import find_least_bytes_at
+from byoc.memory.live import LiveRanges, find_live_ranges
+from byoc.memory.order.search import search_order
+from byoc.memory.order.segments import Backward, Forward, Segment, split_segments
+from byoc.memory.problem import ArenaProblem
 
 _MOST_STATES = 20_000
 _MOST_DOUBTS = 4
 
 
 @dataclass(frozen=True)
-class Ordered:
+class OrderResult:
     """An order, its peak, and a lower bound on the peak of any order, in bytes."""
 
     order: tuple[int, ...]
@@ -24,7 +24,7 @@ class Ordered:
     bound: int
 
 
-def best_order(problem: Problem, most_states: int = _MOST_STATES, deadline: float = inf) -> Ordered:
+def find_best_order(problem: ArenaProblem, most_states: int = _MOST_STATES, deadline: float = inf) -> OrderResult:
     """Return an order of the steps with the least peak found.
 
     The search visits at most `most_states` states for each segment and budget, and ends at the deadline,
@@ -33,39 +33,39 @@ def best_order(problem: Problem, most_states: int = _MOST_STATES, deadline: floa
     floor = sum(problem.sizes[buffer] for buffer in problem.inputs)
     order: list[int] = []
     bound = floor
-    for segment in segments(problem):
-        within = max([bound, *_alone(segment)])
-        walked, proven = _walked(segment, within, most_states, deadline)
+    for segment in split_segments(problem):
+        within = max([bound, *_own_bytes(segment)])
+        walked, proven = _order_segment(segment, within, most_states, deadline)
         bound = max(bound, proven)
         order += [segment.start + step for step in walked]
-    return Ordered(tuple(order), live(problem, order).peak, bound)
+    return OrderResult(tuple(order), find_live_ranges(problem, order).peak, bound)
 
 
-def _alone(segment: Segment) -> Iterator[int]:
+def _own_bytes(segment: Segment) -> Iterator[int]:
     """Yield for each step the bytes that its own operands and results need, in any order."""
     items = segment.items
     for reads, makes, over, scratch in zip(
-        segment.reads, segment.makes, segment.over, segment.scratch, strict=True
+        segment.reads, segment.makes, segment.may_overwrite, segment.scratch, strict=True
     ):
         shared = items[makes[0]].size if over and makes else 0
         yield scratch - shared + sum(items[i].size for i in (*reads, *makes))
 
 
-def _walked(
+def _order_segment(
     segment: Segment, proven: int, most_states: int, deadline: float
 ) -> tuple[tuple[int, ...], int]:
     """Return the steps of a segment in order, and a proven lower bound on their peak."""
     forward, backward = Forward(segment), Backward(segment)
     best = tuple(range(segment.count))
-    (high, _), low = _peak(forward, best), proven
+    (high, _), low = _find_peak(forward, best), proven
     budget, doubts = proven, 0
     while low < high and doubts < _MOST_DOUBTS:
-        answer = search(forward, backward, budget, most_states, deadline)
-        if answer.walked is not None:
-            best = answer.walked
-            peak, highest = _peak(forward, best)
+        answer = search_order(forward, backward, budget, most_states, deadline)
+        if answer.steps is not None:
+            best = answer.steps
+            peak, highest = _find_peak(forward, best)
             high = max(proven, peak)
-            cut = min(high, least_at(segment, highest))
+            cut = min(high, find_least_bytes_at(segment, highest))
             if cut > low:
                 low = proven = budget = cut  # most often no order needs more than that
                 continue
@@ -77,7 +77,7 @@ def _walked(
     return best, proven
 
 
-def _peak(forward: Forward, steps: tuple[int, ...]) -> tuple[int, int]:
+def _find_peak(forward: Forward, steps: tuple[int, ...]) -> tuple[int, int]:
     """Return the peak of a sequence of steps and the step at which it occurs."""
     peak, now, state = (-1, -1), forward.start, 0
     for step in steps:
@@ -90,7 +90,7 @@ def _peak(forward: Forward, steps: tuple[int, ...]) -> tuple[int, int]:
 _ROUNDS = 16
 
 
-def varied(lives: Live, seed: int) -> Live:
+def vary_order(lives: LiveRanges, seed: int) -> LiveRanges:
     """Return another order without a higher peak, by swapping independent neighbouring steps.
 
     The same seed gives the same order; it may be the given one.
@@ -102,9 +102,9 @@ def varied(lives: Live, seed: int) -> Live:
             if len(order) < 2:
                 break
             at = random.randrange(len(order) - 1)
-            if order[at] not in lives.problem.before[order[at + 1]]:
+            if order[at] not in lives.problem.predecessors[order[at + 1]]:
                 order[at], order[at + 1] = order[at + 1], order[at]
-        tried = live(lives.problem, order, last_operand=random.random() < 0.5)
+        tried = find_live_ranges(lives.problem, order, last_operand=random.random() < 0.5)
         if tried.peak <= lives.peak:
             lives = tried
     return lives

@@ -8,20 +8,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from byoc.memory.problem import Buffer, Problem
+from byoc.memory.problem import Buffer, ArenaProblem
 
 
 @dataclass(frozen=True)
-class Item:
+class SegmentItem:
     """A buffer in a segment, with masks of the steps that write and read it there.
 
     `made` is 0 for a buffer that exists before the segment. `stays` tells whether it outlives it.
     """
 
     size: int
-    made: int
-    read: int
-    stays: bool
+    maker_mask: int
+    reader_mask: int
+    outlives: bool
 
 
 @dataclass(frozen=True)
@@ -34,22 +34,22 @@ class Segment:
     """
 
     start: int
-    base: int
-    left: int
-    before: tuple[int, ...]
+    bytes_before: int
+    bytes_after: int
+    predecessors: tuple[int, ...]
     scratch: tuple[int, ...]
-    items: tuple[Item, ...]
+    items: tuple[SegmentItem, ...]
     reads: tuple[tuple[int, ...], ...]
     makes: tuple[tuple[int, ...], ...]
-    over: tuple[tuple[int, ...], ...]
+    may_overwrite: tuple[tuple[int, ...], ...]
 
     @property
     def count(self) -> int:
         """The number of steps."""
-        return len(self.before)
+        return len(self.predecessors)
 
 
-def segments(problem: Problem) -> Iterator[Segment]:
+def split_segments(problem: ArenaProblem) -> Iterator[Segment]:
     """Yield the segments in order."""
     last_read = [
         len(problem.steps) if b in problem.outputs else max(readers, default=-1)
@@ -63,18 +63,18 @@ def segments(problem: Problem) -> Iterator[Segment]:
             if last_read[buffer] < len(problem.steps):
                 change[last_read[buffer] + 1] -= size
     base, start = change[0], 0
-    for end in _ends(problem):
+    for end in _find_segment_ends(problem):
         left = base + sum(change[start + 1 : end + 1])
-        yield _segment(problem, last_read, start, end, (base, left))
+        yield _build_segment(problem, last_read, start, end, (base, left))
         base, start = left, end
 
 
-def _ends(problem: Problem) -> list[int]:
+def _find_segment_ends(problem: ArenaProblem) -> list[int]:
     """Return the positions at which segments end: before and after each gate, and at the end."""
     count = len(problem.steps)
     earliest = [count] * count
-    latest = [max(before, default=-1) for before in problem.before]
-    for number, before in enumerate(problem.before):
+    latest = [max(before, default=-1) for before in problem.predecessors]
+    for number, before in enumerate(problem.predecessors):
         for other in before:
             earliest[other] = min(earliest[other], number)
     follows, lowest = [False] * count, count
@@ -89,20 +89,20 @@ def _ends(problem: Problem) -> list[int]:
     return sorted((ends | {count}) - {0})
 
 
-def _segment(
-    problem: Problem, last_read: Sequence[int], start: int, end: int, live: tuple[int, int]
+def _build_segment(
+    problem: ArenaProblem, last_read: Sequence[int], start: int, end: int, live: tuple[int, int]
 ) -> Segment:
     def mask(numbers: Sequence[int] | frozenset[int]) -> int:
         return sum(1 << (number - start) for number in numbers if start <= number < end)
 
     steps = problem.steps[start:end]
     local: dict[Buffer, int] = {}
-    items: list[Item] = []
-    for buffer in dict.fromkeys(b for step in steps for b in (*step.reads, *step.makes)):
+    items: list[SegmentItem] = []
+    for buffer in dict.fromkeys(b for step in steps for b in (*step.reads, *step.writes)):
         made = problem.maker[buffer]
         local[buffer] = len(items)
         items.append(
-            Item(
+            SegmentItem(
                 problem.sizes[buffer],
                 1 << (made - start) if made >= start else 0,
                 mask(problem.readers[buffer]),
@@ -116,12 +116,12 @@ def _segment(
     return Segment(
         start,
         *live,
-        before=tuple(mask(before) for before in problem.before[start:end]),
+        predecessors=tuple(mask(before) for before in problem.predecessors[start:end]),
         scratch=tuple(step.scratch for step in steps),
         items=tuple(items),
         reads=tuple(ours(step.reads) for step in steps),
-        makes=tuple(ours(step.makes) for step in steps),
-        over=tuple(ours(step.over) for step in steps),
+        makes=tuple(ours(step.writes) for step in steps),
+        may_overwrite=tuple(ours(step.may_overwrite) for step in steps),
     )
 
 
@@ -154,25 +154,25 @@ class Forward:
 
     def __init__(self, segment: Segment) -> None:
         """Precompute the sums that the search needs again and again."""
-        self.start = segment.base
-        self.needs = list(segment.before)
-        self.frees = _inverse(self.needs)
+        self.start = segment.bytes_before
+        self.needs = list(segment.predecessors)
+        self.frees = _invert_masks(self.needs)
         items = segment.items
         self._makes = [
             sum(items[i].size for i in makes) + scratch
             for makes, scratch in zip(segment.makes, segment.scratch, strict=True)
         ]
         self._grows = [
-            sum(items[i].size for i in makes if items[i].read or items[i].stays)
+            sum(items[i].size for i in makes if items[i].reader_mask or items[i].outlives)
             for makes in segment.makes
         ]
         self._dies = [
-            [(items[i].size, items[i].read & ~(1 << step)) for i in reads if not items[i].stays]
+            [(items[i].size, items[i].reader_mask & ~(1 << step)) for i in reads if not items[i].outlives]
             for step, reads in enumerate(segment.reads)
         ]
         self._over = [
-            [items[i].read & ~(1 << step) for i in over if makes and not items[i].stays]
-            for step, (over, makes) in enumerate(zip(segment.over, segment.makes, strict=True))
+            [items[i].reader_mask & ~(1 << step) for i in over if makes and not items[i].outlives]
+            for step, (over, makes) in enumerate(zip(segment.may_overwrite, segment.makes, strict=True))
         ]
         self._first = [items[makes[0]].size if makes else 0 for makes in segment.makes]
 
@@ -197,25 +197,25 @@ class Backward:
 
     def __init__(self, segment: Segment) -> None:
         """Precompute the sums that the search needs again and again."""
-        self.start = segment.left
-        self.frees = [_bits(before) for before in segment.before]
-        self.needs = [sum(1 << other for other in each) for each in _inverse(list(segment.before))]
+        self.start = segment.bytes_after
+        self.frees = [_list_bits(before) for before in segment.predecessors]
+        self.needs = [sum(1 << other for other in each) for each in _invert_masks(list(segment.predecessors))]
         items = segment.items
         self._unread = [
-            scratch + sum(items[i].size for i in makes if not items[i].read and not items[i].stays)
+            scratch + sum(items[i].size for i in makes if not items[i].reader_mask and not items[i].outlives)
             for makes, scratch in zip(segment.makes, segment.scratch, strict=True)
         ]
         self._goes = [
-            sum(items[i].size for i in makes if items[i].read or items[i].stays)
+            sum(items[i].size for i in makes if items[i].reader_mask or items[i].outlives)
             for makes in segment.makes
         ]
         self._comes = [
-            [(items[i].size, items[i].read) for i in reads if not items[i].stays]
+            [(items[i].size, items[i].reader_mask) for i in reads if not items[i].outlives]
             for reads in segment.reads
         ]
         self._over = [
-            [items[i].read for i in over if makes and not items[i].stays]
-            for over, makes in zip(segment.over, segment.makes, strict=True)
+            [items[i].reader_mask for i in over if makes and not items[i].outlives]
+            for over, makes in zip(segment.may_overwrite, segment.makes, strict=True)
         ]
         self._first = [items[makes[0]].size if makes else 0 for makes in segment.makes]
 
@@ -235,15 +235,15 @@ class Backward:
         return sum(size for size, readers in self._comes[step] if not readers & state)
 
 
-def _inverse(needs: list[int]) -> list[list[int]]:
+def _invert_masks(needs: list[int]) -> list[list[int]]:
     frees: list[list[int]] = [[] for _ in needs]
     for step, mask in enumerate(needs):
-        for other in _bits(mask):
+        for other in _list_bits(mask):
             frees[other].append(step)
     return frees
 
 
-def _bits(mask: int) -> list[int]:
+def _list_bits(mask: int) -> list[int]:
     found = []
     while mask:
         low = mask & -mask

@@ -2,31 +2,31 @@
 
 from byoc.memory.report.document import (
     MemoryDocument,
-    conventions_document,
-    memory_document,
+    describe_conventions,
+    build_memory_document,
 )
-from byoc.memory.report.picture import Box, Line, Picture, Span, lives, picture
-from byoc.memory.report.report import STRIPED, STRIPED_COUNTS, Asked, MemoryReport, Row, memory_report
-from byoc.memory.report.striped import Striped, striped_picture
-from byoc.memory.report.svg import svg
+from byoc.memory.report.picture import PictureBox, PictureLine, MemoryPicture, PictureSpan, find_shown_ranges, draw_plan
+from byoc.memory.report.report import STRIPED, STRIPED_COUNTS, MemoryOptions, MemoryReport, ReportRow, plan_report
+from byoc.memory.report.striped import StripedModel, draw_striped
+from byoc.memory.report.svg import render_svg
 
 __all__ = [
     "STRIPED",
     "STRIPED_COUNTS",
-    "Asked",
-    "Box",
-    "Line",
+    "MemoryOptions",
+    "PictureBox",
+    "PictureLine",
     "MemoryDocument",
     "MemoryReport",
-    "Picture",
-    "Row",
-    "Span",
-    "Striped",
-    "conventions_document",
-    "lives",
-    "memory_document",
-    "memory_report",
-    "picture",
-    "striped_picture",
-    "svg",
+    "MemoryPicture",
+    "ReportRow",
+    "PictureSpan",
+    "StripedModel",
+    "describe_conventions",
+    "find_shown_ranges",
+    "build_memory_document",
+    "plan_report",
+    "draw_plan",
+    "draw_striped",
+    "render_svg",
 ]

@@ -2,11 +2,11 @@
 
 from typing import TypedDict
 
-from byoc.memory.levels import Levels
+from byoc.memory.levels import ScratchpadPlan
 from byoc.memory.model import CONVENTIONS
-from byoc.memory.report.picture import lives
-from byoc.memory.report.report import STRIPED_COUNTS, MemoryReport, Row
-from byoc.memory.report.striped import Striped
+from byoc.memory.report.picture import find_shown_ranges
+from byoc.memory.report.report import STRIPED_COUNTS, MemoryReport, ReportRow
+from byoc.memory.report.striped import StripedModel
 
 
 class RowDocument(TypedDict):
@@ -126,24 +126,24 @@ class MemoryDocument(TypedDict):
     notes: list[str]
 
 
-def conventions_document() -> dict[str, str]:
+def describe_conventions() -> dict[str, str]:
     """Describe each convention, by letter."""
     return {letter: str(convention) for letter, convention in CONVENTIONS.items()}
 
 
-def memory_document(report: MemoryReport, size: int | None = None) -> MemoryDocument:
+def build_memory_document(report: MemoryReport, size: int | None = None) -> MemoryDocument:
     """Return a report as data; with `size`, in bytes, each row tells whether its arena fits."""
     return MemoryDocument(
         name=report.name,
-        rows=[_row(row, size) for row in report.rows],
-        plan=_plan(report),
-        striped=None if report.striped is None else _striped(report.striped),
-        levels=None if report.levels is None else _levels(report.levels),
+        rows=[_build_row(row, size) for row in report.rows],
+        plan=_build_plan(report),
+        striped=None if report.striped is None else _build_striped(report.striped),
+        levels=None if report.scratchpad is None else _build_scratchpad(report.scratchpad),
         notes=list(report.notes),
     )
 
 
-def _row(row: Row, size: int | None) -> RowDocument:
+def _build_row(row: ReportRow, size: int | None) -> RowDocument:
     return RowDocument(
         name=row.name,
         convention=row.convention,
@@ -152,12 +152,12 @@ def _row(row: Row, size: int | None) -> RowDocument:
         bound=row.bound,
         ratio=row.ratio,
         proof=row.proof,
-        of_c_bound=row.of_c,
+        of_c_bound=row.ratio_to_c,
         fits=None if size is None else row.size <= size,
     )
 
 
-def _striped(made: Striped) -> StripedDocument:
+def _build_striped(made: StripedModel) -> StripedDocument:
     plan = made.plan
     return StripedDocument(
         counts=STRIPED_COUNTS,
@@ -178,7 +178,7 @@ def _striped(made: Striped) -> StripedDocument:
     )
 
 
-def _levels(levels: Levels) -> LevelsDocument:
+def _build_scratchpad(levels: ScratchpadPlan) -> LevelsDocument:
     return LevelsDocument(
         size=levels.size,
         moved=levels.moved,
@@ -194,7 +194,7 @@ def _levels(levels: Levels) -> LevelsDocument:
     )
 
 
-def _plan(report: MemoryReport) -> PlanDocument:
+def _build_plan(report: MemoryReport) -> PlanDocument:
     plan, model = report.plan, report.model
     problem = plan.problem
     return PlanDocument(
@@ -218,14 +218,14 @@ def _plan(report: MemoryReport) -> PlanDocument:
         buffers=[
             BufferDocument(
                 name=problem.names[buffer],
-                tensors=list(model.tensors[buffer]),
+                tensors=list(model.tensors_of[buffer]),
                 offset=plan.offsets[buffer],
                 bytes=problem.sizes[buffer],
                 first=first,
                 last=last,
                 over=None if under is None else problem.names[under],
             )
-            for buffer, ((first, last), under) in enumerate(zip(lives(plan), plan.over, strict=True))
+            for buffer, ((first, last), under) in enumerate(zip(find_shown_ranges(plan), plan.overwrites, strict=True))
         ],
         links=[[problem.names[buffer] for buffer in row] for row in problem.links],
     )

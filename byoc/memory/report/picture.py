@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
-from byoc.memory.live import live
-from byoc.memory.problem import Plan
+from byoc.memory.live import find_live_ranges
+from byoc.memory.problem import ArenaPlan
 
 Kind = Literal["input", "output", "between", "scratch"]
 
 
 @dataclass(frozen=True)
-class Box:
+class PictureBox:
     """Bytes `[offset, offset + bytes)` from step `first` to step `last`, both included.
 
     Steps are positions in the order of execution. `detail` is a line of the tooltip.
@@ -27,7 +27,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Line:
+class PictureLine:
     """A horizontal line at a number of bytes."""
 
     bytes: int
@@ -36,7 +36,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Span:
+class PictureSpan:
     """Steps `first` to `last`, both included, with one name on the axis."""
 
     name: str
@@ -45,35 +45,35 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Picture:
+class MemoryPicture:
     """A title, the number of steps and the name of one, spans, boxes and lines."""
 
     title: str
     steps: int
     unit: str
-    spans: tuple[Span, ...]
-    boxes: tuple[Box, ...]
-    lines: tuple[Line, ...]
+    spans: tuple[PictureSpan, ...]
+    boxes: tuple[PictureBox, ...]
+    lines: tuple[PictureLine, ...]
 
 
-def lives(plan: Plan) -> list[tuple[int, int]]:
+def find_shown_ranges(plan: ArenaPlan) -> list[tuple[int, int]]:
     """Return for each buffer the first and last position in the order at which it is live.
 
     A buffer that is overwritten ends before the next begins; a graph input begins at the first step.
     """
-    found = live(plan.problem, plan.order)
-    starts = {under: found.first[b] for b, under in enumerate(plan.over) if under is not None}
+    found = find_live_ranges(plan.problem, plan.order)
+    starts = {under: found.first[b] for b, under in enumerate(plan.overwrites) if under is not None}
     return [
         (max(0, first), max(0, first, min(last, starts.get(buffer, last + 1) - 1)))
         for buffer, (first, last) in enumerate(zip(found.first, found.last, strict=True))
     ]
 
 
-def picture(plan: Plan, title: str) -> Picture:
+def draw_plan(plan: ArenaPlan, title: str) -> MemoryPicture:
     """Return the picture of a plan."""
     problem = plan.problem
     boxes = []
-    for buffer, (first, last) in enumerate(lives(plan)):
+    for buffer, (first, last) in enumerate(find_shown_ranges(plan)):
         if not problem.sizes[buffer]:
             continue
         kind: Kind = "between"
@@ -81,10 +81,10 @@ def picture(plan: Plan, title: str) -> Picture:
             kind = "output"
         elif buffer in problem.inputs:
             kind = "input"
-        under = plan.over[buffer]
+        under = plan.overwrites[buffer]
         said = "" if under is None else f", over {problem.names[under]}"
         boxes.append(
-            Box(
+            PictureBox(
                 name=problem.names[buffer],
                 first=first,
                 last=last,
@@ -95,16 +95,16 @@ def picture(plan: Plan, title: str) -> Picture:
             )
         )
     scratch = (
-        Box("scratch", place, place, plan.scratch[step], need.scratch, "scratch", f"of {need.name}")
+        PictureBox("scratch", place, place, plan.scratch[step], need.scratch, "scratch", f"of {need.name}")
         for place, step in enumerate(plan.order)
         if (need := problem.steps[step]).scratch
     )
     if plan.is_minimal:
-        lines = [Line(plan.size, "arena = bound", dashed=False)]
+        lines = [PictureLine(plan.size, "arena = bound", dashed=False)]
     else:
-        lines = [Line(plan.size, "arena", dashed=False), Line(plan.bound, "bound", dashed=True)]
-    spans = (Span(problem.steps[step].name, place, place) for place, step in enumerate(plan.order))
-    return Picture(
+        lines = [PictureLine(plan.size, "arena", dashed=False), PictureLine(plan.bound, "bound", dashed=True)]
+    spans = (PictureSpan(problem.steps[step].name, place, place) for place, step in enumerate(plan.order))
+    return MemoryPicture(
         title=title,
         steps=len(plan.order),
         unit="step",

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from byoc.errors import InputError
 from byoc.graph.index import GraphIndex
-from byoc.memory.levels import Access, Levels, Schedule, Turn, plan_levels
-from byoc.memory.model import CONVENTIONS, Convention, MemoryModel, read_memory
-from byoc.memory.plan import plans
-from byoc.memory.problem import Plan
-from byoc.memory.report.striped import Striped, striped
+from byoc.memory.levels import Access, ScratchpadPlan, AccessSchedule, ScheduledStep, plan_scratchpad
+from byoc.memory.model import CONVENTIONS, Convention, MemoryModel, read_memory_model
+from byoc.memory.plan import plan_by_methods
+from byoc.memory.problem import ArenaPlan
+from byoc.memory.report.striped import StripedModel, plan_striped
 
-Way = tuple[str, str]
+PlanKey = tuple[str, str]
 """The letter of a convention, and a method."""
 
 STRIPED = "striped"
@@ -30,7 +30,7 @@ _WAYS = (
 
 
 @dataclass(frozen=True)
-class Row:
+class ReportRow:
     """One way to plan: its arena in bytes, and the lower bound under its convention.
 
     `proof` is that of `Plan`. Striped execution has no bound of its own: it is compared with
@@ -51,12 +51,12 @@ class Row:
         return self.size / self.bound if self.bound else None
 
     @property
-    def of_c(self) -> float | None:
+    def ratio_to_c(self) -> float | None:
         """The arena of striped execution over the bound of convention C; None for other rows."""
         return self.size / self.bound_of_c if self.bound_of_c else None
 
 
-def ways(asked: Way) -> dict[str, list[str]]:
+def group_methods(asked: PlanKey) -> dict[str, list[str]]:
     """Return for each convention the methods to plan by."""
     found: dict[str, list[str]] = {}
     for convention, method in dict.fromkeys((asked, *(way[1:] for way in _WAYS))):
@@ -64,19 +64,19 @@ def ways(asked: Way) -> dict[str, list[str]]:
     return found
 
 
-def rows(plans: Mapping[Way, Plan], asked: Way) -> Iterator[Row]:
+def build_rows(plans: Mapping[PlanKey, ArenaPlan], asked: PlanKey) -> Iterator[ReportRow]:
     """Yield the rows of the table, and one for the plan asked for if it is not among them."""
     table = [*_WAYS]
     if not any(asked == way[1:] for way in _WAYS):
         table.append((f"{asked[1]}, as asked", *asked))
     for name, convention, method in table:
         made = plans[convention, method]
-        yield Row(name, convention, method, made.size, made.bound, made.proof)
+        yield ReportRow(name, convention, method, made.size, made.bound, made.proof)
 
 
-def striped_row(size: int, bound_of_c: int) -> Row:
+def build_striped_row(size: int, bound_of_c: int) -> ReportRow:
     """Return the row of striped execution from its arena and the bound of convention C, in bytes."""
-    return Row(STRIPED, "C", STRIPED, size, bound_of_c=bound_of_c)
+    return ReportRow(STRIPED, "C", STRIPED, size, bound_of_c=bound_of_c)
 
 
 # What is not kept in the scratchpad is streamed through a piece of it: a part of it, and at most so
@@ -84,7 +84,7 @@ def striped_row(size: int, bound_of_c: int) -> Row:
 _PART, _MOST = 16, 4096
 
 
-def two_levels(plan: Plan, size: int, seconds: float = 5.0) -> Levels:
+def plan_for_scratchpad(plan: ArenaPlan, size: int, seconds: float = 5.0) -> ScratchpadPlan:
     """Plan a scratchpad of `size` bytes for the order of a plan, and move as few bytes as possible.
 
     Each step accesses its operands and results in the scratchpad, or streams them once through a
@@ -92,10 +92,10 @@ def two_levels(plan: Plan, size: int, seconds: float = 5.0) -> Levels:
     """
     unit = plan.problem.alignment
     piece = max(min(size // _PART, _MOST) // unit, 1) * unit
-    return plan_levels(schedule(plan, piece), size, seconds=seconds)
+    return plan_scratchpad(build_schedule(plan, piece), size, seconds=seconds)
 
 
-def schedule(plan: Plan, piece: int) -> Schedule:
+def build_schedule(plan: ArenaPlan, piece: int) -> AccessSchedule:
     """Return the scratchpad problem of a plan; buffers not resident are streamed in `piece` bytes.
 
     Raises ValueError for a problem with links.
@@ -106,24 +106,24 @@ def schedule(plan: Plan, piece: int) -> Schedule:
     used = [buffer for buffer, size in enumerate(problem.sizes) if size]
     number = {buffer: place for place, buffer in enumerate(used)}
 
-    def access(buffer: int, writes: bool) -> Access:
+    def build_access(buffer: int, writes: bool) -> Access:
         return Access(number[buffer], writes, staging=min(problem.sizes[buffer], piece))
 
     turns = []
     for step in (problem.steps[place] for place in plan.order):
-        over = [(step.makes[0], under) for under in step.over if step.makes[0] in number]
+        over = [(step.writes[0], under) for under in step.may_overwrite if step.writes[0] in number]
         turns.append(
-            Turn(
+            ScheduledStep(
                 name=step.name,
                 accesses=(
-                    *(access(b, False) for b in dict.fromkeys(step.reads) if b in number),
-                    *(access(b, True) for b in step.makes if b in number),
+                    *(build_access(b, False) for b in dict.fromkeys(step.reads) if b in number),
+                    *(build_access(b, True) for b in step.writes if b in number),
                 ),
-                staging=_rounded(step.scratch, problem.alignment),
-                over=tuple((number[one], number[other]) for one, other in over),
+                staging=_round_up(step.scratch, problem.alignment),
+                may_overwrite=tuple((number[one], number[other]) for one, other in over),
             )
         )
-    return Schedule(
+    return AccessSchedule(
         names=tuple(problem.names[buffer] for buffer in used),
         sizes=tuple(problem.sizes[buffer] for buffer in used),
         turns=tuple(turns),
@@ -133,12 +133,12 @@ def schedule(plan: Plan, piece: int) -> Schedule:
     )
 
 
-def _rounded(size: int, alignment: int) -> int:
+def _round_up(size: int, alignment: int) -> int:
     return -(-size // alignment) * alignment
 
 
 @dataclass(frozen=True)
-class Asked:
+class MemoryOptions:
     """Options of a report: `convention` and `method` select the plan reported in full.
 
     With `size`, the bytes of memory available, a scratchpad is planned for the best order of convention
@@ -163,19 +163,19 @@ class MemoryReport:
     """
 
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[ReportRow, ...]
     model: MemoryModel
-    plan: Plan
-    striped: Striped | None
-    unstriped: str | None
-    levels: Levels | None
+    plan: ArenaPlan
+    striped: StripedModel | None
+    striping_refusal: str | None
+    scratchpad: ScratchpadPlan | None
     notes: tuple[str, ...]
 
 
-def memory_report(
+def plan_report(
     index: GraphIndex,
     name: str,
-    asked: Asked | None = None,
+    asked: MemoryOptions | None = None,
     groups: Sequence[Sequence[int]] = (),
     flat: GraphIndex | None = None,
 ) -> MemoryReport:
@@ -185,32 +185,32 @@ def memory_report(
     `flat` is the same graph with its functions inlined, used for striped execution. Raises InputError as
     `read_memory` does, and for an unknown method.
     """
-    asked = asked or Asked()
+    asked = asked or MemoryOptions()
     models = {
-        letter: read_memory(index, convention, asked.alignment, groups, name)
+        letter: read_memory_model(index, convention, asked.alignment, groups, name)
         for letter, convention in CONVENTIONS.items()
     }
     letter = asked.convention.name
     wanted = (letter, asked.method)
     made = {
         (convention, method): plan
-        for convention, methods in ways(wanted).items()
-        for method, plan in plans(models[convention].problem, methods, asked.time_limit).items()
+        for convention, methods in group_methods(wanted).items()
+        for method, plan in plan_by_methods(models[convention].problem, methods, asked.time_limit).items()
     }
-    table = list(rows(made, wanted))
+    table = list(build_rows(made, wanted))
     notes = list(models[letter].notes)
     best = made["C", "exact"]
-    banded = _striped(flat or index, name, asked, groups) if asked.striped else None
+    banded = _plan_striped(flat or index, name, asked, groups) if asked.striped else None
     unstriped = banded if isinstance(banded, str) else None
     if unstriped is not None:
         notes.append(unstriped)
-    if isinstance(banded, Striped):
-        table.append(striped_row(banded.plan.size, best.bound))
+    if isinstance(banded, StripedModel):
+        table.append(build_striped_row(banded.plan.size, best.bound))
         notes += banded.notes
     levels = None
     if asked.size is not None:
         try:
-            levels = two_levels(best, asked.size, asked.time_limit)
+            levels = plan_for_scratchpad(best, asked.size, asked.time_limit)
         except InputError as error:
             notes.append(f"no plan for two levels: {error}")
     return MemoryReport(
@@ -218,16 +218,16 @@ def memory_report(
         rows=tuple(table),
         model=models[letter],
         plan=made[wanted],
-        striped=banded if isinstance(banded, Striped) else None,
-        unstriped=unstriped,
-        levels=levels,
+        striped=banded if isinstance(banded, StripedModel) else None,
+        striping_refusal=unstriped,
+        scratchpad=levels,
         notes=tuple(notes),
     )
 
 
-def _striped(
-    index: GraphIndex, name: str, asked: Asked, groups: Sequence[Sequence[int]]
-) -> Striped | str:
+def _plan_striped(
+    index: GraphIndex, name: str, asked: MemoryOptions, groups: Sequence[Sequence[int]]
+) -> StripedModel | str:
     if groups:
         return "steps of several nodes are not computed by rows, so there is no striped execution"
-    return striped(index, name, asked.alignment)
+    return plan_striped(index, name, asked.alignment)

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from byoc.graph.index import GraphIndex
-from byoc.memory.model.rows import RowModel, row_model
-from byoc.memory.report.picture import Box, Kind, Line, Picture, Span
-from byoc.memory.stripes import Place, StripedPlan, stripe
+from byoc.memory.model.rows import RowwiseModel, read_row_model
+from byoc.memory.report.picture import PictureBox, Kind, PictureLine, MemoryPicture, PictureSpan
+from byoc.memory.stripes import RowWindow, StripedPlan, stripe
 
 
 @dataclass(frozen=True)
-class Striped:
+class StripedModel:
     """The row-wise layers of a graph, and their plan."""
 
-    model: RowModel
+    model: RowwiseModel
     plan: StripedPlan
 
     @property
@@ -28,21 +28,21 @@ class Striped:
 _MOST_LAYERS = 3000
 
 
-def striped(index: GraphIndex, name: str, alignment: int) -> Striped | str:
+def plan_striped(index: GraphIndex, name: str, alignment: int) -> StripedModel | str:
     """Plan the striped execution of a graph, or return the reason why there is none.
 
     Raises InputError as `row_model` does.
     """
-    model = row_model(index, name)
+    model = read_row_model(index, name)
     rows = {tensor.name: tensor.rows for tensor in model.tensors}
     if not any(rows[name] > 1 for layer in model.layers for name in layer.writes):
         return "nothing is computed by rows, so there is no striped execution"
     if len(model.layers) > _MOST_LAYERS:
         return f"of {len(model.layers)} layers, no striped execution is searched: too many"
-    return Striped(model, stripe(model.tensors, model.layers, model.inputs, model.outputs, alignment))
+    return StripedModel(model, stripe(model.tensors, model.layers, model.inputs, model.outputs, alignment))
 
 
-def striped_picture(made: Striped, title: str) -> Picture:
+def draw_striped(made: StripedModel, title: str) -> MemoryPicture:
     """Return the picture of a striped plan: steps are bands, boxes the windows of the tensors.
 
     Boxes may overlap, since rows of an operand die while those of a result are made.
@@ -50,38 +50,38 @@ def striped_picture(made: Striped, title: str) -> Picture:
     plan, model = made.plan, made.model
     rows = {tensor.name: tensor.rows for tensor in model.tensors}
     boxes = [
-        _box(made, name, plan.places[name], when, rows[name])
-        for name, when in _lives(made).items()
+        _window_box(made, name, plan.places[name], when, rows[name])
+        for name, when in _tensor_band_ranges(made).items()
         if plan.places[name].row_bytes
     ]
     scratch = {layer.name: layer.scratch for layer in model.layers}
-    for name, (first, last) in _turns(plan).items():
+    for name, (first, last) in _band_ranges(plan).items():
         if name in plan.scratch and scratch[name]:
             detail = f"of {name}"
             boxes.append(
-                Box("scratch", first, last, plan.scratch[name], scratch[name], "scratch", detail)
+                PictureBox("scratch", first, last, plan.scratch[name], scratch[name], "scratch", detail)
             )
-    return Picture(
+    return MemoryPicture(
         title=title,
         steps=len(plan.bands),
         unit="band",
-        spans=tuple(_spans(plan)),
+        spans=tuple(_cascade_spans(plan)),
         boxes=tuple(boxes),
-        lines=(Line(plan.size, "arena", dashed=False),),
+        lines=(PictureLine(plan.size, "arena", dashed=False),),
     )
 
 
-def _box(made: Striped, name: str, place: Place, when: tuple[int, int], rows: int) -> Box:
+def _window_box(made: StripedModel, name: str, place: RowWindow, when: tuple[int, int], rows: int) -> PictureBox:
     kind: Kind = "between"
     if name in made.model.outputs:
         kind = "output"
     elif name in made.model.inputs:
         kind = "input"
     detail = f"{kind}, {place.window} of {rows} rows at a time"
-    return Box(name, *when, place.offset, place.window * place.row_bytes, kind, detail)
+    return PictureBox(name, *when, place.offset, place.window * place.row_bytes, kind, detail)
 
 
-def _turns(plan: StripedPlan) -> dict[str, tuple[int, int]]:
+def _band_ranges(plan: StripedPlan) -> dict[str, tuple[int, int]]:
     """Return for each layer its first and last band."""
     found: dict[str, tuple[int, int]] = {}
     for number, band in enumerate(plan.bands):
@@ -89,9 +89,9 @@ def _turns(plan: StripedPlan) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _lives(made: Striped) -> dict[str, tuple[int, int]]:
+def _tensor_band_ranges(made: StripedModel) -> dict[str, tuple[int, int]]:
     """Return for each tensor the first and last band at which one of its rows is live."""
-    model, turns = made.model, _turns(made.plan)
+    model, turns = made.model, _band_ranges(made.plan)
     found = dict.fromkeys(model.inputs, (0, 0))
     for layer in model.layers:
         first, last = turns[layer.name]
@@ -103,7 +103,7 @@ def _lives(made: Striped) -> dict[str, tuple[int, int]]:
     return {n: (first, end if n in model.outputs else last) for n, (first, last) in found.items()}
 
 
-def _spans(plan: StripedPlan) -> list[Span]:
+def _cascade_spans(plan: StripedPlan) -> list[PictureSpan]:
     """Return the cascades as spans of bands."""
     of = {layer: number for number, group in enumerate(plan.groups) for layer in group}
     counts = [0] * len(plan.groups)
@@ -111,7 +111,7 @@ def _spans(plan: StripedPlan) -> list[Span]:
         counts[of[band.layer]] += 1
     ends = pairwise(accumulate(counts, initial=0))
     return [
-        Span(group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]}", start, end - 1)
+        PictureSpan(group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]}", start, end - 1)
         for group, (start, end) in zip(plan.groups, ends, strict=True)
         if end > start
     ]

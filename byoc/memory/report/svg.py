@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from byoc.memory.report.picture import Box, Line, Picture, Span
+from byoc.memory.report.picture import PictureBox, PictureLine, MemoryPicture, PictureSpan
 
 # Quiet fills, and one stroke for all. What is between has two in turn, so that neighbours differ.
 _FILLS = {"input": "#c9d7e8", "output": "#cfe3cf", "scratch": "#e3e3e3"}
@@ -22,7 +22,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 @dataclass(frozen=True)
-class _Scale:
+class _PixelScale:
     """Conversion of steps and bytes to pixels."""
 
     steps: int
@@ -39,45 +39,45 @@ class _Scale:
         return _TOP + _HEIGHT * (1 - offset / self.bytes)
 
 
-def svg(picture: Picture) -> str:
+def render_svg(picture: MemoryPicture) -> str:
     """Render a picture as SVG.
 
     Steps go from left to right, bytes upwards. Boxes and steps have tooltips; a box that is large enough
     shows its name.
     """
     top = max([1, *(box.offset + box.bytes for box in picture.boxes), *(e.bytes for e in picture.lines)])
-    scale = _Scale(max(1, picture.steps), top)
+    scale = _PixelScale(max(1, picture.steps), top)
     width, height = _LEFT + scale.width + _RIGHT, _TOP + _HEIGHT + _BOTTOM
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
         f'viewBox="0 0 {width:.0f} {height}" font-family="sans-serif" font-size="10" fill="{_INK}">',
-        f"<title>{_text(picture.title)}</title>",
+        f"<title>{_escape_text(picture.title)}</title>",
         f'<rect width="{width:.0f}" height="{height}" fill="#ffffff"/>',
-        f'<text x="{_LEFT}" y="24" font-size="14">{_text(picture.title)}</text>',
-        *_bytes_axis(scale),
-        *_steps_axis(scale, picture),
+        f'<text x="{_LEFT}" y="24" font-size="14">{_escape_text(picture.title)}</text>',
+        *_render_bytes_axis(scale),
+        *_render_steps_axis(scale, picture),
     ]
     for number, box in enumerate(picture.boxes):
         fill = _FILLS.get(box.kind) or _BETWEEN[number % len(_BETWEEN)]
-        parts.append(_box(scale, box, fill, picture.unit))
+        parts.append(_render_box(scale, box, fill, picture.unit))
     parts.append('<g text-anchor="middle" pointer-events="none">')  # tooltips are those of the boxes
     taken: set[tuple[int, int]] = set()
     for box in picture.boxes:
-        parts += _label(scale, box, taken)
+        parts += _render_label(scale, box, taken)
     parts.append("</g>")
     for line in picture.lines:
-        parts += _line(scale, line)
+        parts += _render_line(scale, line)
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _bytes_axis(scale: _Scale) -> Iterator[str]:
+def _render_bytes_axis(scale: _PixelScale) -> Iterator[str]:
     """Yield grid lines at round numbers of bytes, with labels."""
     unit, name = next(found for found in _UNITS if scale.bytes >= found[0])
     step = _round_step(scale.bytes / unit) * unit
     offset = 0.0
     while offset <= scale.bytes:
         y = scale.y(offset)
-        yield _level(scale, y, f'stroke="{_FAINT}"')
+        yield _render_level(scale, y, f'stroke="{_FAINT}"')
         label = f"{offset / unit:g} {name}" if offset else "0"
         yield f'<text x="{_LEFT - 8}" y="{y + 3:.1f}" text-anchor="end">{label}</text>'
         offset += step
@@ -93,7 +93,7 @@ def _round_step(most: float) -> float:
     return next((power * part for part in (0.1, 0.2, 0.5) if power * part * 8 >= most), power)
 
 
-def _steps_axis(scale: _Scale, picture: Picture) -> Iterator[str]:
+def _render_steps_axis(scale: _PixelScale, picture: MemoryPicture) -> Iterator[str]:
     """Yield the cells below the plane, one for each span of steps, with the names as tooltips."""
     y = scale.y(0) + 4
     for number, span in enumerate(picture.spans):
@@ -101,7 +101,7 @@ def _steps_axis(scale: _Scale, picture: Picture) -> Iterator[str]:
         fill = "#f2f2f2" if number % 2 else "#e2e2e2"
         yield (
             f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="12" fill="{fill}">'
-            f"<title>{_when(span, picture.unit)}: {_text(span.name)}</title></rect>"
+            f"<title>{_format_steps(span, picture.unit)}: {_escape_text(span.name)}</title></rect>"
         )
     every = max(1, int(_round_step(picture.steps)))
     for number in (0, *range(every - 1, picture.steps, every)):
@@ -110,22 +110,22 @@ def _steps_axis(scale: _Scale, picture: Picture) -> Iterator[str]:
     yield f'<text x="{_LEFT}" y="{y + 42:.1f}">{picture.unit}s, in order of execution</text>'
 
 
-def _box(scale: _Scale, box: Box, fill: str, unit: str) -> str:
-    x, y, width, height = _plane(scale, box)
+def _render_box(scale: _PixelScale, box: PictureBox, fill: str, unit: str) -> str:
+    x, y, width, height = _box_rectangle(scale, box)
     where = f"bytes {box.offset} to {box.offset + box.bytes} ({box.bytes})"
-    tip = "\n".join((box.name, box.detail, where, _when(box, unit)))
+    tip = "\n".join((box.name, box.detail, where, _format_steps(box, unit)))
     return (
         f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}" fill="{fill}" '
-        f'fill-opacity="0.85" stroke="{_STROKE}" stroke-width="0.6"><title>{_text(tip)}</title></rect>'
+        f'fill-opacity="0.85" stroke="{_STROKE}" stroke-width="0.6"><title>{_escape_text(tip)}</title></rect>'
     )
 
 
-def _label(scale: _Scale, box: Box, taken: set[tuple[int, int]]) -> Iterator[str]:
+def _render_label(scale: _PixelScale, box: PictureBox, taken: set[tuple[int, int]]) -> Iterator[str]:
     """Yield a box's name along the side that is long enough for it, if one is.
 
     `taken` are cells of the plane with text: boxes may overlap, names may not.
     """
-    x, y, width, height = _plane(scale, box)
+    x, y, width, height = _box_rectangle(scale, box)
     needed = len(box.name) * _LETTER + 4
     middle = x + width / 2, y + height / 2
     lies = needed <= width and height >= _LINE
@@ -141,37 +141,37 @@ def _label(scale: _Scale, box: Box, taken: set[tuple[int, int]]) -> Iterator[str
         return
     taken |= cells
     if lies:
-        yield f'<text x="{middle[0]:.1f}" y="{middle[1] + 3.5:.1f}">{_text(box.name)}</text>'
+        yield f'<text x="{middle[0]:.1f}" y="{middle[1] + 3.5:.1f}">{_escape_text(box.name)}</text>'
     else:
         at = f"{middle[0] + 3.5:.1f} {middle[1]:.1f}"
-        yield f'<text transform="translate({at}) rotate(-90)">{_text(box.name)}</text>'
+        yield f'<text transform="translate({at}) rotate(-90)">{_escape_text(box.name)}</text>'
 
 
-def _plane(scale: _Scale, box: Box) -> tuple[float, float, float, float]:
+def _box_rectangle(scale: _PixelScale, box: PictureBox) -> tuple[float, float, float, float]:
     """Return a box's left and upper edge, width and height in pixels."""
     x, y = scale.x(box.first), scale.y(box.offset + box.bytes)
     return x, y, scale.x(box.last + 1) - x, scale.y(box.offset) - y
 
 
-def _when(span: Box | Span, unit: str) -> str:
+def _format_steps(span: PictureBox | PictureSpan, unit: str) -> str:
     if span.first == span.last:
         return f"{unit} {span.first + 1}"
     return f"{unit}s {span.first + 1} to {span.last + 1}"
 
 
-def _line(scale: _Scale, line: Line) -> Iterator[str]:
+def _render_line(scale: _PixelScale, line: PictureLine) -> Iterator[str]:
     y, end = scale.y(line.bytes), scale.x(scale.steps)
     dash = ' stroke-dasharray="5 3"' if line.dashed else ""
-    yield _level(scale, y, f'stroke="{_MARK}" stroke-width="1.2"{dash}')
+    yield _render_level(scale, y, f'stroke="{_MARK}" stroke-width="1.2"{dash}')
     below = 12 if line.dashed else -4
-    yield f'<text x="{end + 4:.1f}" y="{y + below:.1f}" fill="{_MARK}">{_text(line.name)}</text>'
+    yield f'<text x="{end + 4:.1f}" y="{y + below:.1f}" fill="{_MARK}">{_escape_text(line.name)}</text>'
     yield f'<text x="{end + 4:.1f}" y="{y + below + 11:.1f}" fill="{_MARK}">{line.bytes} B</text>'
 
 
-def _level(scale: _Scale, y: float, style: str) -> str:
+def _render_level(scale: _PixelScale, y: float, style: str) -> str:
     left, right = scale.x(0), scale.x(scale.steps)
     return f'<line x1="{left:.1f}" y1="{y:.1f}" x2="{right:.1f}" y2="{y:.1f}" {style}/>'
 
 
-def _text(name: str) -> str:
+def _escape_text(name: str) -> str:
     return escape(_NOT_XML.sub("\ufffd", name))

@@ -5,27 +5,27 @@ may lie over rows of its operand that nobody reads any more, so the arena can be
 """
 
 from byoc.memory.stripes.problem import (
-    ALL,
-    SAME,
-    Band,
-    Layer,
-    Network,
-    Place,
-    Rows,
+    ALL_ROWS,
+    SAME_ROW,
+    RowBand,
+    RowLayer,
+    RowNetwork,
+    RowWindow,
+    OperandRows,
     StripedPlan,
-    Tensor,
+    RowTensor,
 )
 from byoc.memory.stripes.stripe import stripe
 
 __all__ = [
-    "ALL",
-    "SAME",
-    "Band",
-    "Layer",
-    "Network",
-    "Place",
-    "Rows",
+    "ALL_ROWS",
+    "SAME_ROW",
+    "RowBand",
+    "RowLayer",
+    "RowNetwork",
+    "RowWindow",
+    "OperandRows",
     "StripedPlan",
-    "Tensor",
+    "RowTensor",
     "stripe",
 ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import gcd
 
-from byoc.memory.stripes.problem import ALL, Band, Layer, Network, Place, Rows, StripedPlan, Tensor
+from byoc.memory.stripes.problem import ALL_ROWS, RowBand, RowLayer, RowNetwork, RowWindow, OperandRows, StripedPlan, RowTensor
 
 _ROWS = 4096
 """The most rows of a tensor,"""
@@ -22,11 +22,11 @@ _ALIVE = 2_000_000
 
 
 @dataclass(frozen=True)
-class Blocks:
+class RowBlocks:
     """A network, the same network in blocks, and the rows in one block of each tensor."""
 
-    fine: Network
-    coarse: Network
+    fine: RowNetwork
+    coarse: RowNetwork
     heights: Mapping[str, int]
 
     @property
@@ -34,7 +34,7 @@ class Blocks:
         """The rows of the largest block."""
         return max(self.heights.values(), default=1)
 
-    def rows(self, plan: StripedPlan) -> StripedPlan:
+    def to_rows(self, plan: StripedPlan) -> StripedPlan:
         """Convert a plan of blocks to a plan of rows."""
         layers = {layer.name: layer for layer in self.fine.layers}
         return replace(
@@ -43,42 +43,42 @@ class Blocks:
             places={name: self._place(name, place) for name, place in plan.places.items()},
         )
 
-    def _band(self, layer: Layer, band: Band) -> Band:
+    def _band(self, layer: RowLayer, band: RowBand) -> RowBand:
         if layer.mode == "whole":
             return replace(band, rows=self.fine.tensors[layer.writes[0]].rows)
-        height, steps = self.heights[_counted(layer)], self.fine.steps[layer.name]
+        height, steps = self.heights[_step_tensor(layer)], self.fine.steps[layer.name]
         first = band.first_row * height
-        return Band(layer.name, first, min(first + band.rows * height, steps) - first)
+        return RowBand(layer.name, first, min(first + band.rows * height, steps) - first)
 
-    def _place(self, name: str, place: Place) -> Place:
+    def _place(self, name: str, place: RowWindow) -> RowWindow:
         tensor = self.fine.tensors[name]
         return replace(
             place, window=min(place.window * self.heights[name], tensor.rows), row_bytes=tensor.row_bytes
         )
 
 
-def blocks_of(network: Network) -> Blocks:
+def build_blocks(network: RowNetwork) -> RowBlocks:
     """Return the blocks with the fewest rows that keep planning affordable."""
     most = _ROWS
     while True:
-        heights = {name: _height(tensor.rows, most) for name, tensor in network.tensors.items()}
+        heights = {name: _block_height(tensor.rows, most) for name, tensor in network.tensors.items()}
         if most == 1 or _is_small(network, heights):
             break
         most //= 2
     if all(height == 1 for height in heights.values()):
-        return Blocks(network, network, heights)
-    tensors = {name: _tensor(tensor, heights[name]) for name, tensor in network.tensors.items()}
-    layers = tuple(_layer(network, layer, heights) for layer in network.layers)
-    return Blocks(network, Network(tensors, layers, network.inputs, network.outputs), heights)
+        return RowBlocks(network, network, heights)
+    tensors = {name: _coarsen_tensor(tensor, heights[name]) for name, tensor in network.tensors.items()}
+    layers = tuple(_coarsen_layer(network, layer, heights) for layer in network.layers)
+    return RowBlocks(network, RowNetwork(tensors, layers, network.inputs, network.outputs), heights)
 
 
-def _height(rows: int, most: int) -> int:
+def _block_height(rows: int, most: int) -> int:
     return 1 << (-(-rows // most) - 1).bit_length()
 
 
-def _is_small(network: Network, heights: Mapping[str, int]) -> bool:
+def _is_small(network: RowNetwork, heights: Mapping[str, int]) -> bool:
     steps = [
-        1 if layer.mode == "whole" else -(-network.steps[layer.name] // heights[_counted(layer)])
+        1 if layer.mode == "whole" else -(-network.steps[layer.name] // heights[_step_tensor(layer)])
         for layer in network.layers
     ]
     before = [0, *accumulate(steps)]
@@ -92,28 +92,28 @@ def _is_small(network: Network, heights: Mapping[str, int]) -> bool:
     return before[-1] <= _STEPS and alive <= _ALIVE
 
 
-def _counted(layer: Layer) -> str:
+def _step_tensor(layer: RowLayer) -> str:
     """Return the tensor whose rows count the steps of the layer."""
     return layer.reads[0][0] if layer.mode == "reduction" else layer.writes[0]
 
 
-def _tensor(tensor: Tensor, height: int) -> Tensor:
-    return Tensor(tensor.name, -(-tensor.rows // height), tensor.row_bytes * height)
+def _coarsen_tensor(tensor: RowTensor, height: int) -> RowTensor:
+    return RowTensor(tensor.name, -(-tensor.rows // height), tensor.row_bytes * height)
 
 
-def _layer(network: Network, layer: Layer, heights: Mapping[str, int]) -> Layer:
+def _coarsen_layer(network: RowNetwork, layer: RowLayer, heights: Mapping[str, int]) -> RowLayer:
     if layer.mode == "whole":
         return layer
-    makes, result = heights[_counted(layer)], network.tensors[layer.writes[0]]
-    reads = tuple((name, _rows(rows, makes, heights[name])) for name, rows in layer.reads)
+    makes, result = heights[_step_tensor(layer)], network.tensors[layer.writes[0]]
+    reads = tuple((name, _coarsen_rows(rows, makes, heights[name])) for name, rows in layer.reads)
     # a block of more rows may be as large as one of the result, which its rows are not written over
-    over = tuple(name for name in layer.over if network.tensors[name].rows == result.rows)
+    over = tuple(name for name in layer.may_overwrite if network.tensors[name].rows == result.rows)
     return replace(layer, reads=reads, over=over)
 
 
-def _rows(rows: Rows, makes: int, reads: int) -> Rows:
+def _coarsen_rows(rows: OperandRows, makes: int, reads: int) -> OperandRows:
     """Return the blocks of `reads` rows that an aligned block of `makes` result rows reads."""
-    if rows == ALL or makes == reads == 1:
+    if rows == ALL_ROWS or makes == reads == 1:
         return rows
     stride, repeat = rows.stride * makes, rows.repeat * reads
     common = gcd(stride, repeat)
@@ -122,4 +122,4 @@ def _rows(rows: Rows, makes: int, reads: int) -> Rows:
     beyond = (makes - 1) * rows.stride // rows.repeat - rows.before + rows.extent
     # a block that begins inside of an operand's block may end one further on
     extent = before - (-beyond // reads) + (repeat > 1)
-    return Rows(extent, stride, before, repeat)
+    return OperandRows(extent, stride, before, repeat)

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.memory.stripes.units import Storage, Units, starts
+from byoc.memory.stripes.units import RowStorage, RowUnits, first_rows_read
 
 
 @dataclass(frozen=True)
-class Clock:
+class CascadeClock:
     """The units `[first, end)` of a cascade: for each moment the unit that computes one row."""
 
     first: int
@@ -29,29 +29,29 @@ class Clock:
     moments: NDArray[np.int32]
 
 
-def clock_of(units: Units, first: int, end: int) -> Clock:
+def build_clock(units: RowUnits, first: int, end: int) -> CascadeClock:
     """Interleave the rows of the units `[first, end)`."""
-    demands = _Demands(units, first, end)
+    demands = _RowDemands(units, first, end)
     each = [(number, units.units[number]) for number in range(first, end)]
     sinks = [(number, unit.steps) for number, unit in each if not first <= unit.last_reader < end]
     for _, number, row in sorted(((r + 1) / steps, n, r) for n, steps in sinks for r in range(steps)):
-        demands.ask(number, row + 1)
-    return Clock(first, end, np.array(demands.moments, dtype=np.int32))
+        demands.request_rows(number, row + 1)
+    return CascadeClock(first, end, np.array(demands.moments, dtype=np.int32))
 
 
-class _Demands:
+class _RowDemands:
     """The rows computed so far, and the rows that each unit needs."""
 
-    def __init__(self, units: Units, first: int, end: int) -> None:
+    def __init__(self, units: RowUnits, first: int, end: int) -> None:
         self.units, self.first = units, first
         self.moments: list[int] = []
         self.done = [0] * (end - first)
-        self.needs = [self._needs(unit) for unit in range(first, end)]
+        self.needs = [self._needed_rows(unit) for unit in range(first, end)]
         self.readers = [0] * (end - first)
         for maker in (maker for needs in self.needs for maker in {maker for maker, _ in needs}):
             self.readers[maker] += 1
 
-    def ask(self, number: int, rows: int) -> None:
+    def request_rows(self, number: int, rows: int) -> None:
         """Run until a unit has computed the given number of rows."""
         asked = [(number - self.first, rows)]
         while asked:
@@ -68,12 +68,12 @@ class _Demands:
                 self.done[unit] = row + 1
                 self.moments.append(unit + self.first)
                 if row + 1 == self._steps(unit):
-                    asked += self._unread(unit)
+                    asked += self._requests_for_unread(unit)
 
     def _steps(self, unit: int) -> int:
         return self.units.units[unit + self.first].steps
 
-    def _unread(self, unit: int) -> list[tuple[int, int]]:
+    def _requests_for_unread(self, unit: int) -> list[tuple[int, int]]:
         """Return requests for all rows of units that nobody has read, or will, once a unit is done."""
         makers = list(dict.fromkeys(maker for maker, _ in self.needs[unit]))
         for maker in makers:
@@ -84,14 +84,14 @@ class _Demands:
             if not self.readers[maker] and not self.done[maker]
         ]
 
-    def _needs(self, number: int) -> list[tuple[int, Sequence[int]]]:
+    def _needed_rows(self, number: int) -> list[tuple[int, Sequence[int]]]:
         """Return for each operand made in this cascade its maker and the rows needed, row by row."""
         needs: list[tuple[int, Sequence[int]]] = []
         row = np.arange(self.units.units[number].steps, dtype=np.int64)
         for read in self.units.units[number].reads:
             if read.maker >= self.first:
                 height = self.units.storages[read.storage].rows
-                ends = np.clip(starts(read.rows, row) + read.rows.extent, 0, height)
+                ends = np.clip(first_rows_read(read.rows, row) + read.rows.extent, 0, height)
                 maker = self.units.units[read.maker]
                 if maker.mode != "rows":
                     ends = np.where(ends > 0, maker.steps, 0)
@@ -103,7 +103,7 @@ Bytes = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Life:
+class StorageLiveRange:
     """The live range of a storage: its bytes `[low, high)` at each moment from `start` on."""
 
     start: int
@@ -123,7 +123,7 @@ class Life:
 
 
 @dataclass(frozen=True)
-class Span:
+class LiveRows:
     """Rows `[first, end)` of a storage that are live, for each moment of one cascade."""
 
     first: Bytes
@@ -131,25 +131,25 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Counts:
+class RowCounts:
     """The number of rows each unit of a cascade has computed before and after each moment."""
 
-    clock: Clock
+    clock: CascadeClock
     order: NDArray[np.intp]
     bounds: NDArray[np.intp]
 
     @classmethod
-    def of(cls, clock: Clock) -> "Counts":
+    def count(cls, clock: CascadeClock) -> "RowCounts":
         """Count the rows of all units at once."""
         order = np.argsort(clock.moments, kind="stable")
         units = np.arange(clock.first, clock.end + 1)
         return cls(clock, order, np.searchsorted(clock.moments[order], units))
 
-    def before(self, unit: int) -> Bytes:
+    def count_before(self, unit: int) -> Bytes:
         """Rows computed before each moment."""
         return self._count(unit, 1)
 
-    def after(self, unit: int) -> Bytes:
+    def count_after(self, unit: int) -> Bytes:
         """Rows computed at the end of each moment."""
         return self._count(unit, 0)
 
@@ -160,61 +160,61 @@ class Counts:
         return np.cumsum(count)[:-1]
 
 
-def span(storage: Storage, units: Units, counts: Counts) -> Span:
+def find_live_rows(storage: RowStorage, units: RowUnits, counts: RowCounts) -> LiveRows:
     """Return the live rows of a storage during a cascade."""
     clock = counts.clock
     none = np.zeros(len(clock.moments), dtype=np.int64)
     whole = none + storage.rows
     end = whole
     if storage.maker >= clock.first:
-        end = counts.after(storage.maker)
+        end = counts.count_after(storage.maker)
         if units.units[storage.maker].mode != "rows":
             end = np.where(end > 0, storage.rows, 0)
     if storage.kept or storage.last >= clock.end:
-        return Span(none, end)
+        return LiveRows(none, end)
     first = whole
     for reader, rows in storage.readers:
         if reader < clock.first:
             continue
-        row = counts.before(reader)
-        begins = np.clip(starts(rows, row), 0, storage.rows)
+        row = counts.count_before(reader)
+        begins = np.clip(first_rows_read(rows, row), 0, storage.rows)
         first = np.minimum(first, np.where(row < units.units[reader].steps, begins, storage.rows))
     last = storage.writers[-1] if storage.writers else -1
     if (
         last >= clock.first
     ):  # rows are in use until the last writer has made them, even if nobody reads them
-        row, unit = counts.before(last), units.units[last]
+        row, unit = counts.count_before(last), units.units[last]
         runs = row < unit.steps
         first = np.where(runs, np.minimum(first, row if unit.mode == "rows" else 0), first)
-    return Span(np.minimum(first, end), end)
+    return LiveRows(np.minimum(first, end), end)
 
 
-def lives(units: Units, clocks: Sequence[Clock]) -> list[Life]:
+def find_storage_live_ranges(units: RowUnits, clocks: Sequence[CascadeClock]) -> list[StorageLiveRange]:
     """Return the live range of each storage over a sequence of cascades."""
-    parts: list[list[Span]] = [[] for _ in units.storages]
+    parts: list[list[LiveRows]] = [[] for _ in units.storages]
     starts_at = [0] * len(units.storages)
     now = 0
     for clock in clocks:
-        counts = Counts.of(clock)
+        counts = RowCounts.count(clock)
         for number, storage in enumerate(units.storages):
             if storage.maker >= clock.end or (storage.last < clock.first and not storage.kept):
                 continue
             if not parts[number]:
                 starts_at[number] = now
-            parts[number].append(span(storage, units, counts))
+            parts[number].append(find_live_rows(storage, units, counts))
         now += len(clock.moments)
-    return [_life(storage, starts_at[n], parts[n]) for n, storage in enumerate(units.storages)]
+    return [_build_live_range(storage, starts_at[n], parts[n]) for n, storage in enumerate(units.storages)]
 
 
-def scratches(units: Units, clocks: Sequence[Clock]) -> Life:
+def find_scratch_live_range(units: RowUnits, clocks: Sequence[CascadeClock]) -> StorageLiveRange:
     """Return the live range of the scratch of all units, as one more storage."""
     needed = np.array([unit.scratch for unit in units.units] or [0], dtype=np.int64)
     moments = np.concatenate([np.zeros(0, dtype=np.int32), *(clock.moments for clock in clocks)])
     high = needed[moments]
-    return Life(0, np.zeros_like(high), high, 1)
+    return StorageLiveRange(0, np.zeros_like(high), high, 1)
 
 
-def _life(storage: Storage, start: int, parts: Sequence[Span]) -> Life:
+def _build_live_range(storage: RowStorage, start: int, parts: Sequence[LiveRows]) -> StorageLiveRange:
     none = np.zeros(0, dtype=np.int64)
     first = np.concatenate([none, *(part.first for part in parts)])
     end = np.concatenate([none, *(part.end for part in parts)])
@@ -223,10 +223,10 @@ def _life(storage: Storage, start: int, parts: Sequence[Span]) -> Life:
         end = np.concatenate([[storage.rows], end[1:]])
     alive = np.flatnonzero(end > first)
     if not len(alive):
-        return Life(start, none, none, storage.rows)
+        return StorageLiveRange(start, none, none, storage.rows)
     first, end = first[alive[0] : alive[-1] + 1], end[alive[0] : alive[-1] + 1]
     window = int((end - first).max())
     if window < storage.rows:
         first, end = np.zeros_like(first), np.where(end > first, window, 0)
     unit = storage.row_bytes
-    return Life(start + int(alive[0]), first * unit, end * unit, window)
+    return StorageLiveRange(start + int(alive[0]), first * unit, end * unit, window)

@@ -13,8 +13,8 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.memory.stripes.clock import Clock, Counts, clock_of, span
-from byoc.memory.stripes.units import Units
+from byoc.memory.stripes.clock import CascadeClock, RowCounts, build_clock, find_live_rows
+from byoc.memory.stripes.units import RowUnits
 
 _NEAR = 0.01
 """Budgets closer to one another than this part are one."""
@@ -31,25 +31,25 @@ _PATIENCE = 12
 """After so many longer cascades in a row that are too dear, none cheaper than the last, none fits."""
 
 
-class Cuts:
+class CascadeCuts:
     """The units of a network in order, and the cost of cascades."""
 
-    def __init__(self, units: Units) -> None:
+    def __init__(self, units: RowUnits) -> None:
         """Start without any known cost."""
         self.units = units
-        self.clocks: dict[tuple[int, int], Clock] = {}
+        self.clocks: dict[tuple[int, int], CascadeClock] = {}
         self.costs: dict[tuple[int, int], int] = {}
         self.effort = self.allowed = 0
         self.left = _WORK
         self.is_cut_short = False
 
     @cached_property
-    def cut(self) -> NDArray[np.int64]:
+    def bytes_across(self) -> NDArray[np.int64]:
         """For each position the bytes live between the units before it and those from it on."""
         count = len(self.units.units)
         change = np.zeros(count + 2, dtype=np.int64)
-        np.add.at(change, self.begin, self.size)
-        np.subtract.at(change, self.stop, self.size)
+        np.add.at(change, self.first_cut, self.size)
+        np.subtract.at(change, self.end_cut, self.size)
         return np.cumsum(change)[: count + 1]
 
     @cached_property
@@ -58,12 +58,12 @@ class Cuts:
         return np.array([each.rows * each.row_bytes for each in self.units.storages], dtype=np.int64)
 
     @cached_property
-    def begin(self) -> NDArray[np.int64]:
+    def first_cut(self) -> NDArray[np.int64]:
         """For each storage the first cut at which it is live."""
         return np.array([each.maker + 1 for each in self.units.storages], dtype=np.int64)
 
     @cached_property
-    def stop(self) -> NDArray[np.int64]:
+    def end_cut(self) -> NDArray[np.int64]:
         """For each storage the first cut after `begin` at which it is no longer live."""
         after = len(self.units.units) + 1
         last = [after if each.kept else each.last + 1 for each in self.units.storages]
@@ -88,13 +88,13 @@ class Cuts:
                 found[unit].append(number)
         return found
 
-    def clock(self, first: int, end: int) -> Clock:
+    def get_clock(self, first: int, end: int) -> CascadeClock:
         """Return the clock of a cascade."""
         if (first, end) not in self.clocks:
-            self.clocks[first, end] = clock_of(self.units, first, end)
+            self.clocks[first, end] = build_clock(self.units, first, end)
         return self.clocks[first, end]
 
-    def cost(self, first: int, end: int) -> int:
+    def get_cost(self, first: int, end: int) -> int:
         """Return the peak of a cascade in bytes; a value too large to fit if the effort is used up."""
         if (first, end) not in self.costs:
             if end > first + 1 and self._is_too_much(first, end):
@@ -113,77 +113,77 @@ class Cuts:
         return (moments + _STORAGE) * (self.touches[end] - self.touches[first])
 
     def _cost(self, first: int, end: int) -> int:
-        clock = self.clock(first, end)
+        clock = self.get_clock(first, end)
         self.effort += len(clock.moments)
         self.left -= self._work(first, end)
-        counts = Counts.of(clock)
+        counts = RowCounts.count(clock)
         scratch = np.array([unit.scratch for unit in self.units.units[first:end]], dtype=np.int64)
         total = scratch[clock.moments - first]
-        through = np.flatnonzero((self.begin <= first) & (self.stop > end))
+        through = np.flatnonzero((self.first_cut <= first) & (self.end_cut > end))
         total += int(self.size[through].sum())
         for number in {number for unit in range(first, end) for number in self.touched[unit]}:
             storage = self.units.storages[number]
-            if self.begin[number] <= first and self.stop[number] > end:
+            if self.first_cut[number] <= first and self.end_cut[number] > end:
                 continue
-            rows = span(storage, self.units, counts)
+            rows = find_live_rows(storage, self.units, counts)
             live = rows.end - rows.first
-            if self.begin[number] > first and self.stop[number] <= end:
+            if self.first_cut[number] > first and self.end_cut[number] <= end:
                 live = np.where(live > 0, live.max(initial=0), 0)
             total += live * storage.row_bytes
         return int(total.max(initial=0))
 
-    def ways(self) -> list[list[int]]:
+    def find_paths(self) -> list[list[int]]:
         """Return paths as lists of cuts, first and last position included, cheapest first.
 
         The cheapest path is not always the one that packs best, so more expensive ones found on the way
         are included.
         """
         count = len(self.units.units)
-        low = int(max(self.cut[0], self.cut[count]))
+        low = int(max(self.bytes_across[0], self.bytes_across[count]))
         ways = [list(range(count + 1))]
-        high = self.dearest(ways[0])
+        high = self.path_cost(ways[0])
         while high > low * (1 + _NEAR):
             budget = int((low * high) ** 0.5)
-            found = self.within(budget)
+            found = self.find_path_within(budget)
             if found:
                 ways.append(found)
-                high = self.dearest(found)
+                high = self.path_cost(found)
             else:
                 low = budget + 1
         for more in _MORE:
-            ways += self.both(int(high * more))
-        return sorted({tuple(way): way for way in ways if way}.values(), key=self.dearest)
+            ways += self.find_both_paths(int(high * more))
+        return sorted({tuple(way): way for way in ways if way}.values(), key=self.path_cost)
 
     @cached_property
     def valleys(self) -> list[int]:
         """Positions with fewer live bytes than their neighbours, and the first and last position."""
-        cut, last = self.cut, len(self.cut) - 1
+        cut, last = self.bytes_across, len(self.bytes_across) - 1
         return [
             at
             for at in range(last + 1)
             if at in (0, last) or (cut[at] <= cut[at - 1] and cut[at] <= cut[at + 1])
         ]
 
-    def dearest(self, way: Sequence[int]) -> int:
+    def path_cost(self, way: Sequence[int]) -> int:
         """Return the cost of the most expensive cascade on a path."""
-        return max((self.cost(a, b) for a, b in pairwise(way)), default=0)
+        return max((self.get_cost(a, b) for a, b in pairwise(way)), default=0)
 
-    def within(self, budget: int) -> list[int]:
+    def find_path_within(self, budget: int) -> list[int]:
         """Return a path on which no cascade exceeds the budget, empty if none is found.
 
         Cascades of a few lengths, growing by a factor, are tried first, then all.
         """
         self.allowed = self.effort + _EFFORT
-        return self._way(budget, few=True) or self._way(budget, few=False)
+        return self._find_path(budget, few=True) or self._find_path(budget, few=False)
 
-    def both(self, budget: int) -> list[list[int]]:
+    def find_both_paths(self, budget: int) -> list[list[int]]:
         """Return the paths found with few and with all lengths of cascades, empty if none is found."""
         self.allowed = self.effort + _EFFORT
-        return [self._way(budget, few=True), self._way(budget, few=False)]
+        return [self._find_path(budget, few=True), self._find_path(budget, few=False)]
 
-    def _way(self, budget: int, few: bool) -> list[int]:
+    def _find_path(self, budget: int, few: bool) -> list[int]:
         count = len(self.units.units)
-        good = [at for at in self.valleys if self.cut[at] <= budget]
+        good = [at for at in self.valleys if self.bytes_across[at] <= budget]
         before = {0: 0}
         pending = [0]
         while pending and count not in before:
@@ -191,10 +191,10 @@ class Cuts:
             pending.remove(at)
             rising, last = 0, 0
             ends = good[bisect_right(good, at) :]
-            for end in _some(ends) if few else ends:
+            for end in _sample_ends(ends) if few else ends:
                 if end in before:
                     continue
-                cost = self.cost(at, end)
+                cost = self.get_cost(at, end)
                 if cost <= budget:
                     before[end] = at
                     pending.append(end)
@@ -210,7 +210,7 @@ class Cuts:
         return way[::-1]
 
 
-def _some(ends: Sequence[int]) -> list[int]:
+def _sample_ends(ends: Sequence[int]) -> list[int]:
     """Return the first, second, third, fourth, sixth, eighth, twelfth, ... and the last one."""
     numbers = {len(ends)}
     for power in range(len(ends).bit_length()):

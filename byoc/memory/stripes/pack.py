@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.memory.stripes.clock import Life
+from byoc.memory.stripes.clock import StorageLiveRange
 
 _FREE = -(1 << 60)
 """The distance of two storages of which no moment sees both."""
@@ -26,7 +26,7 @@ _MEETINGS = 8_000_000
 
 
 @dataclass(frozen=True)
-class Packing:
+class WindowPacking:
     """An offset for each storage, and the bytes of all together."""
 
     offsets: tuple[int, ...]
@@ -34,7 +34,7 @@ class Packing:
 
 
 @dataclass(frozen=True)
-class Distances:
+class StorageDistances:
     """For each pair the bytes by which the first has to begin above the second, if it lies above it.
 
     They are minimal if `is_exact`; otherwise some are larger, computed from all bytes ever in use.
@@ -44,7 +44,7 @@ class Distances:
     is_exact: bool
 
 
-def distances(lives: Sequence[Life]) -> Distances:
+def find_distances(lives: Sequence[StorageLiveRange]) -> StorageDistances:
     """Compare all pairs of storages that are live together, moment by moment."""
     found = np.full((len(lives), len(lives)), _FREE, dtype=np.int64)
     order = sorted((life.start, life.end, number) for number, life in enumerate(lives) if len(life.low))
@@ -62,19 +62,19 @@ def distances(lives: Sequence[Life]) -> Distances:
             looked += min(lives[number].end, lives[other].end) - start + _PAIR
             if looked > _LOOKED:
                 break
-            found[number, other], found[other, number] = _pair(lives[number], lives[other])
+            found[number, other], found[other, number] = _pair_distances(lives[number], lives[other])
         active = np.append(active, number)
-    return Distances(found, looked <= _LOOKED)
+    return StorageDistances(found, looked <= _LOOKED)
 
 
-def _is_steady(life: Life) -> bool:
+def _is_steady(life: StorageLiveRange) -> bool:
     """Tell whether the same bytes are in use all the time."""
     low, high = life.low[:1], life.high[:1]
     same = np.all(life.low == low) and np.all(life.high == high)
     return len(low) > 0 and bool(same and high[0] > low[0])
 
 
-def _pair(one: Life, two: Life) -> tuple[int, int]:
+def _pair_distances(one: StorageLiveRange, two: StorageLiveRange) -> tuple[int, int]:
     start, end = max(one.start, two.start), min(one.end, two.end)
     a, b = slice(start - one.start, end - one.start), slice(start - two.start, end - two.start)
     both = (one.high[a] > one.low[a]) & (two.high[b] > two.low[b])
@@ -83,35 +83,35 @@ def _pair(one: Life, two: Life) -> tuple[int, int]:
     return int(above), int(below)
 
 
-_Meets = list[list[tuple[int, int, int]]]
+_Conflicts = list[list[tuple[int, int, int]]]
 """For each storage those that it meets, by how much they have to be above it, and it above them."""
 
 
-class Packer:
+class WindowPacker:
     """Places storages one after another as close to one end as possible, in a few hundred sequences.
 
     Either end is tried: if the dead rows of a large operand are at its lower end, its result has room
     below it, and the operand is placed first if both go to the upper end.
     """
 
-    def __init__(self, lives: Sequence[Life], alignment: int = 1) -> None:
+    def __init__(self, lives: Sequence[StorageLiveRange], alignment: int = 1) -> None:
         """Find the storages that conflict, and their distances."""
         self.alignment = alignment
         self.sizes = [-(-life.size // alignment) * alignment for life in lives]
         self.starts = [life.start for life in lives]
-        compared = distances(lives)
+        compared = find_distances(lives)
         apart = compared.apart
         size = np.array(self.sizes, dtype=np.int64)
         turned = np.where(apart > _FREE, apart.T + size[None, :] - size[:, None], _FREE)
-        self.sides = [_meets(apart)]
+        self.sides = [_list_conflicts(apart)]
         self.exact = [life.size for life in lives]
         self.meetings = sum(map(len, self.sides[0]))
         self.is_cut_short = not compared.is_exact
         self.is_tried_once = 2 * self.meetings > _MEETINGS
         if not self.is_tried_once:
-            self.sides.append(_meets(turned))
+            self.sides.append(_list_conflicts(turned))
 
-    def pack(self, floor: int, tries: int) -> Packing:
+    def pack(self, floor: int, tries: int) -> WindowPacking:
         """Return the best packing found; the search ends at `floor`, a lower bound on the size."""
         affordable = _MEETINGS // max(self.meetings, 1)
         size, start = self.sizes, self.starts
@@ -121,7 +121,7 @@ class Packer:
             sorted(items, key=lambda n: (-start[n], -size[n], n)),
             sorted(items, key=lambda n: (start[n], -size[n], n)),
         ]
-        best, order, meets = Packing((0,) * len(size), sum(size)), orders[0], self.sides[0]
+        best, order, meets = WindowPacking((0,) * len(size), sum(size)), orders[0], self.sides[0]
         first = [(side, each) for side in self.sides for each in orders]
         for side, each in first[: max(affordable, 1)]:
             now = self._place(each, side, best.size)
@@ -131,25 +131,25 @@ class Packer:
         for _ in range(min(tries, affordable)):
             if best.size <= floor:
                 break
-            changed = self._changed(order, best, meets, chance)
+            changed = self._change_sequence(order, best, meets, chance)
             now = self._place(changed, meets, best.size)
             if now is not None:
                 best, order = now, changed
         else:
             self.is_cut_short |= affordable < max(tries, len(first))
-        return self._real(best, meets)
+        return self._to_lower_end(best, meets)
 
-    def _real(self, packing: Packing, meets: _Meets) -> Packing:
+    def _to_lower_end(self, packing: WindowPacking, meets: _Conflicts) -> WindowPacking:
         """Return the packing with offsets from the lower end."""
         offsets = packing.offsets
         if meets is not self.sides[0]:
             both = zip(offsets, self.sizes, strict=True)
             offsets = tuple(max(packing.size - size - offset, 0) for offset, size in both)
         ends = (offset + size for offset, size in zip(offsets, self.exact, strict=True) if size)
-        return Packing(offsets, max(ends, default=0))
+        return WindowPacking(offsets, max(ends, default=0))
 
-    def _changed(
-        self, order: Sequence[int], packing: Packing, meets: _Meets, chance: random.Random
+    def _change_sequence(
+        self, order: Sequence[int], packing: WindowPacking, meets: _Conflicts, chance: random.Random
     ) -> list[int]:
         """Move one of the storages that support the highest one before a conflicting storage."""
         offsets = packing.offsets
@@ -174,7 +174,7 @@ class Packer:
             changed.insert(chance.choice(rivals), changed.pop(at))
         return changed
 
-    def _place(self, order: Sequence[int], meets: _Meets, limit: int) -> Packing | None:
+    def _place(self, order: Sequence[int], meets: _Conflicts, limit: int) -> WindowPacking | None:
         """Place the storages in this sequence; None if that takes more than `limit` bytes."""
         offsets = [-1] * len(self.sizes)
         top = 0
@@ -183,7 +183,7 @@ class Packer:
             top = max(top, offsets[number] + self.sizes[number])
             if top > limit:
                 return None
-        return Packing(tuple(max(offset, 0) for offset in offsets), top)
+        return WindowPacking(tuple(max(offset, 0) for offset in offsets), top)
 
     def _lowest(self, meets: Sequence[tuple[int, int, int]], offsets: Sequence[int]) -> int:
         """Return the lowest offset that keeps its distance from everything placed."""
@@ -201,7 +201,7 @@ class Packer:
         return lowest
 
 
-def _meets(apart: NDArray[np.int64]) -> _Meets:
+def _list_conflicts(apart: NDArray[np.int64]) -> _Conflicts:
     return [
         [
             (int(other), int(apart[other, number]), int(apart[number, other]))

@@ -8,11 +8,11 @@ is one row.
 from dataclasses import dataclass, field
 from typing import Literal
 
-Mode = Literal["rows", "whole", "reduction"]
+LayerMode = Literal["rows", "whole", "reduction"]
 
 
 @dataclass(frozen=True)
-class Rows:
+class OperandRows:
     """The rows of an operand that one row of the result reads.
 
     Row `r` reads `extent` rows from `r * stride // repeat - before` on; rows outside the operand are
@@ -24,24 +24,24 @@ class Rows:
     before: int = 0
     repeat: int = 1
 
-    def first(self, row: int, height: int) -> int:
+    def first_row(self, row: int, height: int) -> int:
         """Return the first row that result row `row` or any later one reads, `height` for none."""
         return min(max(row * self.stride // self.repeat - self.before, 0), height)
 
-    def end(self, row: int, height: int) -> int:
+    def end_row(self, row: int, height: int) -> int:
         """Return the end of the rows that result row `row` and all earlier ones read."""
         return min(max(row * self.stride // self.repeat - self.before + self.extent, 0), height)
 
 
-SAME = Rows()
+SAME_ROW = OperandRows()
 """Row `r` reads row `r`: elementwise layers, normalizations, pointwise convolutions."""
 
-ALL = Rows(extent=1 << 40, stride=0)
+ALL_ROWS = OperandRows(extent=1 << 40, stride=0)
 """Every row: fully connected layers, Softmax, and the one row of a tensor for each channel."""
 
 
 @dataclass(frozen=True)
-class Tensor:
+class RowTensor:
     """A tensor of `rows` rows of `row_bytes` bytes each."""
 
     name: str
@@ -55,7 +55,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Layer:
+class RowLayer:
     """One operation.
 
     `mode` defines its rows: `rows`, one row of each of `writes` at a time, all with the same number of
@@ -66,15 +66,15 @@ class Layer:
     """
 
     name: str
-    reads: tuple[tuple[str, Rows], ...]
+    reads: tuple[tuple[str, OperandRows], ...]
     writes: tuple[str, ...]
-    mode: Mode = "rows"
-    over: tuple[str, ...] = ()
+    mode: LayerMode = "rows"
+    may_overwrite: tuple[str, ...] = ()
     scratch: int = 0
 
 
 @dataclass(frozen=True)
-class Band:
+class RowBand:
     """Rows `[first_row, first_row + rows)` of a layer, computed at once.
 
     They are rows of its results; of its first operand if the layer is a reduction.
@@ -86,14 +86,14 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Place:
+class RowWindow:
     """The window of a tensor: row `r` is at byte `offset + (r % window) * row_bytes` of the arena."""
 
     offset: int
     window: int
     row_bytes: int
 
-    def row(self, row: int) -> int:
+    def row_offset(self, row: int) -> int:
         """Return the byte at which row `row` begins."""
         return self.offset + row % self.window * self.row_bytes
 
@@ -108,8 +108,8 @@ class StripedPlan:
     network is large.
     """
 
-    bands: tuple[Band, ...]
-    places: dict[str, Place]
+    bands: tuple[RowBand, ...]
+    places: dict[str, RowWindow]
     scratch: dict[str, int]
     size: int
     groups: tuple[tuple[str, ...], ...]
@@ -118,7 +118,7 @@ class StripedPlan:
 
 
 @dataclass(frozen=True)
-class Network:
+class RowNetwork:
     """Tensors, and layers in an executable order.
 
     `inputs` exist before the first layer, `outputs` are read after the last one. Raises ValueError,
@@ -126,8 +126,8 @@ class Network:
     tensors, or if a tensor has no rows.
     """
 
-    tensors: dict[str, Tensor]
-    layers: tuple[Layer, ...]
+    tensors: dict[str, RowTensor]
+    layers: tuple[RowLayer, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     steps: dict[str, int] = field(init=False)
@@ -140,7 +140,7 @@ class Network:
         there = set(self.inputs)
         steps: dict[str, int] = {}
         for layer in self.layers:
-            steps[layer.name] = _steps(layer, self.tensors)
+            steps[layer.name] = _count_steps(layer, self.tensors)
             missing = [name for name, _ in layer.reads if name not in there]
             if missing:
                 raise ValueError(
@@ -157,7 +157,7 @@ class Network:
         object.__setattr__(self, "steps", steps)
 
 
-def _steps(layer: Layer, tensors: dict[str, Tensor]) -> int:
+def _count_steps(layer: RowLayer, tensors: dict[str, RowTensor]) -> int:
     """Return the number of rows of the layer; 1 if it runs at once."""
     if not layer.writes:
         raise ValueError(f"layer {layer.name!r} writes nothing")
@@ -168,6 +168,6 @@ def _steps(layer: Layer, tensors: dict[str, Tensor]) -> int:
         if any(tensors[name].rows != height for name in layer.writes):
             raise ValueError(f"the results of layer {layer.name!r} have different numbers of rows")
         return height
-    if len(layer.writes) > 1 or height != 1 or not layer.reads or layer.reads[0][1] != SAME:
+    if len(layer.writes) > 1 or height != 1 or not layer.reads or layer.reads[0][1] != SAME_ROW:
         raise ValueError(f"layer {layer.name!r} is no reduction of rows to one row")
     return tensors[layer.reads[0][0]].rows

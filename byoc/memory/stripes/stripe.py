@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from byoc.memory.stripes.blocks import blocks_of
-from byoc.memory.stripes.clock import Clock, Life, lives, scratches
-from byoc.memory.stripes.cuts import Cuts
-from byoc.memory.stripes.pack import Packer, Packing
-from byoc.memory.stripes.problem import SAME, Band, Layer, Network, Place, StripedPlan, Tensor
-from byoc.memory.stripes.units import Unit, Units, units_of
+from byoc.memory.stripes.blocks import build_blocks
+from byoc.memory.stripes.clock import CascadeClock, StorageLiveRange, find_storage_live_ranges, find_scratch_live_range
+from byoc.memory.stripes.cuts import CascadeCuts
+from byoc.memory.stripes.pack import WindowPacker, WindowPacking
+from byoc.memory.stripes.problem import SAME_ROW, RowBand, RowLayer, RowNetwork, RowWindow, StripedPlan, RowTensor
+from byoc.memory.stripes.units import RowUnit, RowUnits, build_row_units
 
 _WAYS = 8
 """Ways to cut a network that are packed at once,"""
@@ -24,8 +24,8 @@ _MEETINGS = 200_000
 
 
 def stripe(
-    tensors: Iterable[Tensor],
-    layers: Iterable[Layer],
+    tensors: Iterable[RowTensor],
+    layers: Iterable[RowLayer],
     inputs: Iterable[str],
     outputs: Iterable[str],
     alignment: int = 1,
@@ -38,62 +38,62 @@ def stripe(
     number of operations, so that the plan is the same on any machine; `limits` of the plan tell which
     ones did. Raises ValueError as `Network` does.
     """
-    network = Network(
+    network = RowNetwork(
         {each.name: each for each in tensors}, tuple(layers), tuple(inputs), tuple(outputs)
     )
-    blocks = blocks_of(network)
-    units = units_of(blocks.coarse)
-    cuts = Cuts(units)
-    packed: list[_Packed] = []
-    ways = cuts.ways()[:_WAYS]
+    blocks = build_blocks(network)
+    units = build_row_units(blocks.coarse)
+    cuts = CascadeCuts(units)
+    packed: list[_PackedCascades] = []
+    ways = cuts.find_paths()[:_WAYS]
     for way in ways:
         if sum(each.packer.meetings for each in packed) > _MEETINGS:
             break
-        packed.append(_Packed.of(units, [cuts.clock(a, b) for a, b in pairwise(way)], alignment))
+        packed.append(_PackedCascades.pack_cascades(units, [cuts.get_clock(a, b) for a, b in pairwise(way)], alignment))
     best = sorted(packed, key=lambda each: each.packing.size)[:_TRIED]
-    improved = [each.improved() for each in best]
-    plan = min(improved, key=lambda each: each.packing.size).plan(blocks.coarse, units)
+    improved = [each.improve() for each in best]
+    plan = min(improved, key=lambda each: each.packing.size).build_plan(blocks.coarse, units)
     limits = {
         f"rows go in blocks of up to {blocks.highest}": blocks.highest > 1,
         "not all cascades were looked at": cuts.is_cut_short,
         "not all places were looked at": len(packed) < len(ways)
         or any(each.packer.is_cut_short for each in packed),
     }
-    return replace(blocks.rows(plan), limits=tuple(said for said, holds in limits.items() if holds))
+    return replace(blocks.to_rows(plan), limits=tuple(said for said, holds in limits.items() if holds))
 
 
 @dataclass(frozen=True)
-class _Packed:
+class _PackedCascades:
     """Cascades, the live ranges of their storages (the scratch last), and offsets for them."""
 
-    clocks: Sequence[Clock]
-    lives: Sequence[Life]
+    clocks: Sequence[CascadeClock]
+    lives: Sequence[StorageLiveRange]
     live: int
-    packer: Packer
-    packing: Packing
+    packer: WindowPacker
+    packing: WindowPacking
 
     @classmethod
-    def of(cls, units: Units, clocks: Sequence[Clock], alignment: int) -> "_Packed":
-        each = [*lives(units, clocks), scratches(units, clocks)]
-        live = _most(each)
-        packer = Packer(each, alignment)
+    def pack_cascades(cls, units: RowUnits, clocks: Sequence[CascadeClock], alignment: int) -> "_PackedCascades":
+        each = [*find_storage_live_ranges(units, clocks), find_scratch_live_range(units, clocks)]
+        live = _peak_bytes(each)
+        packer = WindowPacker(each, alignment)
         return cls(clocks, each, live, packer, packer.pack(live, 0))
 
-    def improved(self) -> "_Packed":
+    def improve(self) -> "_PackedCascades":
         if self.packer.is_tried_once:
             return self
         return replace(self, packing=self.packer.pack(self.live, _ORDERS))
 
-    def plan(self, network: Network, units: Units) -> StripedPlan:
+    def build_plan(self, network: RowNetwork, units: RowUnits) -> StripedPlan:
         offsets = self.packing.offsets
         places = [
-            Place(offset, life.window, storage.row_bytes)
+            RowWindow(offset, life.window, storage.row_bytes)
             for offset, life, storage in zip(offsets, self.lives, units.storages, strict=False)
         ]
         moments = [moment for clock in self.clocks for moment in clock.moments.tolist()]
         by_name = zip(units.storages, places, strict=True)
         return StripedPlan(
-            tuple(joined(network, units, moments, places)),
+            tuple(join_bands(network, units, moments, places)),
             {name: place for storage, place in by_name for name in storage.tensors},
             {layer.name: offsets[-1] for layer in network.layers if layer.scratch},
             self.packing.size,
@@ -105,7 +105,7 @@ class _Packed:
         )
 
 
-def _most(each: Sequence[Life]) -> int:
+def _peak_bytes(each: Sequence[StorageLiveRange]) -> int:
     """Return the peak of the bytes in use."""
     total = np.zeros(max((life.end for life in each), default=0), dtype=np.int64)
     for life in each:
@@ -116,9 +116,9 @@ def _most(each: Sequence[Life]) -> int:
 _Bytes = list[tuple[int, int]]
 
 
-def joined(
-    network: Network, units: Units, moments: Sequence[int], places: Sequence[Place]
-) -> Iterator[Band]:
+def join_bands(
+    network: RowNetwork, units: RowUnits, moments: Sequence[int], places: Sequence[RowWindow]
+) -> Iterator[RowBand]:
     """Yield the bands for the unit that runs at each moment and the window of each storage.
 
     Consecutive rows of a unit become one band if no row written lies over a row that the same band
@@ -137,40 +137,40 @@ def joined(
         done[number] += rows
         now += rows
         for layer in unit.layers:
-            yield Band(layer, row, heights[layer] if unit.mode == "whole" else rows)
+            yield RowBand(layer, row, heights[layer] if unit.mode == "whole" else rows)
 
 
-def _rows_at_once(unit: Unit, units: Units, places: Sequence[Place], row: int, most: int) -> int:
+def _rows_at_once(unit: RowUnit, units: RowUnits, places: Sequence[RowWindow], row: int, most: int) -> int:
     rows = 1
-    while rows < most and _apart(unit, units, places, row, rows + 1):
+    while rows < most and _has_no_overlap(unit, units, places, row, rows + 1):
         rows += 1
     return rows
 
 
-def _apart(unit: Unit, units: Units, places: Sequence[Place], row: int, rows: int) -> bool:
+def _has_no_overlap(unit: RowUnit, units: RowUnits, places: Sequence[RowWindow], row: int, rows: int) -> bool:
     written: _Bytes = []
     for number in unit.makes:
         if unit.mode == "rows" and rows > places[number].window:
             return False  # nobody reads it
-        written += _occupied(places[number], row, row + rows)
+        written += _row_ranges(places[number], row, row + rows)
     read: _Bytes = []
     for each in unit.reads:
-        if each.storage in unit.makes and each.rows == SAME:
+        if each.storage in unit.makes and each.rows == SAME_ROW:
             continue  # the layer writes over it, row by row
         height = units.storages[each.storage].rows
-        first, end = each.rows.first(row, height), each.rows.end(row + rows - 1, height)
-        read += _occupied(places[each.storage], first, end)
+        first, end = each.rows.first_row(row, height), each.rows.end_row(row + rows - 1, height)
+        read += _row_ranges(places[each.storage], first, end)
     return not any(a < d and c < b for a, b in written for c, d in read)
 
 
-def _occupied(place: Place, first: int, end: int) -> _Bytes:
+def _row_ranges(place: RowWindow, first: int, end: int) -> _Bytes:
     """Return the byte ranges of rows `[first, end)`; two ranges if they wrap around the window."""
     if end - first >= place.window:
         return [(place.offset, place.offset + place.window * place.row_bytes)]
     if end <= first:
         return []
-    begin = place.row(first)
-    stop = place.row(end - 1) + place.row_bytes
+    begin = place.row_offset(first)
+    stop = place.row_offset(end - 1) + place.row_bytes
     if begin < stop:
         return [(begin, stop)]
     return [(begin, place.offset + place.window * place.row_bytes), (place.offset, stop)]

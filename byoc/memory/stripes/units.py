@@ -18,20 +18,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.memory.stripes.problem import ALL, SAME, Layer, Mode, Network, Rows
+from byoc.memory.stripes.problem import ALL_ROWS, SAME_ROW, RowLayer, LayerMode, RowNetwork, OperandRows
 
 
 @dataclass(frozen=True)
-class Read:
+class StorageRead:
     """Rows of a storage that a unit reads, as left by the unit `maker`; -1 for an input."""
 
     storage: int
-    rows: Rows
+    rows: OperandRows
     maker: int
 
 
 @dataclass(frozen=True)
-class Unit:
+class RowUnit:
     """Layers by name, executed one after another for each row; `steps` is the number of rows.
 
     Tensors between the unit's own layers are not in `reads`. `makes` are storages. `last_reader` is the
@@ -39,16 +39,16 @@ class Unit:
     """
 
     layers: tuple[str, ...]
-    mode: Mode
+    mode: LayerMode
     steps: int
-    reads: tuple[Read, ...]
+    reads: tuple[StorageRead, ...]
     makes: tuple[int, ...]
     scratch: int
     last_reader: int
 
 
 @dataclass(frozen=True)
-class Storage:
+class RowStorage:
     """Tensors that occupy the same rows one after another.
 
     `maker` is the unit that makes the first of them, -1 for an input; `writers` are all units that make
@@ -61,7 +61,7 @@ class Storage:
     row_bytes: int
     maker: int
     writers: tuple[int, ...]
-    readers: tuple[tuple[int, Rows], ...]
+    readers: tuple[tuple[int, OperandRows], ...]
     touched: tuple[int, ...]
     kept: bool
 
@@ -72,17 +72,17 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Units:
+class RowUnits:
     """A network as the planner sees it: units in an executable order, and numbered storages."""
 
-    units: tuple[Unit, ...]
-    storages: tuple[Storage, ...]
+    units: tuple[RowUnit, ...]
+    storages: tuple[RowStorage, ...]
 
 
-def units_of(network: Network) -> Units:
+def build_row_units(network: RowNetwork) -> RowUnits:
     """Join layers into units, and tensors into storages."""
-    over = written_over(network)
-    chains = _chains(network, over)
+    over = find_overwrites(network)
+    chains = _build_chains(network, over)
     made = [name for layer in network.layers for name in layer.writes]
     rows: list[list[str]] = []
     storage: dict[str, int] = {}
@@ -93,10 +93,10 @@ def units_of(network: Network) -> Units:
         else:
             storage[name] = storage[over[name]]
             rows[storage[name]].append(name)
-    return _Builder(network, chains, rows, storage).units()
+    return _UnitBuilder(network, chains, rows, storage).build()
 
 
-def _chains(network: Network, over: Mapping[str, str]) -> list[list[Layer]]:
+def _build_chains(network: RowNetwork, over: Mapping[str, str]) -> list[list[RowLayer]]:
     """Return the layers of each unit, at the position of the last of them."""
     maker = {name: layer for layer in network.layers for name in layer.writes}
     reads: dict[str, int] = defaultdict(int)
@@ -111,7 +111,7 @@ def _chains(network: Network, over: Mapping[str, str]) -> list[list[Layer]]:
         and maker[name].mode == "rows"
         and len(maker[name].writes) == 1
     }
-    chain: dict[str, list[Layer]] = {}
+    chain: dict[str, list[RowLayer]] = {}
     chains = []
     for layer in network.layers:
         under = over.get(layer.writes[0], "")
@@ -121,21 +121,21 @@ def _chains(network: Network, over: Mapping[str, str]) -> list[list[Layer]]:
     return chains
 
 
-class _Builder:
+class _UnitBuilder:
     """The makers and readers of tensors and storages, unit by unit."""
 
     def __init__(
         self,
-        network: Network,
-        chains: Sequence[Sequence[Layer]],
+        network: RowNetwork,
+        chains: Sequence[Sequence[RowLayer]],
         rows: Sequence[Sequence[str]],
         storage: Mapping[str, int],
     ) -> None:
         self.network, self.chains, self.rows, self.storage = network, chains, rows, storage
         self.kept = frozenset(network.outputs)
         self.maker: dict[str, int] = {}
-        self.readers: dict[str, list[tuple[int, Rows]]] = defaultdict(list)
-        self.reads: list[dict[Read, None]] = [{} for _ in chains]
+        self.readers: dict[str, list[tuple[int, OperandRows]]] = defaultdict(list)
+        self.reads: list[dict[StorageRead, None]] = [{} for _ in chains]
         for number, chain in enumerate(chains):
             for layer in chain:
                 self.maker.update(dict.fromkeys(layer.writes, number))
@@ -144,23 +144,23 @@ class _Builder:
             for layer in chain:
                 for name, rows_read in layer.reads:
                     if name not in inside:
-                        each = ALL if layer.mode == "whole" else rows_read
+                        each = ALL_ROWS if layer.mode == "whole" else rows_read
                         self.readers[name].append((number, each))
-                        self.reads[number][Read(storage[name], each, self.maker.get(name, -1))] = None
+                        self.reads[number][StorageRead(storage[name], each, self.maker.get(name, -1))] = None
 
-    def units(self) -> Units:
+    def build(self) -> RowUnits:
         """Return all units and storages."""
-        return Units(
+        return RowUnits(
             tuple(self._unit(number) for number in range(len(self.chains))),
             tuple(self._storage(names) for names in self.rows),
         )
 
-    def _unit(self, number: int) -> Unit:
+    def _unit(self, number: int) -> RowUnit:
         chain = self.chains[number]
         writes = chain[-1].writes
         readers = [reader for name in writes for reader, _ in self.readers[name]]
         kept = not self.kept.isdisjoint(writes)
-        return Unit(
+        return RowUnit(
             tuple(layer.name for layer in chain),
             chain[0].mode,
             self.network.steps[chain[0].name],
@@ -170,11 +170,11 @@ class _Builder:
             len(self.chains) if kept else max(readers, default=-1),
         )
 
-    def _storage(self, names: Sequence[str]) -> Storage:
+    def _storage(self, names: Sequence[str]) -> RowStorage:
         tensor = self.network.tensors[names[0]]
         writers = tuple(dict.fromkeys(self.maker[name] for name in names if name in self.maker))
         readers = {reader for name in names for reader, _ in self.readers[name]}
-        return Storage(
+        return RowStorage(
             tuple(names),
             tensor.rows,
             tensor.row_bytes,
@@ -192,7 +192,7 @@ _FAR = 64
 """A layer writes over an operand that others read only if it is made at most so many layers before."""
 
 
-def written_over(network: Network) -> dict[str, str]:
+def find_overwrites(network: RowNetwork) -> dict[str, str]:
     """Return for each tensor that overwrites another one, the other one.
 
     A shortcut is preferred to an operand with a single reader, which dies at once anyway.
@@ -207,28 +207,28 @@ def written_over(network: Network) -> dict[str, str]:
     for number, layer in enumerate(network.layers):
         if layer.mode != "rows" or len(layer.writes) > 1:
             continue
-        fits = [name for name in layer.over if _fits(network, layer, name)]
+        fits = [name for name in layer.may_overwrite if _can_overwrite(network, layer, name)]
         for name in sorted(fits, key=lambda each: -len(readers[each])):
             others = [other for other in readers[name] if other != number]
             if readers[name].count(number) == 1 and (
-                not others or _is_last(network, maker.get(name, -1), number, name, others)
+                not others or _is_last_reader(network, maker.get(name, -1), number, name, others)
             ):
                 found[layer.writes[0]] = name
                 break
     return found
 
 
-def _fits(network: Network, layer: Layer, name: str) -> bool:
+def _can_overwrite(network: RowNetwork, layer: RowLayer, name: str) -> bool:
     one, other = network.tensors[layer.writes[0]], network.tensors[name]
     alike = (one.rows, one.row_bytes) == (other.rows, other.row_bytes)
-    return alike and (name, SAME) in layer.reads and name not in network.outputs
+    return alike and (name, SAME_ROW) in layer.reads and name not in network.outputs
 
 
-def _is_last(network: Network, maker: int, number: int, name: str, others: Sequence[int]) -> bool:
+def _is_last_reader(network: RowNetwork, maker: int, number: int, name: str, others: Sequence[int]) -> bool:
     """Tell whether the other readers have read a row before the same row of layer `number` can run."""
     if max(others) > number or number - maker > _FAR:
         return False
-    done = _done_before(network, number, maker)
+    done = _rows_done_before(network, number, maker)
     rows = np.arange(network.tensors[name].rows)
     for other in others:
         layer = network.layers[other]
@@ -236,17 +236,17 @@ def _is_last(network: Network, maker: int, number: int, name: str, others: Seque
         count = done.get(other, np.zeros_like(rows))
         for read, each in layer.reads:
             if read == name:
-                begins = starts(each, count) if layer.mode != "whole" else np.zeros_like(count)
+                begins = first_rows_read(each, count) if layer.mode != "whole" else np.zeros_like(count)
                 if not np.all((count >= steps) | (begins > rows)):
                     return False
     return True
 
 
-def _done_before(network: Network, number: int, maker: int) -> Mapping[int, _Rows]:
+def _rows_done_before(network: RowNetwork, number: int, maker: int) -> Mapping[int, _Rows]:
     """Return for each layer between `maker` and `number` the rows done before each row of `number`."""
     target = network.layers[number]
     wanted: dict[str, _Rows] = {}
-    _want(network, target, np.arange(1, network.steps[target.name] + 1), wanted)
+    _record_needed_rows(network, target, np.arange(1, network.steps[target.name] + 1), wanted)
     done: dict[int, _Rows] = {}
     for other in range(number - 1, maker, -1):
         layer = network.layers[other]
@@ -256,19 +256,19 @@ def _done_before(network: Network, number: int, maker: int) -> Mapping[int, _Row
             continue
         most = np.maximum.reduce(rows)
         done[other] = most if layer.mode == "rows" else np.where(most > 0, steps, 0)
-        _want(network, layer, done[other], wanted)
+        _record_needed_rows(network, layer, done[other], wanted)
     return done
 
 
-def _want(network: Network, layer: Layer, count: _Rows, wanted: dict[str, _Rows]) -> None:
+def _record_needed_rows(network: RowNetwork, layer: RowLayer, count: _Rows, wanted: dict[str, _Rows]) -> None:
     """Record the rows that the first `count` rows of a layer read."""
     for name, rows in layer.reads:
         height = network.tensors[name].rows
-        ends = np.clip(starts(rows, count - 1) + rows.extent, 0, height)
+        ends = np.clip(first_rows_read(rows, count - 1) + rows.extent, 0, height)
         ends = np.where(count > 0, height if layer.mode == "whole" else ends, 0)
         wanted[name] = np.maximum(wanted[name], ends) if name in wanted else ends
 
 
-def starts(rows: Rows, row: _Rows) -> _Rows:
+def first_rows_read(rows: OperandRows, row: _Rows) -> _Rows:
     """Return the first row that each result row reads, not clipped to the operand."""
     return row * rows.stride // rows.repeat - rows.before

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from byoc.errors import InputError
-from byoc.placement.incumbents import incumbents
-from byoc.placement.optimum import optimum
+from byoc.placement.incumbents import find_incumbent
+from byoc.placement.optimum import solve_exactly
 from byoc.placement.problem import Problem
-from byoc.placement.strategy import EVERYTHING, Placement
+from byoc.placement.strategy import ALL_REQUIREMENTS, Placement
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class Exact:
     """
 
     name: ClassVar[str] = "exact"
-    honours: ClassVar[frozenset[str]] = EVERYTHING
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
     seconds: float = 600.0
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement. Raises InputError if none is found that keeps the limits."""
-        found = optimum(problem, incumbents(problem), self.seconds, None)
+        found = solve_exactly(problem, find_incumbent(problem), self.seconds, None)
         if found is None:
             raise InputError("strategy exact: no placement keeps all the limits")
         return found

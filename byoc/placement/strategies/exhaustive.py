@@ -6,11 +6,11 @@ from typing import ClassVar
 import numpy as np
 
 from byoc.errors import InputError
-from byoc.placement.limits import breach
-from byoc.placement.partitions import best_regions
+from byoc.placement.limits import find_broken_limit
+from byoc.placement.partitions import find_best_regions
 from byoc.placement.problem import UNLIMITED, Bools, Floats, Ints, Problem
 from byoc.placement.regions import form_regions
-from byoc.placement.strategy import CHEAPER_ON_HOST, EVERYTHING, Placement
+from byoc.placement.strategy import CHEAPER_ON_HOST, ALL_REQUIREMENTS, Placement
 
 _MOST = 2**16
 
@@ -23,7 +23,7 @@ class Exhaustive:
     """
 
     name: ClassVar[str] = "exhaustive"
-    honours: ClassVar[frozenset[str]] = EVERYTHING
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
 
     def solve(self, problem: Problem) -> Placement:
         """Return the best placement. Raises InputError if there are too many, or none is valid."""
@@ -42,7 +42,7 @@ class Exhaustive:
         # Of equal costs, the placement with the most units on the host.
         best = int(np.lexsort((np.count_nonzero(labels, axis=1), seconds))[0])
         if not _regions_matter(problem):
-            return Placement.of(problem, labels[best], float(seconds[best]), why_host=CHEAPER_ON_HOST)
+            return Placement.from_labels(problem, labels[best], float(seconds[best]), why_host=CHEAPER_ON_HOST)
         return _search_regions(problem, labels, seconds)
 
 
@@ -88,14 +88,14 @@ def _search_regions(problem: Problem, labels: Ints, seconds: Floats) -> Placemen
     for number in np.lexsort((np.count_nonzero(labels, axis=1), at_least)).tolist():
         if at_least[number] >= total:
             break
-        found = best_regions(problem, labels[number])
+        found = find_best_regions(problem, labels[number])
         if found is not None and seconds[number] + found[0] < total:
             best, total, regions = number, float(seconds[number]) + found[0], found[1]
     if best < 0:
         raise InputError("strategy exhaustive: no placement keeps all the limits")
     formed = form_regions(problem, labels[best])
     # Prefer the regions that `form_regions` gives if they are as good.
-    standard = Placement.of(problem, labels[best], total, why_host=CHEAPER_ON_HOST)
-    if standard.cost.total <= total * (1 + 2.0**-40) and not breach(problem, labels[best], formed):
+    standard = Placement.from_labels(problem, labels[best], total, why_host=CHEAPER_ON_HOST)
+    if standard.cost.total <= total * (1 + 2.0**-40) and not find_broken_limit(problem, labels[best], formed):
         return standard
-    return Placement.of(problem, labels[best], total, why_host=CHEAPER_ON_HOST, regions=regions)
+    return Placement.from_labels(problem, labels[best], total, why_host=CHEAPER_ON_HOST, regions=regions)

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from byoc.placement.feasible import feasible
+from byoc.placement.feasible import make_feasible
 from byoc.placement.problem import Problem
-from byoc.placement.strategy import EVERYTHING, FUSIONS, LAUNCH, Placement
+from byoc.placement.strategy import ALL_REQUIREMENTS, FUSIONS, LAUNCH, Placement
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class FasterOps:
     """
 
     name: ClassVar[str] = "faster-ops"
-    honours: ClassVar[frozenset[str]] = EVERYTHING - {LAUNCH, FUSIONS}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement, without a bound."""
-        return Placement.of(
+        return Placement.from_labels(
             problem,
-            feasible(problem, problem.costs.argmin(axis=1).astype(np.int64)),
+            make_feasible(problem, problem.costs.argmin(axis=1).astype(np.int64)),
             notes=("transfers played no part in the choice",),
             why_host="the operator alone is no faster on the accelerator",
         )

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from byoc.placement.feasible import feasible
+from byoc.placement.feasible import make_feasible
 from byoc.placement.neighbours import Neighbours
 from byoc.placement.problem import Problem
-from byoc.placement.strategy import CHEAPER_ON_HOST, EVERYTHING, FUSIONS, LAUNCH, Placement
+from byoc.placement.strategy import CHEAPER_ON_HOST, ALL_REQUIREMENTS, FUSIONS, LAUNCH, Placement
 
 _UNDECIDED = -1
 
@@ -32,7 +32,7 @@ class FasterOpsTransfer:
     """
 
     name: ClassVar[str] = "faster-ops-transfer"
-    honours: ClassVar[frozenset[str]] = EVERYTHING - {LAUNCH, FUSIONS}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
     margin: float = 1.1
     """How many times faster than the host an accelerator must be, with transfers counted."""
     far_faster_on_host: float = 2.0
@@ -44,9 +44,9 @@ class FasterOpsTransfer:
     def solve(self, problem: Problem) -> Placement:
         """Return the placement, without a bound."""
         labels = _Sweeper(problem, self).run()
-        return Placement.of(
+        return Placement.from_labels(
             problem,
-            feasible(problem, np.array(labels, np.int64)),
+            make_feasible(problem, np.array(labels, np.int64)),
             notes=("each unit was judged against its neighbours alone",),
             why_host=CHEAPER_ON_HOST,
         )
@@ -68,7 +68,7 @@ class _Sweeper:
 
     def run(self) -> list[int]:
         """Return the labels after the last sweep; no unit is undecided."""
-        levels = self.around.levels()
+        levels = self.around.group_by_depth()
         changed = True
         for number in range(self.options.sweeps - 1):
             if not changed:
@@ -89,7 +89,7 @@ class _Sweeper:
 
     def _decision(self, unit: int, first: bool, last: bool) -> int:
         alone = self.seconds[unit]
-        counted = self.around.with_transfers(unit, self.labels)
+        counted = self.around.seconds_with_transfers(unit, self.labels)
         best = min(range(1, len(counted)), key=counted.__getitem__)
         if self.options.margin * counted[best] < counted[0]:
             far = self.options.far_faster_on_device * alone[best] <= alone[0]

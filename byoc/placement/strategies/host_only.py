@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from byoc.placement.problem import Problem
-from byoc.placement.strategy import EVERYTHING, MUST, Placement
+from byoc.placement.strategy import ALL_REQUIREMENTS, MUST, Placement
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,8 @@ class HostOnly:
 
     name: ClassVar[str] = "host-only"
     # Without regions no limit on regions can be broken.
-    honours: ClassVar[frozenset[str]] = EVERYTHING - {MUST}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {MUST}
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement without regions."""
-        return Placement.of(problem, np.zeros(problem.units, np.int64))
+        return Placement.from_labels(problem, np.zeros(problem.units, np.int64))

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from byoc.errors import InputError
-from byoc.placement.incumbents import incumbents, of_labels, the_better
-from byoc.placement.limits import breach
-from byoc.placement.optimum import optimum
-from byoc.placement.prices import Prices
+from byoc.placement.incumbents import find_incumbent, build_incumbent, select_best
+from byoc.placement.limits import find_broken_limit
+from byoc.placement.optimum import solve_exactly
+from byoc.placement.prices import LagrangianRelaxation
 from byoc.placement.problem import Problem
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.placement.strategies.faster_ops import FasterOps
@@ -16,7 +16,7 @@ from byoc.placement.strategies.faster_ops_transfer import FasterOpsTransfer
 from byoc.placement.strategies.host_only import HostOnly
 from byoc.placement.strategies.min_cut import MinCut
 from byoc.placement.strategies.tree_dp import TreeDP
-from byoc.placement.strategy import EVERYTHING, Placement, Strategy, solve_applicable
+from byoc.placement.strategy import ALL_REQUIREMENTS, Placement, Strategy, solve_applicable
 
 # Above these numbers of units, strategies that visit units one by one take longer than the rest.
 _MOST_FOR_SWEEPS = 20_000
@@ -33,16 +33,16 @@ class LaunchAware:
     """
 
     name: ClassVar[str] = "launch-aware"
-    honours: ClassVar[frozenset[str]] = EVERYTHING
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
     small: int = 5000
     nodes: int = 200
     rounds: int = 12
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement. Raises InputError if none is found that keeps the limits."""
-        best = the_better([incumbents(problem), *_solve_cheaply(problem)])
+        best = select_best([find_incumbent(problem), *_solve_cheaply(problem)])
         if problem.units * problem.devices <= self.small:
-            best = optimum(problem, best, None, self.nodes)
+            best = solve_exactly(problem, best, None, self.nodes)
         else:
             best = self._solve_relaxation(problem, best)
         if best is None:
@@ -50,12 +50,12 @@ class LaunchAware:
         return best
 
     def _solve_relaxation(self, problem: Problem, best: Placement | None) -> Placement | None:
-        relaxation = Prices(problem)
+        relaxation = LagrangianRelaxation(problem)
         least = best.cost.total if best else float(problem.seconds[:, 0].sum())
         # Multipliers of units converge more slowly than the flow of launches.
         count = 3 * self.rounds if relaxation.has_multipliers else self.rounds
-        for labels in relaxation.rounds(count, least):
-            best = the_better([best, of_labels(problem, labels)])
+        for labels in relaxation.iterate_labels(count, least):
+            best = select_best([best, build_incumbent(problem, labels)])
         if best is None:
             return None
         bound = min(relaxation.bound * (1 - 2.0**-48), best.cost.total)
@@ -72,5 +72,5 @@ def _solve_cheaply(problem: Problem) -> Iterator[Placement]:
     if problem.units <= _MOST_FOR_TREES:
         strategies.append(TreeDP())
     for placement in solve_applicable(problem, strategies):
-        if not breach(problem, placement.labels, placement.regions):
+        if not find_broken_limit(problem, placement.labels, placement.regions):
             yield placement

@@ -8,19 +8,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from byoc.placement.local_search import State, improved, keeps_limits
-from byoc.placement.makespan import Schedule, Scheduler, labels_and_regions
-from byoc.placement.makespan_bound import lower_bound
+from byoc.placement.local_search import SearchState, improve_state, keeps_limits
+from byoc.placement.makespan import InferenceSchedule, ListScheduler, renumber_regions
+from byoc.placement.makespan_bound import makespan_lower_bound
 from byoc.placement.neighbours import Neighbours
 from byoc.placement.problem import Ints, Problem
-from byoc.placement.regions import components_within, form_regions
+from byoc.placement.regions import find_region_components, form_regions
 from byoc.placement.strategies.all_supported import AllSupported
 from byoc.placement.strategies.faster_ops import FasterOps
 from byoc.placement.strategies.faster_ops_transfer import FasterOpsTransfer
 from byoc.placement.strategies.host_only import HostOnly
 from byoc.placement.strategies.min_cut import MinCut
 from byoc.placement.strategies.tree_dp import TreeDP
-from byoc.placement.strategy import EVERYTHING, FUSIONS, Placement, Strategy, solve_applicable
+from byoc.placement.strategy import ALL_REQUIREMENTS, FUSIONS, Placement, Strategy, solve_applicable
 
 _STARTING_STRATEGIES: tuple[Strategy, ...] = (
     HostOnly(),
@@ -33,10 +33,10 @@ _STARTING_STRATEGIES: tuple[Strategy, ...] = (
 
 
 @dataclass(frozen=True, eq=False)
-class Scheduled(Placement):
+class ScheduledPlacement(Placement):
     """A placement and its schedule."""
 
-    schedule: Schedule | None = None
+    schedule: InferenceSchedule | None = None
     """Never None in the result of `Makespan`."""
 
 
@@ -54,7 +54,7 @@ class Makespan:
     """
 
     name: ClassVar[str] = "makespan"
-    honours: ClassVar[frozenset[str]] = EVERYTHING - {FUSIONS}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {FUSIONS}
     work: int = 600_000
     """Limit of the local search: schedules tried times units and consumers of the graph."""
     starts: int = 8
@@ -62,40 +62,40 @@ class Makespan:
     restarts: int = 10
     """How often a few units of the best answer are moved at random and improved again."""
 
-    def solve(self, problem: Problem) -> Scheduled:
+    def solve(self, problem: Problem) -> ScheduledPlacement:
         """Return the placement with its schedule; its cost is the sum of all costs, as always."""
-        scheduler = Scheduler(problem)
+        scheduler = ListScheduler(problem)
         seeds = sorted(_valid_starts(problem, scheduler), key=lambda state: state.seconds)
         if not seeds:  # some limit cannot be kept; the answer will be refused with the reason
             only = HostOnly().solve(problem)
-            seeds = [State.of(scheduler, only.labels.tolist(), only.regions.tolist())]
+            seeds = [SearchState.from_labels(scheduler, only.labels.tolist(), only.regions.tolist())]
         left = max(20, self.work // (1 + problem.units + len(problem.consumers)))
         best = seeds[0]
         for seed in _remove_duplicates(seeds)[: self.starts]:
             if left <= 0:
                 break
-            found, tried = improved(problem, scheduler, seed, left)
+            found, tried = improve_state(problem, scheduler, seed, left)
             best = min(best, found, key=lambda state: state.seconds)
             left -= tried
         generator = random.Random(0)
         for _ in range(self.restarts):
             if left <= 0:
                 break
-            found, tried = improved(
+            found, tried = improve_state(
                 problem, scheduler, _perturb(problem, scheduler, best, generator), left
             )
             best = min(best, found, key=lambda state: state.seconds)
             left -= tried
         return self._attach_schedule(problem, scheduler, best)
 
-    def _attach_schedule(self, problem: Problem, scheduler: Scheduler, state: State) -> Scheduled:
+    def _attach_schedule(self, problem: Problem, scheduler: ListScheduler, state: SearchState) -> ScheduledPlacement:
         labels, regions = _number_by_start(scheduler, state)
         schedule = scheduler.schedule(labels.tolist(), regions.tolist())
-        placement = Scheduled.of(
+        placement = ScheduledPlacement.from_labels(
             problem,
             labels,
             # Sums in different order round differently.
-            min(lower_bound(problem), schedule.makespan if schedule else inf),
+            min(makespan_lower_bound(problem), schedule.makespan if schedule else inf),
             why_host="nothing ends sooner with it on the accelerator",
             regions=regions,
         )
@@ -108,10 +108,10 @@ class Makespan:
         return replace(placement, schedule=schedule, notes=(note,))
 
 
-def _valid_starts(problem: Problem, scheduler: Scheduler) -> Iterator[State]:
+def _valid_starts(problem: Problem, scheduler: ListScheduler) -> Iterator[SearchState]:
     """Yield starting points that keep the hard limits."""
     for labels, regions in _starting_points(problem):
-        state = State.of(scheduler, labels.tolist(), regions.tolist())
+        state = SearchState.from_labels(scheduler, labels.tolist(), regions.tolist())
         if state.seconds < inf and keeps_limits(problem, state.labels, state.regions):
             yield state
 
@@ -127,36 +127,36 @@ def _region_variants(problem: Problem, labels: Ints, regions: Ints) -> Iterator[
     """Yield the regions as given, split into connected components, and unit by unit."""
     yield labels, regions
     if (labels > 0).any():
-        pieces = np.where(labels > 0, components_within(problem, regions), -1)
-        yield labels_and_regions(labels.tolist(), pieces.tolist())
-        yield labels_and_regions(
+        pieces = np.where(labels > 0, find_region_components(problem, regions), -1)
+        yield renumber_regions(labels.tolist(), pieces.tolist())
+        yield renumber_regions(
             labels.tolist(), np.where(labels > 0, np.arange(problem.units), -1).tolist()
         )
 
 
-def _remove_duplicates(states: Sequence[State]) -> list[State]:
+def _remove_duplicates(states: Sequence[SearchState]) -> list[SearchState]:
     """Return the first state with each set of labels."""
     return list({tuple(state.labels): state for state in reversed(states)}.values())[::-1]
 
 
-def _perturb(problem: Problem, scheduler: Scheduler, state: State, generator: random.Random) -> State:
+def _perturb(problem: Problem, scheduler: ListScheduler, state: SearchState, generator: random.Random) -> SearchState:
     """Return a valid state with up to three units moved at random; else the given state."""
     labels, regions = list(state.labels), list(state.regions)
     for unit in generator.sample(range(problem.units), min(3, problem.units)):
         devices = np.flatnonzero(problem.allowed[unit]).tolist()
         labels[unit] = generator.choice(devices) if devices else labels[unit]
         regions[unit] = max(regions) + 1 if labels[unit] else -1
-    found = State.of(scheduler, labels, regions)
+    found = SearchState.from_labels(scheduler, labels, regions)
     valid = found.seconds < inf and keeps_limits(problem, labels, regions)
     return found if valid else state
 
 
-def _number_by_start(scheduler: Scheduler, state: State) -> tuple[Ints, Ints]:
+def _number_by_start(scheduler: ListScheduler, state: SearchState) -> tuple[Ints, Ints]:
     """Number the regions by start time."""
     schedule = scheduler.schedule(state.labels, state.regions)
     if schedule is None:
-        return labels_and_regions(state.labels, state.regions)
-    labels, regions = labels_and_regions(state.labels, state.regions)
+        return renumber_regions(state.labels, state.regions)
+    labels, regions = renumber_regions(state.labels, state.regions)
     placed = np.flatnonzero(regions >= 0)
     _, first = np.unique(regions[placed], return_index=True)
     order = np.lexsort((placed[first], schedule.end[placed[first]], schedule.start[placed[first]]))
@@ -181,7 +181,7 @@ def _earliest_finish(problem: Problem) -> Ints:
             for tensor in around.read[unit]:
                 producer = around.producer[tensor]
                 home, made = (labels[producer], end[producer]) if producer >= 0 else (0, 0.0)
-                ready = max(ready, made + around.moving(tensor, home, {device}))
+                ready = max(ready, made + around.transfer_seconds(tensor, home, {device}))
             finish.append(ready + launch[device] + seconds)
         labels[unit] = min(range(len(finish)), key=finish.__getitem__)
         end[unit] = free[labels[unit]] = finish[labels[unit]]

@@ -7,13 +7,13 @@ from typing import ClassVar
 import numpy as np
 
 from byoc.errors import InputError
-from byoc.placement.cuts import Cuts
-from byoc.placement.decided import decided
-from byoc.placement.limits import repaired
+from byoc.placement.cuts import HostDeviceCuts
+from byoc.placement.decided import find_persistent_sides
+from byoc.placement.limits import repair_labels
 from byoc.placement.problem import Problem
 from byoc.placement.strategy import (
     CHEAPER_ON_HOST,
-    EVERYTHING,
+    ALL_REQUIREMENTS,
     FUSIONS,
     LAUNCH,
     SEVERAL_DEVICES,
@@ -33,7 +33,7 @@ class MinCut:
     """
 
     name: ClassVar[str] = "min-cut"
-    honours: ClassVar[frozenset[str]] = EVERYTHING - {LAUNCH, FUSIONS, SEVERAL_DEVICES}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS, SEVERAL_DEVICES}
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement, bounded by the cut. Raises InputError for several accelerators."""
@@ -44,11 +44,11 @@ class MinCut:
             )
         if not problem.devices:
             labels, value = np.zeros(problem.units, np.int64), math.fsum(problem.seconds[:, 0])
-            return Placement.of(problem, labels, value, why_host=CHEAPER_ON_HOST)
-        value, on_device = Cuts(problem, 1, decided(problem, launch=0.0)).best()
-        labels = repaired(problem, on_device.astype(np.int64))
+            return Placement.from_labels(problem, labels, value, why_host=CHEAPER_ON_HOST)
+        value, on_device = HostDeviceCuts(problem, 1, find_persistent_sides(problem, launch=0.0)).solve()
+        labels = repair_labels(problem, on_device.astype(np.int64))
         value -= math.fsum(fusion.saving for fusion in problem.fusions)
-        placement = Placement.of(problem, labels, value, why_host=CHEAPER_ON_HOST)
+        placement = Placement.from_labels(problem, labels, value, why_host=CHEAPER_ON_HOST)
         if placement.cost.launch <= _NEGLIGIBLE * placement.cost.total:
             return placement
         share = placement.cost.launch / placement.cost.total

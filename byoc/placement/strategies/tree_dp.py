@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from byoc.placement.feasible import feasible
-from byoc.placement.forest import Trees, induced, spanning
+from byoc.placement.feasible import make_feasible
+from byoc.placement.forest import ForestSolver, build_induced_forest, build_spanning_forest
 from byoc.placement.neighbours import Neighbours
 from byoc.placement.objective import evaluate
 from byoc.placement.problem import Ints, Problem
-from byoc.placement.strategy import CHEAPER_ON_HOST, EVERYTHING, FUSIONS, Placement
+from byoc.placement.strategy import CHEAPER_ON_HOST, ALL_REQUIREMENTS, FUSIONS, Placement
 
 
 @dataclass(frozen=True)
@@ -40,46 +40,46 @@ class TreeDP:
     """
 
     name: ClassVar[str] = "tree-dp"
-    honours: ClassVar[frozenset[str]] = EVERYTHING - {FUSIONS}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {FUSIONS}
     sweeps: int = 4
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement, with a bound if the graph is a forest."""
         labels, exact = self._solve_labels(problem)
         bound = _lower_bound(problem, labels) if exact else None
-        labels = feasible(problem, labels)
-        best = Placement.of(problem, labels, bound, _notes(problem, exact), CHEAPER_ON_HOST)
+        labels = make_feasible(problem, labels)
+        best = Placement.from_labels(problem, labels, bound, _describe_limits(problem, exact), CHEAPER_ON_HOST)
         if not problem.launch.any():
             return best
         arriving = replace(problem, to_device=problem.to_device + problem.launch)
-        labels = feasible(problem, self._solve_labels(arriving)[0])
-        other = Placement.of(problem, labels, bound, best.notes, CHEAPER_ON_HOST)
+        labels = make_feasible(problem, self._solve_labels(arriving)[0])
+        other = Placement.from_labels(problem, labels, bound, best.notes, CHEAPER_ON_HOST)
         return min(best, other, key=lambda placement: placement.cost.total)
 
     def _solve_labels(self, problem: Problem) -> tuple[Ints, bool]:
         """Return labels for execution plus transfer, and whether they are optimal."""
         around = Neighbours(problem)
-        trees = Trees(around)
-        whole = spanning(around)
-        labels = trees.solved(whole, [0] * problem.units)
+        trees = ForestSolver(around)
+        whole = build_spanning_forest(around)
+        labels = trees.solve(whole, [0] * problem.units)
         if whole.complete:
             return np.array(labels, np.int64), trees.exact
-        best = _cost(problem, labels)
+        best = _execution_and_transfer_cost(problem, labels)
         frozen: set[int] = set()
         for _ in range(self.sweeps):
             # Units that were fixed in the last sweep move first.
             order = sorted(range(problem.units), key=lambda unit: (unit not in frozen, unit))
-            part = induced(around, order)
+            part = build_induced_forest(around, order)
             frozen = set(order) - part.free
-            labels = trees.solved(part, labels)
-            cost = _cost(problem, labels)
+            labels = trees.solve(part, labels)
+            cost = _execution_and_transfer_cost(problem, labels)
             if not cost < best:
                 break
             best = cost
         return np.array(labels, np.int64), False
 
 
-def _cost(problem: Problem, labels: Sequence[int]) -> float:
+def _execution_and_transfer_cost(problem: Problem, labels: Sequence[int]) -> float:
     """Return execution plus transfer, which do not depend on the regions."""
     placed = np.array(labels, np.int64)
     cost = evaluate(problem, placed, np.where(placed > 0, np.arange(problem.units), -1))
@@ -91,10 +91,10 @@ def _lower_bound(problem: Problem, labels: Ints) -> float | None:
         return None
     # Sums along a tree are rounded once per unit and tensor.
     roundings = 4 * (problem.units + problem.tensors)
-    return _cost(problem, labels.tolist()) * (1 - math.ldexp(roundings, -53))
+    return _execution_and_transfer_cost(problem, labels.tolist()) * (1 - math.ldexp(roundings, -53))
 
 
-def _notes(problem: Problem, exact: bool) -> tuple[str, ...]:
+def _describe_limits(problem: Problem, exact: bool) -> tuple[str, ...]:
     notes = []
     if not exact:
         notes.append("the graph is no tree, and the choice was exact for one tree of it at a time")

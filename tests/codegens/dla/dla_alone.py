@@ -14,9 +14,9 @@ from dla_exact import exact
 
 from byoc.bundle.regions import read_region
 from byoc.codegen import Region
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
-from byoc.verify.cutting import Cutting
-from byoc.verify.trial import save_part, weight_layout
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.verify.cutting import RegionCutter
+from byoc.verify.trial import save_part, find_weight_layout
 
 Values = Mapping[str, Any]
 
@@ -91,7 +91,7 @@ def gaps(region: Region, inputs: Values) -> Gaps:
 
 def unoptimized_outputs(region: Region, inputs: Values) -> Values:
     """Return what onnxruntime makes of a region as it is written: in float32 between the integers."""
-    with unoptimized():
+    with without_optimizations():
         return run_session(open_session(region.path), inputs)
 
 
@@ -116,20 +116,20 @@ def layers_alone(region: Region, inputs: Values) -> Iterator[tuple[str, Region, 
     A layer is what makes an integer tensor of integer tensors. What reaches it is what onnxruntime makes
     of all before, optimizations off. The region is on disk only until the next one is asked for.
     """
-    cutting = Cutting(region, inputs)
+    cutting = RegionCutter(region, inputs)
     for number in cutting.operations:
         layer = _layer(cutting, number)
-        part = cutting.part(layer) if layer else None
+        part = cutting.make_part(layer) if layer else None
         if part is None:
             continue
         with TemporaryDirectory(prefix="byoc-") as folder:
             path = Path(folder) / f"{region.name}.onnx"
             save_part(part.model, path)
-            alone = read_region(path, region.name, region.target, None, weight_layout(region))
-            yield cutting.name(number), alone, part.inputs
+            alone = read_region(path, region.name, region.target, None, find_weight_layout(region))
+            yield cutting.operation_name(number), alone, part.inputs
 
 
-def _layer(cutting: Cutting, last: int) -> set[int]:
+def _layer(cutting: RegionCutter, last: int) -> set[int]:
     """Return the operations that make what one makes of integers; none where that are no integers."""
     index, everything = cutting.index, set(cutting.operations)
     if not any(_is_integer(cutting, name) for name in index.nodes[last].output):
@@ -139,11 +139,11 @@ def _layer(cutting: Cutting, last: int) -> set[int]:
         number = waiting.pop()
         found.add(number)
         made = (name for name in index.reads[number] if not _is_integer(cutting, name))
-        before = (index.producer.get(name) for name in made)
+        before = (index.producers.get(name) for name in made)
         waiting += [each for each in before if each in everything - found]
     return found
 
 
-def _is_integer(cutting: Cutting, name: str) -> bool:
+def _is_integer(cutting: RegionCutter, name: str) -> bool:
     value = cutting.values.get(name)
     return value is not None and value.dtype.kind in "iu"

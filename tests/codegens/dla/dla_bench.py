@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-from byoc.codegens.dla.cycles import Figures
+from byoc.codegens.dla.cycles import MachineFigures
 from byoc.codegens.dla.isa import Command, End, Load, Program, Store
 from byoc.codegens.dla.operand import DType, Memory, Operand
 from byoc.codegens.dla.simulator import Simulator
 from numpy.typing import NDArray
 
-from byoc.runtime.onnxrt import open_session, unoptimized
+from byoc.runtime.onnxrt import open_session, without_optimizations
 
 Array = NDArray[Any]
-FIGURES = Figures({"float32": 1e12, "int8": 4e12}, 32e9, 1e-6, 5e-6, 1e9)
+FIGURES = MachineFigures({"float32": 1e12, "int8": 4e12}, 32e9, 1e-6, 5e-6, 1e9)
 TYPES = {
     np.dtype(np.float32): DType.FLOAT32,
     np.dtype(np.int8): DType.INT8,
@@ -66,7 +66,7 @@ def run_one(
 def onnx_run(text: str, feeds: Mapping[str, Array]) -> Array:
     """Return the first output of a model as text, from onnxruntime, which changes nothing of it."""
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]>\n{text}')
-    with unoptimized():
+    with without_optimizations():
         session = open_session(model)
     return session.run(None, dict(feeds))[0]
 

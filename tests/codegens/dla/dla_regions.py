@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from byoc.codegens.dla.layers import Network
+from byoc.codegens.dla.layers import LayerNetwork
 from byoc.codegens.dla.oracle import lower_region
 from onnx import numpy_helper
 
 from byoc.bundle.regions import read_region
-from byoc.codegen import Region, chosen_options, find_codegen
-from byoc.runtime.onnxrt import open_session, run_session, unoptimized
+from byoc.codegen import Region, parse_codegen_options, find_codegen
+from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
 
 Arrays = Mapping[str, Any]
 
@@ -53,7 +53,7 @@ def region(proto: onnx.ModelProto, folder: Path) -> Region:
     return read_region(path, "dla_0", "dla")
 
 
-def network(proto: onnx.ModelProto, folder: Path) -> Network:
+def network(proto: onnx.ModelProto, folder: Path) -> LayerNetwork:
     """Return a model as layers."""
     return lower_region(region(proto, folder))
 
@@ -62,7 +62,7 @@ def executed(proto: onnx.ModelProto, inputs: Arrays, folder: Path, **options: st
     """Return what the machine makes of a model."""
     found: Any = find_codegen("dla")
     made = region(proto, folder)
-    artifact = found.compile(made, chosen_options(found, options))
+    artifact = found.compile(made, parse_codegen_options(found, options))
     outputs: Arrays = found.load(made, artifact)(inputs)
     return outputs
 
@@ -73,7 +73,7 @@ def agrees(proto: onnx.ModelProto, inputs: Arrays, folder: Path, **options: str)
     Floats may be off by 1e-5 of the largest, integers by one unit.
     """
     found = executed(proto, inputs, folder, **options)
-    with unoptimized():
+    with without_optimizations():
         wanted = run_session(open_session(proto), dict(inputs))
     assert found.keys() == wanted.keys()
     for name, expected in wanted.items():

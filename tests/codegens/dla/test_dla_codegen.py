@@ -13,7 +13,7 @@ from byoc.codegens.dla.binary import disassemble
 from byoc.codegens.dla.simulator import Simulator
 from dla_regions import executed, floats, model, region
 
-from byoc.codegen import Artifact, chosen_options, find_codegen
+from byoc.codegen import Artifact, parse_codegen_options, find_codegen
 from byoc.errors import InputError
 from byoc.testing import CodegenConformance
 
@@ -40,7 +40,7 @@ class TestDlaStriped(CodegenConformance):
 
 def compiled(folder: Path, **options: str) -> tuple[Any, Artifact]:
     made = region(model(CONV, CONSTANTS), folder)
-    return made, FOUND.compile(made, chosen_options(FOUND, options))
+    return made, FOUND.compile(made, parse_codegen_options(FOUND, options))
 
 
 def test_an_artifact_says_what_it_is(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_another_shape_is_refused(tmp_path: Path) -> None:
 )
 def test_options_are_checked(options: dict[str, str], reason: str) -> None:
     with pytest.raises(InputError) as caught:
-        chosen_options(FOUND, options)
+        parse_codegen_options(FOUND, options)
     assert reason in str(caught.value)
 
 

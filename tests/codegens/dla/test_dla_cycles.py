@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.cycles import Statistics, duration, operations, read_figures, timed
+from byoc.codegens.dla.cycles import Statistics, command_cycles, count_operations, read_figures, simulate_timing
 from byoc.codegens.dla.isa import (
     Add,
     Command,
@@ -46,28 +46,28 @@ def slow(source: int, target: int, layer: int = 0) -> Conv:
 
 
 def taken(*commands: Command) -> Statistics:
-    return timed(program(*commands, scratchpad=16 * SIZE), FIGURES)
+    return simulate_timing(program(*commands, scratchpad=16 * SIZE), FIGURES)
 
 
 def test_durations_are_operations_over_the_peak_and_bytes_over_the_bandwidth():
-    assert duration(load(0), FIGURES) == 512
-    assert duration(Store(0, place(1, 0), place(1, 0)), FIGURES) == 512
-    assert operations(slow(0, 1)) == 64 * 8 * 8 * 2 * 256 * 8
-    assert duration(slow(0, 1), FIGURES) == 16778
+    assert command_cycles(load(0), FIGURES) == 512
+    assert command_cycles(Store(0, place(1, 0), place(1, 0)), FIGURES) == 512
+    assert count_operations(slow(0, 1)) == 64 * 8 * 8 * 2 * 256 * 8
+    assert command_cycles(slow(0, 1), FIGURES) == 16778
     x = place(1, 0)
-    assert operations(Add(0, x, x, x)) == operations(Scale(0, x, x)) == 4096
-    assert operations(Pool(0, PoolKind.MAX, x, x, Pair(3, 2))) == 6 * 4096
-    assert operations(Function(0, FunctionKind.EXP, x, x)) == 4 * 4096
-    assert duration(Add(0, x, x, x), FIGURES) == 5
+    assert count_operations(Add(0, x, x, x)) == count_operations(Scale(0, x, x)) == 4096
+    assert count_operations(Pool(0, PoolKind.MAX, x, x, Pair(3, 2))) == 6 * 4096
+    assert count_operations(Function(0, FunctionKind.EXP, x, x)) == 4 * 4096
+    assert command_cycles(Add(0, x, x, x), FIGURES) == 5
 
 
 def test_integers_run_at_their_own_peak_and_groups_share_the_channels():
     conv = slow(0, 1)
     small = replace(conv, x=replace(conv.x, dtype=DType.INT8), y=replace(conv.y, dtype=DType.INT8))
-    assert duration(small, FIGURES) == -(-16777216 // 4000)
-    assert operations(replace(conv, groups=8)) * 8 == operations(conv)
+    assert command_cycles(small, FIGURES) == -(-16777216 // 4000)
+    assert count_operations(replace(conv, groups=8)) * 8 == count_operations(conv)
     part = replace(small, flags=ConvFlags.FIRST, accumulator=replace(conv.y, dtype=DType.INT32))
-    assert duration(part, FIGURES) == duration(small, FIGURES)
+    assert command_cycles(part, FIGURES) == command_cycles(small, FIGURES)
 
 
 def test_one_after_another_where_each_needs_the_last():
@@ -121,7 +121,7 @@ def test_layers_add_up_and_overhead_is_paid_once_for_each():
     assert (first.moving, second.moving) == (1024, 512)
     assert (first.loaded, second.loaded, found.total("loaded")) == (2 * SIZE, SIZE, 3 * SIZE)
     assert found.total("stored") == 0
-    assert found.total("operations") == 3 * operations(slow(0, 1))
+    assert found.total("operations") == 3 * count_operations(slow(0, 1))
 
 
 def test_the_simulator_keeps_the_time():

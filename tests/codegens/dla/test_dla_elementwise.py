@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.fixed_point import common_multipliers, multiplier
+from byoc.codegens.dla.fixed_point import to_common_multipliers, to_multiplier
 from byoc.codegens.dla.isa import (
     Add,
     Function,
@@ -13,7 +13,7 @@ from byoc.codegens.dla.isa import (
 )
 from byoc.codegens.dla.operand import DType
 from byoc.codegens.dla.simulator import SimulationError
-from byoc.codegens.dla.tables import evaluate, table
+from byoc.codegens.dla.tables import evaluate_function, build_table
 from dla_bench import Array, onnx_run, run_one
 from dla_cases import bytes_of, floats, same_integers
 
@@ -61,7 +61,7 @@ SA, SB, SC = (float(np.float32(scale)) for scale in (0.0417, 0.0113, 0.0531))
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_integer_addition(shape: tuple[int, ...], dtype: type):
     a, b = bytes_of(10, dtype, 5, 4, 6), bytes_of(11, dtype, *shape)
-    one, other, shift = common_multipliers(SA / SC, SB / SC)
+    one, other, shift = to_common_multipliers(SA / SC, SB / SC)
     more = {"a_mantissa": one, "b_mantissa": other, "shift": shift}
     mine = run_one(
         lambda **boxes: Add(0, **boxes, a_zero=5, b_zero=9, y_zero=2, **more),
@@ -76,7 +76,7 @@ def test_integer_addition(shape: tuple[int, ...], dtype: type):
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_integer_multiplication(shape: tuple[int, ...], dtype: type):
     a, b = bytes_of(12, dtype, 5, 4, 6), bytes_of(13, dtype, *shape)
-    mantissa, shift = multiplier(SA * SB / SC)
+    mantissa, shift = to_multiplier(SA * SB / SC)
     mine = run_one(
         lambda **boxes: Mul(0, **boxes, a_zero=5, b_zero=9, y_zero=2, mantissa=mantissa, shift=shift),
         {"a": a, "b": b},
@@ -105,10 +105,10 @@ def test_a_sum_or_product_that_leaves_int64_is_an_error():
 def test_three_integers_are_added_over_an_int32():
     """The first sum has 16 bits more than the result, so that the second rounds once in effect."""
     a, b, c = (bytes_of(seed, np.int8, 5, 4, 6) for seed in (14, 15, 16))
-    one, other, shift = common_multipliers(SA / SC * 2**16, SB / SC * 2**16)
+    one, other, shift = to_common_multipliers(SA / SC * 2**16, SB / SC * 2**16)
     finer = {"a_mantissa": one, "b_mantissa": other, "shift": shift}
     partial = run_one(lambda **boxes: Add(0, **boxes, **finer), {"a": a, "b": b}, (5, 4, 6), DType.INT32)
-    one, other, shift = common_multipliers(2.0**-16, SA / SC)
+    one, other, shift = to_common_multipliers(2.0**-16, SA / SC)
     last = {"a_mantissa": one, "b_mantissa": other, "shift": shift}
     mine = run_one(
         lambda **boxes: Add(0, **boxes, **last), {"a": partial, "b": c}, (5, 4, 6), DType.INT8
@@ -126,7 +126,7 @@ def test_scaling_floats_is_a_copy_with_a_clamp():
 
 def test_scaling_integers_is_one_dequantization_and_one_quantization():
     x = np.arange(-128, 128).astype(np.int8).reshape(4, 8, 8)
-    mantissa, shift = multiplier(SA / SC)
+    mantissa, shift = to_multiplier(SA / SC)
     text = """g (int8[4,8,8] x) => (uint8[4,8,8] y)
       <float sa = {0.0417}, int8 za = {5}, float sy = {0.0531}, uint8 zy = {2}> {
       d = DequantizeLinear(x, sa, za) y = QuantizeLinear(d, sy, zy) }"""
@@ -168,8 +168,8 @@ def test_tables(kind: FunctionKind, dtype: type):
     text = f"""g ({name}[4,8,8] x) => ({name}[4,8,8] y)
       <float sx = {{0.0417}}, {name} zx = {{100}}, float sy = {{0.0113}}, {name} zy = {{20}}> {{
       d = DequantizeLinear(x, sx, zx) f = {FUNCTIONS[kind]}(d) y = QuantizeLinear(f, sy, zy) }}"""
-    content = table(
-        lambda real: evaluate(kind, real, 0.3, 0.4), 0.0417, 100, mine_type, 0.0113, 20, mine_type
+    content = build_table(
+        lambda real: evaluate_function(kind, real, 0.3, 0.4), 0.0417, 100, mine_type, 0.0113, 20, mine_type
     )
     mine = run_one(
         lambda **boxes: Table(0, **boxes),

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.boxes import Span
-from byoc.codegens.dla.build import Built, build_scheduled
+from byoc.codegens.dla.boxes import AxisSpan
+from byoc.codegens.dla.build import CompiledRegion, emit_program
 from byoc.codegens.dla.cycles import read_figures
-from byoc.codegens.dla.emit import Step, pipelined
+from byoc.codegens.dla.emit import TileStep, interleave_steps
 from byoc.codegens.dla.isa import Command, Conv, Load, Store
-from byoc.codegens.dla.resident import Run, resident
-from byoc.codegens.dla.schedule import Schedule, whole
+from byoc.codegens.dla.resident import RunLayer, plan_residency
+from byoc.codegens.dla.schedule import LayerSchedule, schedule_whole
 from byoc.codegens.dla.simulator import SimulationError, Simulator
-from byoc.codegens.dla.striped import striped
-from byoc.codegens.dla.tiles import Budget
+from byoc.codegens.dla.striped import schedule_striped
+from byoc.codegens.dla.tiles import TileBudget
 from dla_regions import floats, model, network
 
 FIGURES = read_figures()
@@ -36,8 +36,8 @@ CHAIN = """g (float[1,4,20,20] x) => (float[1,4,18,18] y) {
 
 
 def built(
-    folder: Path, make: Callable[..., Schedule] = whole, scratchpad: int = 8192, **changes: int
-) -> Built:
+    folder: Path, make: Callable[..., LayerSchedule] = schedule_whole, scratchpad: int = 8192, **changes: int
+) -> CompiledRegion:
     """Return the program of CHAIN; `changes` are added to offsets and windows of places."""
     made = network(model(CHAIN, CONSTANTS), folder)
     schedule = make(made, "exact")
@@ -45,15 +45,15 @@ def built(
     for change, by in changes.items():
         field, name = change.split("_")
         places[name] = replace(places[name], **{field: getattr(places[name], field) + by})
-    return build_scheduled(made, replace(schedule, places=places), scratchpad, FIGURES)
+    return emit_program(made, replace(schedule, places=places), scratchpad, FIGURES)
 
 
-def ran(made: Built) -> np.ndarray:
+def ran(made: CompiledRegion) -> np.ndarray:
     port = made.network.inputs[0]
-    box = made.arena.whole(port.tensor)
+    box = made.arena.whole_operand(port.tensor)
     values = floats(box.rows * box.cols * box.channels, seed=9)
     placed = [(box, values.reshape(box.rows, box.cols, box.channels))]
-    outputs = [made.arena.whole(each.tensor) for each in made.network.outputs]
+    outputs = [made.arena.whole_operand(each.tensor) for each in made.network.outputs]
     return Simulator(made.program, made.weights, FIGURES).run(placed, outputs).outputs[0]
 
 
@@ -62,9 +62,9 @@ def named(*names: str) -> list[Command]:
 
 
 def test_the_next_tile_is_loaded_before_this_one_is_stored() -> None:
-    steps = [Step(named(f"L{n}"), named(f"C{n}"), named(f"S{n}")) for n in range(3)]  # type: ignore[arg-type]
+    steps = [TileStep(named(f"L{n}"), named(f"C{n}"), named(f"S{n}")) for n in range(3)]  # type: ignore[arg-type]
 
-    assert list(pipelined(steps)) == ["L0", "C0", "L1", "S0", "C1", "L2", "S1", "C2", "S2"]
+    assert list(interleave_steps(steps)) == ["L0", "C0", "L1", "S0", "C1", "L2", "S1", "C2", "S2"]
 
 
 def test_loads_run_while_the_machine_computes(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_the_numbers_do_not_depend_on_the_scratchpad(scratchpad: int, tmp_path: 
 
 
 def test_stripes_take_less_memory_and_compute_the_same(tmp_path: Path) -> None:
-    one, other = built(tmp_path), built(tmp_path, striped)
+    one, other = built(tmp_path), built(tmp_path, schedule_striped)
 
     assert other.program.arena < one.program.arena * 0.7
     assert len(other.schedule.turns) > len(one.schedule.turns)
@@ -101,7 +101,7 @@ def test_every_layer_has_commands_of_its_own(tmp_path: Path) -> None:
 
 def test_two_tensors_that_overlap_are_caught(tmp_path: Path) -> None:
     good = built(tmp_path)
-    apart = good.arena.places["c"].offset - good.arena.places["d"].offset
+    apart = good.arena.addresses["c"].offset - good.arena.addresses["d"].offset
 
     with pytest.raises(SimulationError, match=r"byte \d+ of the arena should hold row"):
         ran(built(tmp_path, offset_d=apart + 64))
@@ -109,19 +109,19 @@ def test_two_tensors_that_overlap_are_caught(tmp_path: Path) -> None:
 
 def test_a_window_one_row_short_is_caught(tmp_path: Path) -> None:
     with pytest.raises(SimulationError, match="has 3 rows, but its window only 2"):
-        ran(built(tmp_path, striped, window_d=-1))
+        ran(built(tmp_path, schedule_striped, window_d=-1))
 
 
 def test_a_stripe_one_row_short_is_caught(tmp_path: Path) -> None:
     made = network(model(CHAIN, CONSTANTS), tmp_path)
-    schedule = striped(made, "exact")
+    schedule = schedule_striped(made, "exact")
     last = max(n for n, turn in enumerate(schedule.turns) if made.layers[turn.number].y.name == "c")
     turn = schedule.turns[last]
-    short = replace(turn, rows=Span(turn.rows.start, turn.rows.count - 1))
+    short = replace(turn, rows=AxisSpan(turn.rows.start, turn.rows.count - 1))
     turns = [*schedule.turns[:last], *([short] if short.rows.count else []), *schedule.turns[last + 1 :]]
 
     with pytest.raises(SimulationError, match=r"byte \d+ of the arena should hold row 19 of tensor"):
-        ran(build_scheduled(made, replace(schedule, turns=tuple(turns)), 8192, FIGURES))
+        ran(emit_program(made, replace(schedule, turns=tuple(turns)), 8192, FIGURES))
 
 
 def test_a_stale_line_of_the_scratchpad_is_caught(tmp_path: Path) -> None:
@@ -144,14 +144,14 @@ def test_an_arena_that_is_too_small_is_caught(tmp_path: Path) -> None:
 
 def test_what_stays_in_the_scratchpad_is_neither_stored_nor_loaded(tmp_path: Path) -> None:
     made = network(model(CHAIN, CONSTANTS), tmp_path)
-    schedule, budget = whole(made, "exact"), Budget(65536, FIGURES)
-    actions = resident(made, schedule, budget)
+    schedule, budget = schedule_whole(made, "exact"), TileBudget(65536, FIGURES)
+    actions = plan_residency(made, schedule, budget)
     assert actions is not None
 
-    plain = build_scheduled(made, schedule, budget.scratchpad, FIGURES)
-    other = build_scheduled(made, schedule, budget.scratchpad, FIGURES, actions)
+    plain = emit_program(made, schedule, budget.scratchpad, FIGURES)
+    other = emit_program(made, schedule, budget.scratchpad, FIGURES, actions)
 
-    assert any(isinstance(each, Run) and each.near for each in actions)
+    assert any(isinstance(each, RunLayer) and each.near for each in actions)
     assert other.statistics.total("stored") < plain.statistics.total("stored") / 2
     assert other.statistics.cycles < plain.statistics.cycles
     np.testing.assert_allclose(ran(other), ran(plain), rtol=1e-4, atol=1e-4)
@@ -159,15 +159,15 @@ def test_what_stays_in_the_scratchpad_is_neither_stored_nor_loaded(tmp_path: Pat
 
 def test_a_tile_over_what_stays_is_caught(tmp_path: Path) -> None:
     made = network(model(CHAIN, CONSTANTS), tmp_path)
-    schedule, budget = whole(made, "exact"), Budget(65536, FIGURES)
-    actions = resident(made, schedule, budget)
+    schedule, budget = schedule_whole(made, "exact"), TileBudget(65536, FIGURES)
+    actions = plan_residency(made, schedule, budget)
     assert actions is not None
     moved = [
         replace(each, area=min(place.offset for place in each.near.values()))
-        if isinstance(each, Run) and each.near
+        if isinstance(each, RunLayer) and each.near
         else each
         for each in actions
     ]
 
     with pytest.raises(SimulationError, match=r"byte \d+ of the scratchpad should hold row"):
-        ran(build_scheduled(made, schedule, budget.scratchpad, FIGURES, moved))
+        ran(emit_program(made, schedule, budget.scratchpad, FIGURES, moved))

@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from byoc.codegens.dla.fixed_point import (
-    common_multipliers,
-    multiplier,
+    to_common_multipliers,
+    to_multiplier,
     requantize,
     round_half_even,
     saturate,
@@ -24,7 +24,7 @@ FACTORS = st.floats(2.0**-31, 2.0**20)
 
 @given(FACTORS)
 def test_a_multiplier_is_its_factor_to_31_bits(factor: float):
-    mantissa, shift = multiplier(factor)
+    mantissa, shift = to_multiplier(factor)
     assert 2**30 <= mantissa < 2**31
     assert 0 <= shift <= 62
     made = Fraction(mantissa, 2**shift)
@@ -33,13 +33,13 @@ def test_a_multiplier_is_its_factor_to_31_bits(factor: float):
 
 @pytest.mark.parametrize("factor", [2.0**power for power in range(-32, 31)])
 def test_powers_of_two_are_exact(factor: float):
-    mantissa, shift = multiplier(factor)
+    mantissa, shift = to_multiplier(factor)
     assert Fraction(mantissa, 2**shift) == Fraction(factor)
 
 
 @pytest.mark.parametrize("factor", [0.0, 2.0**-34, 1e-300])
 def test_a_factor_that_takes_all_to_zero_is_zero(factor: float):
-    mantissa, shift = multiplier(factor)
+    mantissa, shift = to_multiplier(factor)
     extremes = np.array([-(2**31), 2**31 - 1])
     assert not requantize(extremes, mantissa, shift, 0).any()
 
@@ -47,12 +47,12 @@ def test_a_factor_that_takes_all_to_zero_is_zero(factor: float):
 @pytest.mark.parametrize("factor", [-1.0, float("nan"), float("inf"), 2.0**31, 2.0**31 - 1e-7])
 def test_a_factor_out_of_reach_is_refused(factor: float):
     with pytest.raises(InputError, match="a multiplier is"):
-        multiplier(factor)
+        to_multiplier(factor)
 
 
 @given(FACTORS, FACTORS)
 def test_common_multipliers_share_the_shift_of_the_larger(one: float, other: float):
-    first, second, shift = common_multipliers(one, other)
+    first, second, shift = to_common_multipliers(one, other)
     assert 2**30 <= max(first, second) < 2**31
     for made, factor in ((first, one), (second, other)):
         assert abs(Fraction(made, 2**shift) - Fraction(factor)) <= Fraction(1, 2 ** (shift + 1))
@@ -93,7 +93,7 @@ def test_all_sums_in_reach_are_quantized_as_onnx_does(scale: float):
     """
     reach = min(int(140 / scale) + 1, 400_000)
     sums = np.arange(-reach, reach + 1)
-    mantissa, shift = multiplier(float(np.float32(scale)))
+    mantissa, shift = to_multiplier(float(np.float32(scale)))
     mine = saturate(requantize(sums, mantissa, shift, 7), -128, 127, np.dtype(np.int8))
     text = """g (float[N] x) => (int8[N] y)
       <float s = {1.0}, int8 z = {7}> { y = QuantizeLinear(x, s, z) }"""

@@ -13,7 +13,7 @@ from dla_regions import floats, model
 import byoc
 from byoc.bundle.read import open_bundle
 from byoc.codegen import Artifact, Region
-from byoc.verify.regions import reference_runs, samples_of
+from byoc.verify.regions import record_reference_runs, bundle_samples
 
 # Something of each kind of layer, a residual among them.
 NETWORK = """
@@ -52,9 +52,9 @@ def quantized(source: Any, folder: Path) -> Iterator[tuple[Region, Artifact, Val
         verify=False,
     )
     bundle = open_bundle(folder / "b")
-    reached = reference_runs(bundle, samples_of(bundle))
+    reached = record_reference_runs(bundle, bundle_samples(bundle))
     for _, region, artifact in bundle.regions():
-        inputs, outputs = reached[region.name].kept[0]
+        inputs, outputs = reached[region.name].values[0]
         if any(array.dtype.kind in "iu" for array in outputs.values()):
             yield region, artifact, inputs
 

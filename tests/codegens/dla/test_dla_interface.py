@@ -13,7 +13,7 @@ from byoc.codegens.dla.interface import INTERFACE
 from byoc.codegens.dla.simulator import SimulationError
 from dla_regions import floats, model, region
 
-from byoc.codegen import Artifact, Region, chosen_options, find_codegen
+from byoc.codegen import Artifact, Region, parse_codegen_options, find_codegen
 from byoc.errors import InputError
 
 FOUND: Any = find_codegen("dla")
@@ -24,7 +24,7 @@ Change = Callable[[dict[str, Any]], object]
 def fixture_made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Region, Artifact]:
     text = "g (float[1,3,4,4] x) => (float[1,4,4,4] y) { y = Conv(x, w) }"
     made = region(model(text, {"w": floats(4, 3, 1, 1)}), tmp_path_factory.mktemp("region"))
-    return made, FOUND.compile(made, chosen_options(FOUND, {}))
+    return made, FOUND.compile(made, parse_codegen_options(FOUND, {}))
 
 
 def changed(artifact: Artifact, change: Change) -> Artifact:

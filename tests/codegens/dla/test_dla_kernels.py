@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.fixed_point import multiplier
+from byoc.codegens.dla.fixed_point import to_multiplier
 from byoc.codegens.dla.isa import Conv, ConvFlags
 from byoc.codegens.dla.operand import ABSENT, DType
 from byoc.codegens.dla.simulator import SimulationError
@@ -105,7 +105,7 @@ def test_a_float_convolution_adds_the_residual_before_the_clamp():
 
 def quantized_conv(case: Case, scales: Array, weights: Array, bias: Array, low: float = -INF):
     """Return a QDQ convolution's command and its parameters, for int8 with the zero points 5 and -7."""
-    made = [multiplier(float(np.float64(SX) * scale / np.float64(SY))) for scale in scales]
+    made = [to_multiplier(float(np.float64(SX) * scale / np.float64(SY))) for scale in scales]
     parameters = np.array([bias, *np.array(made).T]).astype(np.int32)
     more = {"x_zero": 5, "y_zero": -7, "low": low}
     arrays = {"weights": packed(weights).reshape(1, 1, -1), "parameters": parameters.reshape(1, 1, -1)}

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.fold import Weights, pointwise, requantized
-from byoc.codegens.dla.layers import Activation, Concat, Conv, Eltwise, Layer, Move, Pool, Restack
-from byoc.codegens.dla.tensors import Clamp, Tensor
+from byoc.codegens.dla.fold import ConvWeights, normalization_weights, requantize_weights
+from byoc.codegens.dla.layers import ActivationLayer, ConcatLayer, ConvLayer, EltwiseLayer, MachineLayer, MoveLayer, PoolLayer, RestackLayer
+from byoc.codegens.dla.tensors import Clamp, LayerTensor
 from dla_regions import bytes_of, floats, mentioned, model, network
 
 from byoc.codegen import CompileError
@@ -42,7 +42,7 @@ QDQ = (
 )
 
 
-def layers(text: str, folder: Path, constants: dict[str, object] | None = None) -> list[Layer]:
+def layers(text: str, folder: Path, constants: dict[str, object] | None = None) -> list[MachineLayer]:
     """Return the layers of a model, without those that reorder its inputs and outputs."""
     given = mentioned(text, CONSTANTS if constants is None else constants)
     return [layer for layer in network(model(text, given), folder).layers if layer.nodes]
@@ -61,7 +61,7 @@ def test_a_convolution_takes_in_what_follows_it(tmp_path: Path) -> None:
         tmp_path,
     )
 
-    assert isinstance(layer, Conv)
+    assert isinstance(layer, ConvLayer)
     assert layer.nodes == ("c", "n", "a", "r", "y")
     assert (layer.y.name, layer.residual.name if layer.residual else "") == ("y", "z")
     assert layer.clamp == Clamp(0.0, 0.25)
@@ -78,13 +78,13 @@ def test_what_somebody_else_reads_is_a_layer_of_its_own(tmp_path: Path) -> None:
         tmp_path,
     )
 
-    assert [type(layer) for layer in found] == [Conv, Activation]
+    assert [type(layer) for layer in found] == [ConvLayer, ActivationLayer]
 
 
 def test_two_sums_are_not_one_layer(tmp_path: Path) -> None:
     found = layers(f"{IMAGE} {{ {CONV} a = Add(c, c) y = Add(a, half) }}", tmp_path)
 
-    assert [type(layer) for layer in found] == [Conv, Eltwise, Eltwise]
+    assert [type(layer) for layer in found] == [ConvLayer, EltwiseLayer, EltwiseLayer]
 
 
 def test_a_quantized_group_is_one_layer_of_integers(tmp_path: Path) -> None:
@@ -94,20 +94,20 @@ def test_a_quantized_group_is_one_layer_of_integers(tmp_path: Path) -> None:
         QUANTIZED,
     )
 
-    assert isinstance(layer, Conv)
+    assert isinstance(layer, ConvLayer)
     np.testing.assert_array_equal(layer.weights, QUANTIZED["w"].transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(layer.bias, QUANTIZED["b"])
     np.testing.assert_array_equal(layer.multipliers, 0.5 * QUANTIZED["ws"] / 2)
     assert (layer.x.scale, layer.x.zero, layer.y.scale, layer.y.zero) == (0.5, 3, 2.0, -7)
-    assert layer.clamp.stored(layer.y) == (-7, 127)
+    assert layer.clamp.quantize_limits(layer.y) == (-7, 127)
 
 
 def test_negative_factors_change_the_sign_of_weights() -> None:
-    weights = Weights(
+    weights = ConvWeights(
         np.array([5, -6], np.int8).reshape(2, 1, 1, 1), np.array([0.5, -0.25]), np.array([3.0, 1.0])
     )
 
-    found = requantized(weights, 2.0, 4.0)
+    found = requantize_weights(weights, 2.0, 4.0)
 
     assert found is not None
     assert found.weights.ravel().tolist() == [5, 6]
@@ -119,15 +119,15 @@ def test_negative_factors_change_the_sign_of_weights() -> None:
     ("stored", "factor", "bias"), [(-128, -1.0, 0.0), (1, 1e-9, 1e3)], ids=["sign", "bias"]
 )
 def test_integers_that_do_not_fit(stored: int, factor: float, bias: float) -> None:
-    weights = Weights(np.full((1, 1, 1, 1), stored, np.int8), np.array([factor]), np.array([bias]))
+    weights = ConvWeights(np.full((1, 1, 1, 1), stored, np.int8), np.array([factor]), np.array([bias]))
 
-    assert requantized(weights, 1.0, 1.0) is None
+    assert requantize_weights(weights, 1.0, 1.0) is None
 
 
 def test_a_channel_without_weights_is_its_bias() -> None:
-    weights = Weights(np.ones((1, 1, 1, 1), np.int8), np.zeros(1), np.array([3.5]))
+    weights = ConvWeights(np.ones((1, 1, 1, 1), np.int8), np.zeros(1), np.array([3.5]))
 
-    found = requantized(weights, 1.0, 0.5)
+    found = requantize_weights(weights, 1.0, 0.5)
 
     assert found is not None
     assert found.weights.ravel().tolist() == [0]
@@ -136,37 +136,37 @@ def test_a_channel_without_weights_is_its_bias() -> None:
 
 @pytest.mark.parametrize(("factor", "shift"), [(0.3, 2.0), (-1e-6, 50.0), (0.0, 1.0)])
 def test_a_normalization_alone_is_one_weight_for_each_channel(factor: float, shift: float) -> None:
-    weights = pointwise(np.array([factor]), np.array([shift]), 0.1)
+    weights = normalization_weights(np.array([factor]), np.array([shift]), 0.1)
 
     assert 0 <= weights.stored.ravel()[0] <= 127
     real = weights.stored.ravel()[0] * weights.factors[0]
     assert real == pytest.approx(factor, rel=1e-12) or weights.stored.ravel()[0] == 0
-    assert requantized(weights, 0.1, 0.1) is not None
+    assert requantize_weights(weights, 0.1, 0.1) is not None
 
 
 def test_bounds_are_rounded_as_values_are() -> None:
-    y = Tensor("y", (1, 1, 1, 1), "int8", 0.5, 3)
+    y = LayerTensor("y", (1, 1, 1, 1), "int8", 0.5, 3)
 
-    assert Clamp(-1.2, 2.3).stored(y) == (1, 8)
-    assert Clamp(-1e9, 1e9).stored(y) == (-128, 127)
-    assert Clamp().stored(y) == (-128, 127)
+    assert Clamp(-1.2, 2.3).quantize_limits(y) == (1, 8)
+    assert Clamp(-1e9, 1e9).quantize_limits(y) == (-128, 127)
+    assert Clamp().quantize_limits(y) == (-128, 127)
 
 
 def test_clamps_one_after_another() -> None:
-    assert Clamp(0, 6).then(Clamp(-1, 4)) == Clamp(0, 4)
-    assert Clamp(0, 1).then(Clamp(2, 3)) == Clamp(2, 2)
+    assert Clamp(0, 6).followed_by(Clamp(-1, 4)) == Clamp(0, 4)
+    assert Clamp(0, 1).followed_by(Clamp(2, 3)) == Clamp(2, 2)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "kinds"),
     [
-        ("1,3,4,4", "1,48", [Move]),
-        ("1,48", "1,3,4,4", [Move]),
+        ("1,3,4,4", "1,48", [MoveLayer]),
+        ("1,48", "1,3,4,4", [MoveLayer]),
         ("1,5,1,1", "1,5", []),
         ("2,3,4", "2,12", []),
-        ("2,3,4", "6,4", [Restack]),
-        ("2,3,2,2", "4,6", [Move, Restack]),
-        ("1,3,4,4", "1,4,3,4", [Move, Move]),
+        ("2,3,4", "6,4", [RestackLayer]),
+        ("2,3,2,2", "4,6", [MoveLayer, RestackLayer]),
+        ("1,3,4,4", "1,4,3,4", [MoveLayer, MoveLayer]),
     ],
 )
 def test_a_reshape_moves_what_has_to_move(
@@ -180,8 +180,8 @@ def test_a_reshape_moves_what_has_to_move(
 
     borders = [layer for layer in found if not layer.nodes]
     inside = [layer for layer in found if layer.nodes]
-    assert [type(layer) for layer in inside] == [Activation, *kinds, Activation]
-    assert all(isinstance(layer, Move) for layer in borders)
+    assert [type(layer) for layer in inside] == [ActivationLayer, *kinds, ActivationLayer]
+    assert all(isinstance(layer, MoveLayer) for layer in borders)
 
 
 def test_pools_and_rows_beside_one_another(tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ def test_pools_and_rows_beside_one_another(tmp_path: Path) -> None:
         tmp_path,
     )
 
-    assert isinstance(pool, Pool)
+    assert isinstance(pool, PoolLayer)
     assert pool.average
-    assert isinstance(concat, Concat)
+    assert isinstance(concat, ConcatLayer)
     assert (concat.axis, concat.y.extents) == (3, (1, 6, 6, 6))
 
 

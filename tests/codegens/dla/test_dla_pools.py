@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.fixed_point import multiplier
+from byoc.codegens.dla.fixed_point import to_multiplier
 from byoc.codegens.dla.isa import (
     Pool,
     PoolKind,
@@ -54,7 +54,7 @@ def test_float_pools(case: Case, kind: PoolKind, counts: int):
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_integer_pools(case: Case, kind: PoolKind, counts: int, dtype: type):
     x = bytes_of(6, dtype, 1, 8, *case.size) // np.arange(1, 9, dtype=dtype)[:, None, None]
-    mantissa, shift = multiplier(float(SX) / float(SX * np.float32(0.8713)))
+    mantissa, shift = to_multiplier(float(SX) / float(SX * np.float32(0.8713)))
     more = {"overhang": case.overhang, "padding_counts": counts, "mantissa": mantissa, "shift": shift}
     mine = run_one(
         lambda **boxes: Pool(0, kind, **boxes, **case.geometry, **more, x_zero=5, y_zero=2),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.fixed_point import multiplier
+from byoc.codegens.dla.fixed_point import to_multiplier
 from byoc.codegens.dla.isa import (
     Add,
     Command,
@@ -108,7 +108,7 @@ def test_an_int8_convolution_in_tiles_is_exactly_that_of_the_whole():
     random = np.random.default_rng(1)
     image = random.integers(-128, 128, (ROWS, COLS, IN)).astype(np.int8)
     weights = random.integers(-128, 128, (OUT, 3, 3, IN)).astype(np.int8)
-    scales = [multiplier(0.001 * (1 + number)) for number in range(OUT)]
+    scales = [to_multiplier(0.001 * (1 + number)) for number in range(OUT)]
     bias = random.integers(-9999, 9999, OUT)
     parameters = np.array([bias, *np.array(scales).T]).astype(np.int32)
     more = {"x_zero": -9, "y_zero": 4}

@@ -5,23 +5,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.boxes import Span, field_of, images_of, spans
-from byoc.codegens.dla.build import build_scheduled
-from byoc.codegens.dla.cycles import Figures
+from byoc.codegens.dla.boxes import AxisSpan, receptive_field, split_images, split_span
+from byoc.codegens.dla.build import emit_program
+from byoc.codegens.dla.cycles import MachineFigures
 from byoc.codegens.dla.isa import Load, Store
-from byoc.codegens.dla.layers import Conv, Network, Pool, Port
+from byoc.codegens.dla.layers import ConvLayer, LayerNetwork, PoolLayer, BoundaryPort
 from byoc.codegens.dla.operand import DType
-from byoc.codegens.dla.schedule import whole
-from byoc.codegens.dla.shapes import slid
-from byoc.codegens.dla.slots import Need, Scratchpad, bytes_needed
-from byoc.codegens.dla.tensors import Tensor, Window
+from byoc.codegens.dla.schedule import schedule_whole
+from byoc.codegens.dla.shapes import windowed_extents
+from byoc.codegens.dla.slots import SlotNeed, LayerSlots, count_slot_bytes
+from byoc.codegens.dla.tensors import LayerTensor, SlidingWindow
 from byoc.codegens.dla.tiles import (
-    Budget,
-    conv_needs,
-    conv_tiling,
-    halves,
-    simple_needs,
-    simple_tiling,
+    TileBudget,
+    conv_slots,
+    find_conv_tiling,
+    decreasing_parts,
+    simple_slots,
+    find_simple_tiling,
 )
 from dla_regions import executed, floats, model
 from hypothesis import given, settings
@@ -29,33 +29,33 @@ from hypothesis import strategies as st
 
 from byoc.codegen import ResourceError
 
-FIGURES = Figures({"float32": 0.5e12, "int8": 2e12}, 16e9, 1e-6, 50e-6)
+FIGURES = MachineFigures({"float32": 0.5e12, "int8": 2e12}, 16e9, 1e-6, 50e-6)
 extents = st.integers(1, 12)
 
 
 @st.composite
-def windows(draw: st.DrawFn) -> tuple[Window, Tensor, Tensor]:
+def windows(draw: st.DrawFn) -> tuple[SlidingWindow, LayerTensor, LayerTensor]:
     """Draw a window, the image that it slides over, and what it makes."""
     kernel = (draw(st.integers(1, 4)), draw(st.integers(1, 4)))
     dilations = (draw(st.integers(1, 2)), draw(st.integers(1, 2)))
     reach = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
     pads = tuple(draw(st.integers(0, reach[axis])) for axis in (0, 1, 0, 1))
     strides = (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
-    window = Window(kernel, strides, dilations, pads)  # type: ignore[arg-type]
+    window = SlidingWindow(kernel, strides, dilations, pads)  # type: ignore[arg-type]
     size = tuple(reach[axis] + 1 + draw(st.integers(0, 6)) for axis in (0, 1))
-    height, width = slid(size, window, ceil=draw(st.booleans()))
-    x = Tensor("x", (1, *size, 2), "float32")
-    return window, x, Tensor("y", (1, height, width, 2), "float32")
+    height, width = windowed_extents(size, window, ceil=draw(st.booleans()))
+    x = LayerTensor("x", (1, *size, 2), "float32")
+    return window, x, LayerTensor("y", (1, height, width, 2), "float32")
 
 
 @given(windows(), st.data())
-def test_a_field_is_all_that_is_read(drawn: tuple[Window, Tensor, Tensor], data: st.DataObject) -> None:
+def test_a_field_is_all_that_is_read(drawn: tuple[SlidingWindow, LayerTensor, LayerTensor], data: st.DataObject) -> None:
     window, x, y = drawn
-    rows = Span(data.draw(st.integers(0, y.height - 1)), 1)
-    rows = Span(rows.start, data.draw(st.integers(1, y.height - rows.start)))
-    cols = Span(0, y.width)
+    rows = AxisSpan(data.draw(st.integers(0, y.height - 1)), 1)
+    rows = AxisSpan(rows.start, data.draw(st.integers(1, y.height - rows.start)))
+    cols = AxisSpan(0, y.width)
 
-    field = field_of(window, x, rows, cols)
+    field = receptive_field(window, x, rows, cols)
 
     for axis, made, size, read in ((0, rows, x.height, field.rows), (1, cols, x.width, field.cols)):
         before = (field.pads.top, field.pads.left)[axis]
@@ -73,33 +73,33 @@ def test_a_field_is_all_that_is_read(drawn: tuple[Window, Tensor, Tensor], data:
 
 @given(extents, st.integers(1, 20))
 def test_spans_cover_once(extent: int, most: int) -> None:
-    parts = list(spans(Span(3, extent), most))
+    parts = list(split_span(AxisSpan(3, extent), most))
 
     assert [at for part in parts for at in range(part.start, part.end)] == list(range(3, 3 + extent))
     assert max(part.count for part in parts) <= most
 
 
 def test_rows_are_of_images() -> None:
-    y = Tensor("y", (3, 4, 1, 1), "float32")
+    y = LayerTensor("y", (3, 4, 1, 1), "float32")
 
-    found = list(images_of(y, Span(2, 8)))
+    found = list(split_images(y, AxisSpan(2, 8)))
 
-    assert found == [(0, Span(2, 2)), (1, Span(0, 4)), (2, Span(0, 2))]
+    assert found == [(0, AxisSpan(2, 2)), (1, AxisSpan(0, 4)), (2, AxisSpan(0, 2))]
 
 
 @given(st.integers(1, 5000))
 def test_halves_go_down_to_one(extent: int) -> None:
-    found = list(halves(extent))
+    found = list(decreasing_parts(extent))
 
     assert (found[0], found[-1]) == (extent, 1)
     assert found == sorted(set(found), reverse=True)
 
 
 def test_slots_take_turns_and_tiles_stay() -> None:
-    pad = Scratchpad({"x": Need(100), "y": Need(10, twice=False)}, count(1), doubled=True)
-    assert bytes_needed({"x": Need(100), "y": Need(10, twice=False)}, doubled=True) == 256 + 64
+    pad = LayerSlots({"x": SlotNeed(100), "y": SlotNeed(10, twice=False)}, count(1), doubled=True)
+    assert count_slot_bytes({"x": SlotNeed(100), "y": SlotNeed(10, twice=False)}, doubled=True) == 256 + 64
     assert [slot.addresses for slot in pad.slots.values()] == [(0, 128), (256,)]
-    made = [pad.tile("x", key, (1, 1, 4), DType.INT8) for key in "abc"]
+    made = [pad.new_tile("x", key, (1, 1, 4), DType.INT8) for key in "abc"]
 
     assert [tile.address for tile in made] == [0, 128, 0]
     assert pad.slots["x"].find("a") is None
@@ -107,15 +107,15 @@ def test_slots_take_turns_and_tiles_stay() -> None:
 
 
 def convolution(  # noqa: PLR0917 - what tells convolutions apart
-    groups: int, read: int, made: int, window: Window, size: int, dtype: str
-) -> Conv:
-    height, width = slid((size, size), window)
+    groups: int, read: int, made: int, window: SlidingWindow, size: int, dtype: str
+) -> ConvLayer:
+    height, width = windowed_extents((size, size), window)
     kind = np.float32 if dtype == "float32" else np.int8
     weights = np.zeros((made * groups, *window.kernel, read), kind)
-    x = Tensor("x", (1, size, size, read * groups), dtype)
-    y = Tensor("y", (1, height, width, made * groups), dtype)
+    x = LayerTensor("x", (1, size, size, read * groups), dtype)
+    y = LayerTensor("y", (1, height, width, made * groups), dtype)
     multipliers = np.ones(made * groups if dtype == "int8" else 0)
-    return Conv("c", ("c",), y, x, weights, np.zeros(made * groups), multipliers, window, groups)
+    return ConvLayer("c", ("c",), y, x, weights, np.zeros(made * groups), multipliers, window, groups)
 
 
 @settings(deadline=None, max_examples=40)
@@ -131,12 +131,12 @@ def convolution(  # noqa: PLR0917 - what tells convolutions apart
 def test_tiles_of_convolutions_fit(  # noqa: PLR0917 - what hypothesis draws
     groups: int, read: int, made: int, kernel: int, size: int, dtype: str, scratchpad: int
 ) -> None:
-    layer = convolution(groups, read, made, Window((kernel, kernel)), size, dtype)
+    layer = convolution(groups, read, made, SlidingWindow((kernel, kernel)), size, dtype)
 
-    found = conv_tiling(layer, layer.y.rows, Budget(scratchpad, FIGURES))
+    found = find_conv_tiling(layer, layer.y.rows, TileBudget(scratchpad, FIGURES))
 
     assert found is not None
-    assert bytes_needed(conv_needs(layer, found.tile), found.doubled) <= scratchpad
+    assert count_slot_bytes(conv_slots(layer, found.tile), found.doubled) <= scratchpad
     tile = found.tile
     assert groups % tile.groups == 0 or tile.groups > 1
     assert (tile.channels, tile.inputs) == (made * tile.groups, read * tile.groups) or tile.groups == 1
@@ -144,13 +144,13 @@ def test_tiles_of_convolutions_fit(  # noqa: PLR0917 - what hypothesis draws
 
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 40), st.sampled_from([2048, 65536]))
 def test_tiles_of_pools_fit(channels: int, height: int, width: int, scratchpad: int) -> None:
-    x, y = (Tensor(name, (1, height, width, channels), "float32") for name in "xy")
-    layer = Pool("p", ("p",), y, x, False, Window((3, 3), pads=(1, 1, 1, 1)))
+    x, y = (LayerTensor(name, (1, height, width, channels), "float32") for name in "xy")
+    layer = PoolLayer("p", ("p",), y, x, False, SlidingWindow((3, 3), pads=(1, 1, 1, 1)))
 
-    found = simple_tiling(layer, y.rows, Budget(scratchpad, FIGURES))
+    found = find_simple_tiling(layer, y.rows, TileBudget(scratchpad, FIGURES))
 
     assert found is not None
-    assert bytes_needed(simple_needs(layer, found.tile), found.doubled) <= scratchpad
+    assert count_slot_bytes(simple_slots(layer, found.tile), found.doubled) <= scratchpad
 
 
 @pytest.mark.parametrize(
@@ -160,17 +160,17 @@ def test_tiles_of_pools_fit(channels: int, height: int, width: int, scratchpad: 
 def test_the_bytes_that_are_estimated_are_moved(
     read: int, made: int, size: int, scratchpad: int
 ) -> None:
-    layer = convolution(1, read, made, Window(), size, "float32")
-    network = Network(
+    layer = convolution(1, read, made, SlidingWindow(), size, "float32")
+    network = LayerNetwork(
         [layer],
-        [Port("x", "float32", (), layer.x)],
-        [Port("y", "float32", (), layer.y)],
+        [BoundaryPort("x", "float32", (), layer.x)],
+        [BoundaryPort("y", "float32", (), layer.y)],
         {},
     )
 
-    built = build_scheduled(network, whole(network, "exact"), scratchpad, FIGURES)
+    built = emit_program(network, schedule_whole(network, "exact"), scratchpad, FIGURES)
 
-    tiling = conv_tiling(layer, layer.y.rows, Budget(scratchpad, FIGURES))
+    tiling = find_conv_tiling(layer, layer.y.rows, TileBudget(scratchpad, FIGURES))
     assert tiling is not None
     found = built.statistics.total("loaded") + built.statistics.total("stored")
     down, across = (
@@ -183,14 +183,14 @@ def test_the_bytes_that_are_estimated_are_moved(
 
 
 def test_every_byte_of_the_result_is_stored_once() -> None:
-    layer = convolution(1, 96, 40, Window((3, 3), pads=(1, 1, 1, 1)), 9, "float32")
-    ports = [Port("x", "float32", (), layer.x)], [Port("y", "float32", (), layer.y)]
-    network = Network([layer], *ports, {})
+    layer = convolution(1, 96, 40, SlidingWindow((3, 3), pads=(1, 1, 1, 1)), 9, "float32")
+    ports = [BoundaryPort("x", "float32", (), layer.x)], [BoundaryPort("y", "float32", (), layer.y)]
+    network = LayerNetwork([layer], *ports, {})
 
-    built = build_scheduled(network, whole(network, "exact"), 16384, FIGURES)
+    built = emit_program(network, schedule_whole(network, "exact"), 16384, FIGURES)
 
     counts = np.zeros(layer.y.nbytes, int)
-    start = built.arena.whole(layer.y).address
+    start = built.arena.whole_operand(layer.y).address
     for command in built.program.commands:
         if isinstance(command, Store):
             box = command.target
